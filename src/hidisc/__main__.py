@@ -1,0 +1,6 @@
+"""`python -m hidisc`."""
+
+from hidisc.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The `hidisc` command: parses, calls a verb, prints one line of result; everything else goes to stderr.
+
+Exit codes: 0 done, 1 something failed, 2 the user can fix it (one clear sentence). Verbs are imported when called, so
+that `hidisc --help` answers at once.
+"""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hidisc.errors import UserError
+
+app = typer.Typer(
+    name="hidisc",
+    help="Self-supervised learning on the patient > slide > patch hierarchy of biomedical microscopy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Out = Annotated[Path, typer.Option("--out", help="Folder to write; an unfinished one is resumed.")]
+RecipeOption = Annotated[str | None, typer.Option("--recipe", help="A shipped recipe or a YAML file.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set grid.mpp=0.25.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Workers = Annotated[int | None, typer.Option("--workers", help="Processes here; default one a core, 0 none.", min=0)]
+Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")]
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    context.obj = debug
+
+
+@app.command("prepare")
+def _prepare(
+    cohort: Annotated[Path, typer.Argument(help="cohort.csv: patient, slide, path (and label, mpp, site, split).")],
+    out: Out,
+    recipe: RecipeOption = None,
+    changes: SetOption = None,
+    seed: Seed = None,
+    assume_mpp: Annotated[
+        float | None,
+        typer.Option("--assume-mpp", help="Micrometres a pixel where neither file nor cohort says."),
+    ] = None,
+    refilter: Annotated[
+        bool,
+        typer.Option("--refilter", help="Apply a changed filter to a finished store; reads only what it lacks."),
+    ] = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: Json = False,
+) -> None:
+    """Cut slides into a patch store: tissue, blanks, stain, splits."""
+    from hidisc.config import PrepareConfig, load_config
+    from hidisc.verbs.prepare import prepare
+
+    flags = _flags(seed=seed, assume_mpp=assume_mpp)
+    config = load_config(PrepareConfig, recipe, [*(changes or []), *flags])
+    done = prepare(cohort, out, config, refilter=refilter, workers=workers, scheduler=scheduler, say=_say)
+    _finish(done, as_json)
+
+
+def _finish(done: Any, as_json: bool) -> None:
+    """Print what a store holds, list what failed, and exit with 1 if anything did."""
+    summary = done.summary()
+    failures = done.info.failures
+    for failure in failures:
+        _say(f"failed: slide {failure.slide!r} of patient {failure.patient!r}: {failure.reason}")
+    if summary["empty_slides"]:
+        _say(
+            f"note: {summary['empty_slides']} slides hold no patch (smaller than one patch, or all dropped); "
+            f"see {done.out / 'pictures'}"
+        )
+    if as_json:
+        typer.echo(json.dumps({**summary, "failures": [failure.model_dump() for failure in failures]}))
+    else:
+        more = f", {len(failures)} slides failed (see {done.out / 'failures.csv'})" if failures else ""
+        of = f"{summary['slides']} slides of {summary['patients']} patients"
+        typer.echo(f"{done.out}: {summary['patches']:,} patches of {of}, {summary['dropped']:,} boxes dropped{more}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _flags(**values: Any) -> list[str]:
+    """Given options as `--set` changes."""
+    return [f"{name}={value}" for name, value in values.items() if value is not None]
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def main() -> None:
+    """Run the command line; errors become one sentence and an exit code."""
+    debug = "--debug" in sys.argv
+    try:
+        app()
+    except UserError as error:
+        if debug:
+            traceback.print_exc()
+        _say(f"hidisc: {error}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _say("hidisc: stopped. What is finished is safe; run the same command to go on.")
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:  # noqa: BLE001 - the last door: one line for people, all of it with --debug
+        if debug:
+            traceback.print_exc()
+        _say(f"hidisc: {type(error).__name__}: {error} (run `hidisc --debug ...` for the traceback)")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

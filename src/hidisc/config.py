@@ -1,0 +1,232 @@
+"""Every setting, its default and its meaning; closed models, recipes (YAML) and `--set a.b=c` over them.
+
+A setting that does not exist is refused with the nearest name that does, and every field is read somewhere
+(`tests/test_config.py`), so a recipe can carry no dead key.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hidisc.errors import UserError
+
+
+class Closed(BaseModel):
+    """A frozen model that refuses unknown keys and documents each field by the string under it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class GridConfig(Closed):
+    """Which squares are cut out of a slide."""
+
+    mpp: float = Field(0.5, gt=0, le=100)
+    """Micrometres a pixel of the stored patches; 0.5 is the paper's 20x."""
+    size_px: int = Field(300, ge=8, le=4096)
+    """Side of a patch."""
+    stride_px: int | None = Field(None, ge=1)
+    """Step from one patch to the next; null: the size, so that patches touch and do not overlap."""
+    allow_upsampling: bool = False
+    """Cut slides whose finest level is coarser than `mpp` (by more than 10 %) by inventing pixels."""
+
+
+class TissueConfig(Closed):
+    """Where on the thumbnail there is tissue."""
+
+    thumbnail_mpp: float = Field(8.0, gt=0)
+    """Micrometres a pixel of the stored thumbnail; small pictures get a finer one, about 1,024 px wide."""
+    min_density: float = Field(0.02, ge=0)
+    """Optical density below which a thumbnail pixel is always glass."""
+    max_density: float = Field(0.06, ge=0)
+    """Optical density above which it is always tissue; Otsu's threshold decides between the two."""
+    skip_glass: bool = True
+    """Do not read squares without a trace of tissue on the thumbnail; false reads and scores every square."""
+
+
+class FilterConfig(Closed):
+    """Which squares are kept; changed afterwards with `--refilter`."""
+
+    min_pixel_std: float = Field(8.0, ge=0)
+    """The paper's heuristic: standard deviation of pixel values (0-255 scale, mean of channels) of a kept patch."""
+    min_tissue_fraction: float = Field(0.0, ge=0, le=1)
+    """Share of a kept patch that the tissue mask covers; 0 leaves the decision to the standard deviation."""
+
+
+class StainConfig(Closed):
+    """Stain normalisation of 8-bit RGB."""
+
+    method: Literal["macenko", "none"] = "macenko"
+    """Macenko's normalisation as in the paper, or none (SRH, fluorescence, imported patches)."""
+    mode: Literal["slide", "patch"] = "slide"
+    """Stains estimated once a slide from sampled tissue, or for every patch on its own."""
+    reference: str = "published"
+    """`published`: the fixed reference stains; or the path of a reference picture to look like."""
+    sample_patches: int = Field(64, ge=1, le=512)
+    """Patches a slide whose pixels the estimate is made from."""
+
+
+class PixelsConfig(Closed):
+    """How a patch is stored."""
+
+    codec: Literal["jpeg", "png", "raw"] = "jpeg"
+    """jpeg (8 bits, 1 or 3 channels, 4:4:4), png (lossless) or raw (largest, quickest to read)."""
+    quality: int = Field(90, ge=1, le=100)
+    """JPEG quality."""
+
+
+class SplitConfig(Closed):
+    """Which patients are held out; used where the cohort gives no `split` column."""
+
+    fractions: dict[str, float] = {"train": 0.8, "test": 0.2}
+    """Name of each side and its share of the patients, stratified by label."""
+    folds: int | None = Field(None, ge=2)
+    """Instead of `fractions`: this many equal sides called fold-1, fold-2, ..."""
+    keep_sites: bool = False
+    """All patients of a site on the same side, so that a test patient comes from an unseen site."""
+
+    @model_validator(mode="after")
+    def _shares_are_shares(self) -> "SplitConfig":
+        if not self.fractions or min(self.fractions.values()) < 0 or sum(self.fractions.values()) <= 0:
+            raise ValueError("fractions must be shares of at least 0 that add up to more than 0")
+        return self
+
+
+class PrepareConfig(Closed):
+    """Settings of `hidisc prepare`."""
+
+    grid: GridConfig = GridConfig()
+    tissue: TissueConfig = TissueConfig()
+    filter: FilterConfig = FilterConfig()
+    stain: StainConfig = StainConfig()
+    pixels: PixelsConfig = PixelsConfig()
+    split: SplitConfig = SplitConfig()
+    label_level: Literal["patient", "slide"] = "patient"
+    """`slide` allows the slides of a patient to have different labels."""
+    assume_mpp: float | None = Field(None, gt=0)
+    """Micrometres a pixel of slides whose file and cohort row do not say; null: they are refused."""
+    seed: int = Field(0, ge=0)
+    """Of the split and of the patches that stains are estimated from."""
+
+
+class ImportConfig(Closed):
+    """Settings of `hidisc import`: patches that exist already as files."""
+
+    filter: FilterConfig = FilterConfig(min_pixel_std=0)
+    pixels: PixelsConfig = PixelsConfig(codec="png")
+    split: SplitConfig = SplitConfig()
+    label_level: Literal["patient", "slide", "patch"] = "patient"
+    """`slide` or `patch` allows labels to differ within a patient or slide."""
+    resize_px: int | None = Field(None, ge=8, le=4096)
+    """Bring every patch to this side; null: all must have the same size already."""
+    mpp: float | None = Field(None, gt=0)
+    """Micrometres a pixel, when known; only recorded."""
+    seed: int = Field(0, ge=0)
+    """Of the split."""
+
+
+Config = TypeVar("Config", bound=Closed)
+
+
+def load_config(model: type[Config], recipe: str | None = None, changes: Sequence[str] = ()) -> Config:
+    """Defaults, then the recipe (a shipped name or a YAML file), then `a.b=c` changes."""
+    settings: dict[str, Any] = read_recipe(recipe) if recipe else {}
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals:
+            raise UserError(f"--set {change!r} has no '='. Write it as --set {name.strip() or 'a.b'}=VALUE.")
+        _put(settings, name.strip(), _parse(value))
+    try:
+        return model.model_validate(settings)
+    except ValidationError as error:
+        source = f"recipe {recipe!r}" if recipe and not changes else "settings"
+        raise UserError("\n  ".join([f"{source}:", *_explain(error, model)])) from error
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings of a recipe shipped with hidisc, or of a YAML file of the user's."""
+    shipped = {Path(file.name).stem: file for file in resources.files("hidisc.recipes").iterdir()}
+    if name in shipped and not shipped[name].name.startswith("_"):
+        text = shipped[name].read_text(encoding="utf-8")
+    elif Path(name).is_file():
+        text = Path(name).read_text(encoding="utf-8")
+    else:
+        valid = ", ".join(sorted(stem for stem in shipped if not stem.startswith("_")))
+        raise UserError(f"recipe {name!r} is neither a file nor one of {valid}. Give one of these or a YAML file.")
+    try:
+        settings = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"recipe {name!r} is not valid YAML: {error}") from error
+    if not isinstance(settings, dict):
+        raise UserError(f"recipe {name!r} is not a list of settings. Write `grid:` and `  mpp: 0.5` below it.")
+    return settings
+
+
+def list_recipes() -> list[str]:
+    """Names of the recipes shipped with hidisc."""
+    files = resources.files("hidisc.recipes").iterdir()
+    return sorted(Path(file.name).stem for file in files if file.name.endswith(".yaml"))
+
+
+def to_yaml(config: BaseModel) -> str:
+    """A config with every value spelled out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Settings that differ between two dumped configs, as `a.b: 1 -> 2`."""
+    found = []
+    for key in [*old, *(key for key in new if key not in old)]:
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key}: {a} -> {b}")
+    return found
+
+
+def _parse(value: str) -> Any:
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+
+
+def _put(settings: dict[str, Any], name: str, value: Any) -> None:
+    *parents, last = name.split(".")
+    for parent in parents:
+        below = settings.setdefault(parent, {})
+        if not isinstance(below, dict):
+            raise UserError(f"--set {name}: {parent!r} is a single value, not a group of settings.")
+        settings = below
+    settings[last] = value
+
+
+def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """Each pydantic complaint as a sentence that names the setting, its value and what is valid."""
+    lines = []
+    for item in error.errors():
+        name = ".".join(str(part) for part in item["loc"]) or "settings"
+        if item["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(name, _names(model), n=1, cutoff=0.5)
+            meant = f" Did you mean {close[0]!r}?" if close else f" Settings are: {', '.join(_names(model))}."
+            lines.append(f"{name!r} is not a setting.{meant}")
+        else:
+            said = item["msg"][0].lower() + item["msg"][1:].removeprefix("alue error, ")
+            lines.append(f"{name} = {item['input']!r}: {said.removeprefix('value error, ')}.")
+    return lines
+
+
+def _names(model: type[BaseModel], prefix: str = "") -> list[str]:
+    names = []
+    for name, info in model.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names += _names(kind, f"{prefix}{name}.")
+        else:
+            names.append(prefix + name)
+    return names

@@ -1,0 +1,120 @@
+"""One task a slide on Dask: a local cluster by default, a running scheduler by address, this process for 0 workers."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from hidisc.errors import UserError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Report = Callable[[int], None]
+_TOPIC = "hidisc-progress"
+
+
+class Outcome(Generic[Task, Result]):
+    """What became of a task: its result, or the error that ended it."""
+
+    def __init__(self, task: Task, result: Result | None, error: BaseException | None) -> None:
+        self.task, self.result, self.error = task, result, error
+
+
+def run_tasks(
+    work: Callable[[Task, Report], Result],
+    tasks: Sequence[Task],
+    *,
+    workers: int,
+    scheduler: str | None = None,
+    progress: Report = lambda _: None,
+) -> Iterator[Outcome[Task, Result]]:
+    """Outcomes as they come; a task whose worker dies is given to another, up to three times.
+
+    `work(task, report)` calls `report(n)` for progress inside a task; `progress` receives it here.
+    """
+    if workers == 0 and scheduler is None:
+        for task in tasks:
+            yield _attempt(work, task, progress)
+        return
+    import distributed
+
+    with _connect(workers, scheduler) as client:
+        client.subscribe_topic(_TOPIC, lambda event: progress(int(event[1])))
+        futures = client.map(partial(_on_worker, work), tasks, pure=False, key=f"hidisc-{time.time_ns()}")
+        task_of = dict(zip([future.key for future in futures], tasks, strict=True))
+        for future in distributed.as_completed(futures, loop=client.loop):
+            error = future.exception()
+            if isinstance(error, distributed.scheduler.KilledWorker):
+                error = RuntimeError(
+                    "its worker process was killed several times while working on it (out of memory, or a crash "
+                    "inside the slide reader). Try it alone with --workers 1, or remove the slide."
+                )
+            yield Outcome(task_of[future.key], None if error else future.result(), error)
+            future.release()
+
+
+def _attempt(work: Callable[[Task, Report], Result], task: Task, report: Report) -> Outcome[Task, Result]:
+    try:
+        return Outcome(task, work(task, report), None)
+    except Exception as error:  # noqa: BLE001 - as on a worker: the caller decides what an error means
+        return Outcome(task, None, error)
+
+
+def _on_worker(work: Callable[[Any, Report], Any], task: Any) -> Any:
+    """Run a task on a worker, sending progress at most once a second."""
+    import distributed
+
+    worker = distributed.get_worker()
+    sent, waiting = time.monotonic(), 0
+
+    def report(count: int) -> None:
+        nonlocal sent, waiting
+        waiting += count
+        if time.monotonic() - sent > 1:
+            worker.log_event(_TOPIC, waiting)
+            sent, waiting = time.monotonic(), 0
+
+    result = work(task, report)
+    if waiting:
+        worker.log_event(_TOPIC, waiting)
+    return result
+
+
+@contextmanager
+def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
+    """A client of the given scheduler, or of a cluster of `workers` processes on this machine (loopback only)."""
+    import distributed
+
+    for name in (
+        "distributed",
+        "distributed.nanny",
+        "distributed.worker",
+        "distributed.scheduler",
+        "distributed.core",
+    ):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # a dying worker is ours to report, in one sentence
+    if scheduler is not None:
+        try:
+            client = distributed.Client(scheduler, timeout=15, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise UserError(
+                f"no Dask scheduler answers at {scheduler!r}. Start one with `dask scheduler` and workers with "
+                "`dask worker ADDRESS --nthreads 1`, or leave --scheduler out."
+            ) from error
+        with client:
+            yield client
+        return
+    with (
+        distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=None,
+            memory_limit=0,  # a worker's memory is bounded by how a slide is cut
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client

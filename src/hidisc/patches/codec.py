@@ -1,0 +1,60 @@
+"""A patch as bytes and back: JPEG, PNG or raw; 8 or 16 bits; any number of channels."""
+
+from typing import Any, Literal
+
+import imagecodecs
+import numpy as np
+
+from hidisc.errors import UserError
+from hidisc.slides.slide import Pixels
+
+CodecName = Literal["jpeg", "png", "raw"]
+
+
+def check_codec(codec: CodecName, channels: int, dtype: np.dtype[Any]) -> None:
+    """Refuse a codec that cannot hold such pixels."""
+    if codec == "jpeg" and (dtype != np.uint8 or channels not in (1, 3)):
+        raise UserError(
+            f"JPEG cannot hold {channels} channels of {dtype} (only 1 or 3 of uint8). "
+            "Use --set pixels.codec=png or raw, or --recipe srh."
+        )
+
+
+def encode(pixels: Pixels, codec: CodecName, quality: int = 90) -> bytes:
+    """Bytes of a patch (H, W, C); JPEG keeps full colour resolution (4:4:4), the others every bit."""
+    pixels = np.ascontiguousarray(pixels)
+    if codec == "jpeg":
+        grey = pixels.shape[2] == 1
+        return bytes(
+            imagecodecs.jpeg8_encode(
+                pixels[..., 0] if grey else pixels, level=quality, subsampling=None if grey else "444"
+            )
+        )
+    if codec == "png":
+        return bytes(imagecodecs.png_encode(_flat(pixels), level=4))
+    return pixels.tobytes()
+
+
+def decode(data: Any, codec: CodecName, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Pixels:
+    """The patch (H, W, C) in `data` (bytes or a memory-mapped view); raises when it is not whole."""
+    if codec == "raw":
+        pixels = np.frombuffer(data, dtype)
+    elif codec == "jpeg":
+        pixels = imagecodecs.jpeg8_decode(data)
+    else:
+        pixels = imagecodecs.png_decode(data)
+    if pixels.dtype != dtype or pixels.size != shape[0] * shape[1] * shape[2]:
+        raise ValueError(f"{pixels.size} values of {pixels.dtype}, not {shape} of {dtype}")
+    if codec == "png" and shape[2] not in (1, 3):
+        return np.moveaxis(pixels.reshape(shape[2], shape[0], shape[1]), 0, 2)
+    return pixels.reshape(shape)
+
+
+def _flat(pixels: Pixels) -> Pixels:
+    """PNG knows grey and RGB: other channel counts are stored as one grey picture, channels below each other."""
+    height, width, channels = pixels.shape
+    if channels == 1:
+        return pixels[..., 0]
+    if channels == 3:
+        return pixels
+    return np.ascontiguousarray(np.moveaxis(pixels, 2, 0)).reshape(channels * height, width)

@@ -1,0 +1,231 @@
+"""Slide folders -> a readable store: the tables and, last, `store.json`.
+
+A pure function of the slides' rows, their folders and the config: whatever was killed on the way, the bytes are
+the same.
+"""
+
+import csv
+import io
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hidisc.config import FilterConfig, PixelsConfig, SplitConfig
+from hidisc.errors import UserError
+from hidisc.patches.inputs import InputRule
+from hidisc.patches.keep import is_blank
+from hidisc.patches.record import BOXES, RECORD, SlideRecord, folder_name
+from hidisc.patches.shard import Shard
+from hidisc.patches.splits import split_patients
+from hidisc.patches.store import (
+    DROPPED,
+    FORMAT,
+    PATCHES,
+    STORE,
+    Failure,
+    FileEntry,
+    SlideEntry,
+    StoreInfo,
+    shard_entry,
+)
+from hidisc.patches.table import SCHEMA, PatchTable, names_column
+from hidisc.runs import PART, sync_folder, write_atomic
+from hidisc.slides.cohort import hash_file
+
+SHARDS = "shards"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One slide as the lab describes it; `columns` holds further values a box, for imported patches."""
+
+    patient: str
+    slide: str
+    label: str | None = None
+    site: str | None = None
+    split: str | None = None
+    columns: dict[str, list[str | None]] = field(default_factory=dict)
+    """`label` in here, one a box, overrides the slide's."""
+
+    @property
+    def folder(self) -> str:
+        """The slide's folder, relative to the store."""
+        return f"{SHARDS}/{folder_name(self.slide)}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings a commit needs, shared by prepared and imported stores."""
+
+    filter: FilterConfig
+    pixels: PixelsConfig
+    split: SplitConfig
+    seed: int
+    mpp: float | None
+    input: InputRule = "unit"
+
+
+def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failure], recipe: Recipe) -> StoreInfo:
+    """Write `patches.parquet`, `dropped.parquet`, `failures.csv` and `store.json` from the folders that are there."""
+    members = _with_splits(members, recipe)
+    there = [member for member in members if (out / member.folder / RECORD).exists()]
+    records = [SlideRecord.load(out / member.folder) for member in there]
+    size_px, channels, dtype = _one_shape(records)
+
+    shards: list[FileEntry] = []
+    parts, counts, kept_counts = [], [], []
+    for member, record in zip(there, records, strict=True):
+        boxes = _boxes(out / member.folder, record, recipe.filter, first_shard=len(shards))
+        shards += [shard_entry(member.folder, shard) for shard in record.shards]
+        parts.append(boxes)
+        counts.append(len(boxes["patch"]))
+        kept_counts.append(int((~boxes["is_blank"]).sum()))
+    table = _table(there, parts, counts, recipe.mpp)
+    blank: NDArray[np.bool_] = table.column("is_blank")
+
+    (out / STORE).unlink(missing_ok=True)  # from here until the new one is there the store is unfinished
+    sync_folder(out)
+    files = {}
+    for name, rows in ((PATCHES, ~blank), (DROPPED, blank)):
+        part = out / f"{PART}{name}"
+        table.select(rows).save(part)
+        _sync(part)
+        part.replace(out / name)
+        files[name] = FileEntry(path=name, bytes=(out / name).stat().st_size, checksum=hash_file(out / name))
+    write_atomic(out / "failures.csv", _failures_csv(failures))
+    info = StoreInfo(
+        format=FORMAT,
+        size_px=size_px,
+        mpp=recipe.mpp,
+        channels=channels,
+        dtype=dtype,
+        codec=recipe.pixels.codec,
+        input=recipe.input,
+        patches=files[PATCHES],
+        dropped=files[DROPPED],
+        shards=tuple(shards),
+        slides=tuple(
+            SlideEntry(
+                patient=member.patient,
+                slide=member.slide,
+                folder=member.folder,
+                checksum=record.checksum,
+                kept=kept,
+                dropped=count - kept,
+                record_checksum=hash_file(out / member.folder / RECORD),
+            )
+            for member, record, count, kept in zip(there, records, counts, kept_counts, strict=True)
+        ),
+        failures=tuple(failures),
+    )
+    write_atomic(out / STORE, (info.model_dump_json(indent=1) + "\n").encode())
+    return info
+
+
+def refuse_strangers(out: Path, members: Sequence[Member]) -> None:
+    """Refuse to go on with a store that holds slides the cohort does not list."""
+    known = {member.folder for member in members}
+    strangers = [
+        SlideRecord.load(record.parent).slide
+        for record in sorted(out.glob(f"{SHARDS}/*/{RECORD}"))
+        if f"{SHARDS}/{record.parent.name}" not in known
+    ]
+    if strangers:
+        named = ", ".join(repr(slide) for slide in strangers[:3]) + (", ..." if len(strangers) > 3 else "")
+        raise UserError(
+            f"{out} holds {len(strangers)} slide{'s' if len(strangers) > 1 else ''} that this cohort does not list "
+            f"({named}). Put them back into the cohort, or give a new --out."
+        )
+
+
+def _with_splits(members: Sequence[Member], recipe: Recipe) -> list[Member]:
+    """Members with a side each: the cohort's own where it gives one, else drawn by patient."""
+    if any(member.split for member in members):
+        return list(members)
+    labels: dict[str, str | None] = {}
+    sites: dict[str, set[str | None]] = defaultdict(set)
+    for member in members:
+        labels.setdefault(member.patient, member.label)
+        sites[member.patient].add(member.site)
+    side_of = split_patients(labels, recipe.split, recipe.seed, sites)
+    return [Member(m.patient, m.slide, m.label, m.site, side_of[m.patient], m.columns) for m in members]
+
+
+def _one_shape(records: Sequence[SlideRecord]) -> tuple[int, int, Any]:
+    """(size_px, channels, dtype) that all slides share."""
+    first = records[0]
+    for record in records:
+        if (record.size_px, record.channels, record.dtype) != (first.size_px, first.channels, first.dtype):
+            raise UserError(
+                f"slide {record.slide!r} has {record.channels} channels of {record.dtype} at {record.size_px} px, "
+                f"slide {first.slide!r} {first.channels} of {first.dtype} at {first.size_px} px. A store holds one "
+                "kind: make two cohorts of them."
+            )
+    return first.size_px, first.channels, first.dtype
+
+
+def _boxes(folder: Path, record: SlideRecord, filter: FilterConfig, first_shard: int) -> dict[str, NDArray[Any]]:
+    """The columns of one slide's boxes, with where each is stored (-1: nowhere)."""
+    scores = pq.read_table(folder / BOXES)
+    columns = {name: scores[name].to_numpy() for name in ("tissue_fraction", "pixel_std")}
+    for axis in ("x", "y"):
+        columns[axis] = scores[axis].to_numpy() if axis in scores.column_names else np.full(record.boxes, -1, np.int32)
+    columns["patch"] = np.arange(record.boxes, dtype=np.int32)
+    columns["is_blank"] = is_blank(columns["pixel_std"], columns["tissue_fraction"], filter)
+    columns["shard"] = np.full(record.boxes, -1, np.int32)
+    columns["row"] = np.full(record.boxes, -1, np.int32)
+    for number, shard in enumerate(record.shards):
+        stored = Shard(folder / shard.name).boxes()
+        columns["shard"][stored] = first_shard + number
+        columns["row"][stored] = np.arange(len(stored), dtype=np.int32)
+    return columns
+
+
+def _table(
+    members: Sequence[Member],
+    parts: Sequence[dict[str, NDArray[Any]]],
+    counts: Sequence[int],
+    mpp: float | None,
+) -> PatchTable:
+    columns: dict[str, Any] = {
+        name: names_column([getattr(member, name) for member in members], counts)
+        for name in ("patient", "slide", "label", "site", "split")
+    }
+    for name in ("patch", "x", "y", "tissue_fraction", "pixel_std", "is_blank", "shard", "row"):
+        values = np.concatenate([part[name] for part in parts])
+        missing = np.isnan(values) if values.dtype.kind == "f" else values < 0 if values.dtype.kind == "i" else None
+        columns[name] = pa.array(values, SCHEMA.field(name).type, mask=missing)
+    total = sum(counts)
+    columns["mpp"] = pa.array(np.full(total, mpp or 0, np.float32), mask=np.full(total, mpp is None))
+    fields = list(SCHEMA)
+    for name in dict.fromkeys(name for member in members for name in member.columns):
+        named = [
+            value
+            for member, count in zip(members, counts, strict=True)
+            for value in member.columns.get(name, [member.label if name == "label" else None] * count)
+        ]
+        columns[name] = pa.array(named, pa.string()) if name == "name" else names_column(named, [1] * total)
+        if name not in SCHEMA.names:
+            fields.append(pa.field(name, columns[name].type))
+    return PatchTable(pa.table([columns[field.name] for field in fields], schema=pa.schema(fields)))
+
+
+def _failures_csv(failures: Sequence[Failure]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["patient", "slide", "path", "reason"])
+    writer.writerows([failure.patient, failure.slide, failure.path, failure.reason] for failure in failures)
+    return text.getvalue().encode()
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

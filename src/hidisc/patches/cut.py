@@ -1,0 +1,271 @@
+"""One slide file -> its folder in the store: boxes and scores, encoded patches, thumbnail, samples to look at.
+
+Memory a worker: the reader's tile cache (128 MB), the thumbnail, `stain.sample_patches` decoded patches and 256
+encoded ones; it does not grow with the slide.
+"""
+
+import io
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+
+from hidisc.config import PrepareConfig
+from hidisc.patches.codec import check_codec, encode
+from hidisc.patches.keep import is_blank
+from hidisc.patches.record import BOXES, RECORD, SAMPLES, THUMBNAIL, ShardFile, SlideRecord
+from hidisc.patches.shard import Shard, ShardWriter
+from hidisc.runs import PART, publish_folder, write_atomic
+from hidisc.slides.cohort import SlideRow, hash_file
+from hidisc.slides.display import as_rgb, shrink
+from hidisc.slides.grid import Boxes, lay_grid
+from hidisc.slides.reader import open_slide, resolve_mpp
+from hidisc.slides.resample import read_scaled, read_thumbnail
+from hidisc.slides.slide import Pixels, Slide, SlideError
+from hidisc.slides.stain import REFERENCE, Stains, estimate_stains, normalise, normalise_each
+from hidisc.slides.tissue import find_tissue, pixel_std, tissue_fraction, touches_tissue
+
+_THUMBNAIL_PX = 1024  # long side small pictures get at least, if they have that many pixels
+_SHOWN, _SHOWN_PX = 4, 150  # sample patches kept for the contact sheet
+
+
+@dataclass(frozen=True)
+class CutTask:
+    """All a worker needs to know to cut one slide."""
+
+    row: SlideRow
+    folder: Path
+    """Where the slide's folder is to be, absolute."""
+    config: PrepareConfig
+    reference: Stains = REFERENCE
+
+
+Report = Callable[[int], None]
+"""Called now and then with the number of boxes read since the last call."""
+
+
+def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
+    """Cut a slide into its folder, which appears whole or not at all; an existing one only gains missing patches."""
+    if (task.folder / RECORD).exists():
+        return _grow(task, report)
+    config = task.config
+    with open_slide(task.row.path) as slide:
+        mpp, downsample = _scale(slide, task)
+        check_codec(config.pixels.codec, slide.channels, slide.dtype)
+        stride_px = config.grid.stride_px or config.grid.size_px
+        grid = lay_grid(slide.width, slide.height, config.grid.size_px, stride_px, downsample)
+        thumbnail_downsample = _thumbnail_downsample(slide, config.tissue.thumbnail_mpp / mpp)
+        thumbnail = read_thumbnail(slide, thumbnail_downsample)
+        mask = find_tissue(thumbnail, config.tissue.min_density, config.tissue.max_density)
+        candidates = grid
+        if config.tissue.skip_glass:
+            candidates = grid[touches_tissue(mask, grid, thumbnail_downsample)]
+        fraction = tissue_fraction(mask, candidates, thumbnail_downsample)
+
+        samples = _sample(slide, candidates, fraction, task)
+        painter = _Painter.prepare(task, slide, samples)
+        part = _part_folder(task.folder)
+        try:
+            stds = np.zeros(len(candidates), np.float32)
+            with ShardWriter(part / "patches-0.arrow") as shard:
+                for index, pixels in _read_boxes(slide, candidates, np.arange(len(candidates)), samples, task, report):
+                    stds[index] = pixel_std(pixels)
+                    if not is_blank(stds[index], fraction[index], config.filter):
+                        shard.append(index, encode(painter.paint(pixels), config.pixels.codec, config.pixels.quality))
+            scores = {"x": candidates.x, "y": candidates.y, "tissue_fraction": fraction, "pixel_std": stds}
+            pq.write_table(pa.table(scores), part / BOXES, compression="zstd")
+            Image.fromarray(as_rgb(thumbnail)).save(part / THUMBNAIL, quality=88)
+            _save_samples(samples, painter, part / SAMPLES)
+            record = SlideRecord(
+                slide=task.row.slide,
+                checksum=hash_file(task.row.path),
+                source_bytes=task.row.path.stat().st_size,
+                reader=slide.reader,
+                width=slide.width,
+                height=slide.height,
+                mpp=mpp,
+                downsample=downsample,
+                size_px=config.grid.size_px,
+                channels=slide.channels,
+                dtype=str(slide.dtype),
+                boxes=len(candidates),
+                boxes_checksum=hash_file(part / BOXES),
+                glass=len(grid) - len(candidates),
+                thumbnail_downsample=thumbnail_downsample,
+                stain=painter.stains.to_dict() if painter.stains else None,
+                stain_fallbacks=painter.fallbacks,
+                shards=(describe_shard(part / "patches-0.arrow", shard.rows),),
+            )
+            (part / RECORD).write_bytes(record.to_json())
+            publish_folder(part, task.folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return record
+
+
+def _grow(task: CutTask, report: Report) -> SlideRecord:
+    """Add the patches a changed filter keeps and the folder lacks, in a shard of their own; old ones stay."""
+    record = SlideRecord.load(task.folder)
+    missing = missing_boxes(task.folder, record, task.config)
+    if not len(missing):
+        return record
+    if task.row.path.stat().st_size != record.source_bytes:
+        raise SlideError(f"{task.row.path} has changed since the store was made. Give a new --out.")
+    scores = pq.read_table(task.folder / BOXES)
+    assert record.downsample is not None  # cut from a slide
+    boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), record.size_px * record.downsample, record.downsample)
+    name = f"patches-{len(record.shards)}.arrow"
+    part = task.folder / f"{PART}{name}-{uuid.uuid4().hex[:8]}"
+    try:
+        with open_slide(task.row.path) as slide:
+            stains = Stains.from_dict(record.stain) if record.stain else None
+            painter = _Painter(task.config, task.reference, stains)
+            with ShardWriter(part) as shard:
+                for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
+                    shard.append(
+                        index,
+                        encode(painter.paint(pixels), task.config.pixels.codec, task.config.pixels.quality),
+                    )
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        added = describe_shard(part, shard.rows, name)
+        part.replace(task.folder / name)
+    finally:
+        part.unlink(missing_ok=True)
+    grown = record.model_copy(
+        update={
+            "shards": (*record.shards, added),
+            "stain_fallbacks": record.stain_fallbacks + painter.fallbacks,
+        }
+    )
+    write_atomic(task.folder / RECORD, grown.to_json())
+    return grown
+
+
+def missing_boxes(folder: Path, record: SlideRecord, config: PrepareConfig) -> NDArray[np.intp]:
+    """Indices of the boxes that the config's filter keeps and no shard of the folder holds."""
+    scores = pq.read_table(folder / BOXES, columns=["pixel_std", "tissue_fraction"])
+    wanted = ~is_blank(scores["pixel_std"].to_numpy(), scores["tissue_fraction"].to_numpy(), config.filter)
+    for shard in record.shards:
+        wanted[Shard(folder / shard.name).boxes()] = False
+    return np.flatnonzero(wanted)
+
+
+def describe_shard(path: Path, rows: int, name: str | None = None) -> ShardFile:
+    """A shard file with its size and checksum."""
+    return ShardFile(name=name or path.name, rows=rows, bytes=path.stat().st_size, checksum=hash_file(path))
+
+
+class _Painter:
+    """Stain normalisation of one slide's patches, counting those that had to be left as they were."""
+
+    def __init__(self, config: PrepareConfig, reference: Stains, stains: Stains | None) -> None:
+        self.stains = stains
+        self.fallbacks = 0
+        self._reference = reference
+        self._method, self._mode = config.stain.method, config.stain.mode
+
+    @classmethod
+    def prepare(cls, task: CutTask, slide: Slide, samples: dict[int, Pixels]) -> "_Painter":
+        """Estimate the slide's stains from its sampled patches where the mode asks for it."""
+        stain = task.config.stain
+        if stain.method == "macenko" and (slide.dtype != np.uint8 or slide.channels != 3):
+            raise SlideError(
+                f"{slide.path} has {slide.channels} channels of {slide.dtype}; Macenko normalisation needs 8-bit RGB. "
+                "Use --set stain.method=none or --recipe srh."
+            )
+        estimated = None
+        if stain.method == "macenko" and stain.mode == "slide" and samples:
+            estimated = estimate_stains(np.stack(list(samples.values())))
+        return cls(task.config, task.reference, estimated)
+
+    def paint(self, pixels: Pixels) -> Pixels:
+        """One normalised patch (H, W, 3)."""
+        if self._method == "none":
+            return pixels
+        if self._mode == "patch":
+            painted, fell_back = normalise_each(pixels[None], self._reference)
+            self.fallbacks += int(fell_back[0])
+            return painted[0]
+        if self.stains is None:
+            self.fallbacks += 1
+            return pixels
+        return normalise(pixels[None], self.stains, self._reference)[0]
+
+
+def _scale(slide: Slide, task: CutTask) -> tuple[float, float]:
+    """(micrometres a level-0 px, level-0 px a patch px); refuses to invent detail."""
+    mpp = resolve_mpp(slide, task.row.mpp, task.config.assume_mpp)
+    grid = task.config.grid
+    if mpp > grid.mpp * 1.1 and not grid.allow_upsampling:
+        raise SlideError(
+            f"{slide.path} has {mpp:g} um/px at its finest, coarser than the {grid.mpp:g} asked for. "
+            f"Use --set grid.mpp={mpp:g} or more, or --set grid.allow_upsampling=true."
+        )
+    return mpp, grid.mpp / mpp
+
+
+def _thumbnail_downsample(slide: Slide, wanted: float) -> float:
+    """Level-0 px a thumbnail px: as wanted, but finer for small pictures, and never finer than the slide."""
+    return max(1.0, min(wanted, max(slide.width, slide.height) / _THUMBNAIL_PX))
+
+
+def _sample(slide: Slide, boxes: Boxes, fraction: NDArray[np.float32], task: CutTask) -> dict[int, Pixels]:
+    """Decoded patches to estimate stains from and to show, from the half of the boxes richest in tissue.
+
+    Chosen without regard to the filter, so that refiltering does not change the stains.
+    """
+    wanted = task.config.stain.sample_patches if task.config.stain.method == "macenko" else _SHOWN
+    rich = np.flatnonzero(fraction >= min(0.5, float(np.median(fraction)))) if len(boxes) else np.empty(0, np.intp)
+    seed = [task.config.seed, *task.row.slide.encode()]
+    chosen = np.sort(np.random.default_rng(seed).permutation(rich)[:wanted])
+    return dict(_read_boxes(slide, boxes, chosen, {}, task, lambda _: None))
+
+
+def _read_boxes(
+    slide: Slide,
+    boxes: Boxes,
+    indices: NDArray[np.intp],
+    known: dict[int, Pixels],
+    task: CutTask,
+    report: Report,
+) -> Iterator[tuple[int, Pixels]]:
+    """(index, pixels (size, size, C)) of the boxes asked for, in order; those `known` are not read again."""
+    size = task.config.grid.size_px
+    for count, index in enumerate(indices.tolist(), start=1):
+        pixels = known.get(index)
+        if pixels is None:
+            x, y = float(boxes.x[index]), float(boxes.y[index])
+            pixels = read_scaled(slide, x, y, size, size, boxes.downsample)
+        yield index, pixels
+        if count % 64 == 0 or count == len(indices):
+            report((count - 1) % 64 + 1)
+
+
+def _save_samples(samples: dict[int, Pixels], painter: _Painter, path: Path) -> None:
+    """A strip of sample patches, as they were above and as they are stored below; none for an empty slide."""
+    if not samples:
+        return
+    shown = list(samples.values())[:: max(1, len(samples) // _SHOWN)][:_SHOWN]
+    fallbacks = painter.fallbacks
+    rows = [[shrink(as_rgb(pixels), _SHOWN_PX) for pixels in row] for row in (shown, map(painter.paint, shown))]
+    painter.fallbacks = fallbacks  # these are not stored patches
+    blank = [np.full((_SHOWN_PX, _SHOWN_PX, 3), 255, np.uint8)] * (_SHOWN - len(shown))
+    strip = np.concatenate([np.concatenate(row + blank, axis=1) for row in rows])
+    buffer = io.BytesIO()
+    Image.fromarray(strip).save(buffer, "JPEG", quality=90, subsampling=0)
+    path.write_bytes(buffer.getvalue())
+
+
+def _part_folder(final: Path) -> Path:
+    part = final.with_name(f"{PART}{final.name}-{uuid.uuid4().hex[:8]}")
+    part.mkdir(parents=True)
+    return part

@@ -1,0 +1,77 @@
+"""The encoded patches of one slide in one Arrow file: written row by row, read by memory map.
+
+Columns `box` (int32, the box the patch was cut from) and `data` (binary). Batches of 256 rows bound the memory of
+writing; reading touches only the pages of the patches asked for.
+"""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+BATCH_ROWS = 256
+SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary())])
+
+
+class ShardWriter:
+    """Writes rows in order; the file is whole only after `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self._writer = pa.ipc.new_file(str(path), SCHEMA)
+        self._boxes: list[int] = []
+        self._data: list[bytes] = []
+        self.rows = 0
+
+    def append(self, box: int, data: bytes) -> None:
+        """Add one patch."""
+        self._boxes.append(box)
+        self._data.append(data)
+        self.rows += 1
+        if len(self._boxes) == BATCH_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left and the footer."""
+        self._flush()
+        self._writer.close()
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _flush(self) -> None:
+        if self._boxes:
+            arrays = [pa.array(self._boxes, pa.int32()), pa.array(self._data, pa.binary())]
+            self._writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
+            self._boxes, self._data = [], []
+
+
+class Shard:
+    """A memory-mapped shard; `shard[row]` is a view of the encoded bytes, nothing is copied."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        self._batches: list[tuple[NDArray[np.int32], memoryview] | None] = [None] * self._reader.num_record_batches
+
+    def __getitem__(self, row: int) -> memoryview:
+        index, within = divmod(row, BATCH_ROWS)
+        batch = self._batches[index]
+        if batch is None:
+            _, offsets, data = self._reader.get_batch(index).column(1).buffers()
+            batch = self._batches[index] = (np.frombuffer(offsets, np.int32), memoryview(data))
+        offsets, data = batch
+        return data[offsets[within] : offsets[within + 1]]
+
+    def boxes(self) -> NDArray[np.int32]:
+        """(rows,) the box each row was cut from."""
+        columns: list[Any] = [
+            self._reader.get_batch(index).column(0).to_numpy() for index in range(self._reader.num_record_batches)
+        ]
+        return np.concatenate(columns) if columns else np.empty(0, np.int32)

@@ -1,0 +1,91 @@
+"""One row a patch: whose it is, where it was cut, its scores and where its pixels lie."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+_NAME = pa.dictionary(pa.int32(), pa.string())
+SCHEMA = pa.schema(
+    [
+        ("patient", _NAME),
+        ("slide", _NAME),
+        ("patch", pa.int32()),  # the box's number within its slide
+        ("x", pa.int32()),  # level-0 px of the upper left corner; null for imported patches
+        ("y", pa.int32()),
+        ("mpp", pa.float32()),  # micrometres a patch px
+        ("label", _NAME),
+        ("site", _NAME),
+        ("split", _NAME),
+        ("tissue_fraction", pa.float32()),
+        ("pixel_std", pa.float32()),
+        ("is_blank", pa.bool_()),
+        ("shard", pa.int32()),  # index into the store's list of shards; null when not stored
+        ("row", pa.int32()),
+    ]
+)
+"""Columns of every patch table; imported ones may have more behind (`name`, and columns of the user's table)."""
+_ROW_GROUP = 2**20
+
+
+class PatchTable:
+    """A table of N patches, the patches of a slide next to each other; names are dictionary-encoded."""
+
+    def __init__(self, arrow: pa.Table) -> None:
+        self.arrow = arrow
+
+    @classmethod
+    def load(cls, path: Path) -> "PatchTable":
+        """Read a table whole: about 50 bytes a patch in memory."""
+        categorical = [field.name for field in pq.read_schema(path) if pa.types.is_dictionary(field.type)]
+        return cls(pq.read_table(path, read_dictionary=categorical, memory_map=True).unify_dictionaries())
+
+    def save(self, path: Path) -> None:
+        """Write as Parquet; the same rows give the same bytes."""
+        names = [field.name for field in self.arrow.schema if pa.types.is_dictionary(field.type)]
+        pq.write_table(self.arrow, path, compression="zstd", use_dictionary=names, row_group_size=_ROW_GROUP)
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names."""
+        return list(self.arrow.column_names)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """(N,) values: numbers as they are (missing integers as -1), names as Python strings or None."""
+        values = self.arrow.column(name)
+        if pa.types.is_integer(values.type) and values.null_count:
+            values = values.fill_null(-1)
+        if pa.types.is_dictionary(values.type):
+            codes, names = self.codes(name)
+            return np.array([*names, None], object)[codes]
+        found: NDArray[Any] = values.to_numpy()
+        return found
+
+    def codes(self, name: str) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+        """(N,) integer codes of a name column, -1 where missing, and the names they stand for."""
+        values = self.arrow.column(name).combine_chunks()
+        if isinstance(values, pa.ChunkedArray):
+            values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], _NAME)
+        indices = values.indices
+        codes = (indices.fill_null(-1) if indices.null_count else indices).to_numpy()
+        return codes, tuple(values.dictionary.to_pylist())
+
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.integer[Any]]) -> "PatchTable":
+        """The rows of a boolean mask (N,) or of an index array, in that order."""
+        arrow = self.arrow.filter(pa.array(rows)) if rows.dtype == bool else self.arrow.take(pa.array(rows))
+        return PatchTable(arrow)
+
+
+def names_column(names: Sequence[str | None], counts: Sequence[int]) -> pa.DictionaryArray:
+    """`names[i]` repeated `counts[i]` times, dictionary-encoded in order of first appearance."""
+    known = {name: code for code, name in enumerate(dict.fromkeys(name for name in names if name is not None))}
+    codes = np.repeat(np.array([known.get(name, -1) if name else -1 for name in names], np.int32), counts)
+    indices = pa.array(codes, pa.int32(), mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(list(known), pa.string()))

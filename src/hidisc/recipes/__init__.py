@@ -1,0 +1,1 @@
+"""Recipes: YAML files of settings, each opening with its purpose, command, machine and time."""

@@ -1,0 +1,1 @@
+"""Pictures and pages to look at. `prepared`: what `hidisc prepare` kept, dropped and how it stained."""

@@ -1,0 +1,140 @@
+"""Pictures of a store: kept and dropped boxes on every slide, a sheet before and after stain, a table of counts."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from hidisc.patches.store import SAMPLES, PatchStore, SlideEntry, StoreInfo
+from hidisc.runs import write_atomic
+
+KEPT, DROPPED, INK, PAPER = (0, 132, 80), (214, 69, 38), (40, 40, 46), (255, 255, 255)
+_SHEET_SLIDES = 24
+
+
+def draw_store(out: Path, info: StoreInfo) -> None:
+    """Write `pictures/`: `slides/*.jpg`, `contact_sheet.jpg` (where there are samples) and `counts.csv`."""
+    store = PatchStore.load(out)
+    folder = out / "pictures"
+    (folder / "slides").mkdir(parents=True, exist_ok=True)
+    kept, dropped = _positions(store.table), _positions(store.dropped())
+    for slide in info.slides:
+        thumbnail = store.thumbnail(slide)
+        if thumbnail is not None:
+            picture = draw_boxes(
+                thumbnail[0],
+                thumbnail[1],
+                kept.get(slide.slide),
+                dropped.get(slide.slide),
+                _extent(store, slide),
+            )
+            captioned = _caption(picture, f"{slide.slide}   {slide.kept} kept, {slide.dropped} dropped", legend=True)
+            write_atomic(folder / "slides" / f"{Path(slide.folder).name}.jpg", _jpeg(captioned))
+    sheet = draw_contact_sheet(out, info.slides)
+    if sheet is not None:
+        write_atomic(folder / "contact_sheet.jpg", _jpeg(sheet))
+    write_atomic(folder / "counts.csv", _counts(store))
+
+
+def draw_boxes(
+    thumbnail: NDArray[np.uint8],
+    downsample: float,
+    kept: NDArray[np.int32] | None,
+    dropped: NDArray[np.int32] | None,
+    extent: float,
+) -> Image.Image:
+    """The thumbnail with boxes (N, 2) of level-0 corners: kept ones outlined green, dropped ones struck out red."""
+    zoom = 2 if max(thumbnail.shape[:2]) < 900 else 1
+    image = Image.fromarray(thumbnail)
+    image = image.resize((image.width * zoom, image.height * zoom), Image.Resampling.BICUBIC)
+    shade = Image.new("RGBA", image.size)
+    draw = ImageDraw.Draw(shade)
+    scale = zoom / downsample
+    side = extent * scale
+    line = max(1, min(4, round(side / 40)))
+    for boxes, colour in ((dropped, DROPPED), (kept, KEPT)):
+        for x, y in [] if boxes is None else boxes * scale:
+            corners = (x + 0.5, y + 0.5, x + side - 1, y + side - 1)
+            draw.rectangle(corners, outline=(*colour, 235), fill=(*colour, 18), width=line)
+            if colour is DROPPED:
+                draw.line(corners, fill=(*colour, 200), width=line)
+    return Image.alpha_composite(image.convert("RGBA"), shade).convert("RGB")
+
+
+def draw_contact_sheet(out: Path, slides: Sequence[SlideEntry]) -> Image.Image | None:
+    """Sample patches of up to 24 slides spread over the cohort, as scanned (above) and as stored (below)."""
+    with_samples = [slide for slide in slides if (out / slide.folder / SAMPLES).is_file()]
+    if not with_samples:
+        return None
+    chosen = with_samples[:: max(1, -(-len(with_samples) // _SHEET_SLIDES))]
+    tiles = []
+    for slide in chosen:
+        with Image.open(out / slide.folder / SAMPLES) as strip:
+            small = strip.convert("RGB").resize((strip.width * 2 // 3, strip.height * 2 // 3), Image.Resampling.LANCZOS)
+        tiles.append(_caption(small, f"{slide.slide}", size=12))
+    across = min(3, len(tiles))
+    gap, (wide, tall) = 12, tiles[0].size
+    rows = -(-len(tiles) // across)
+    sheet = Image.new("RGB", (across * (wide + gap) + gap, rows * (tall + gap) + gap), PAPER)
+    for number, tile in enumerate(tiles):
+        row, column = divmod(number, across)
+        sheet.paste(tile, (gap + column * (wide + gap), gap + row * (tall + gap)))
+    return _caption(sheet, "upper rows: as scanned    lower rows: as stored")
+
+
+def _positions(table: Any) -> dict[str, NDArray[np.int32]]:
+    """Corners (N, 2) of each slide's boxes."""
+    codes, names = table.codes("slide")
+    corners = np.stack([table.column("x"), table.column("y")], axis=1)
+    order = np.argsort(codes, kind="stable")
+    starts = np.searchsorted(codes[order], np.arange(len(names) + 1))
+    return {name: corners[order[starts[i] : starts[i + 1]]] for i, name in enumerate(names)}
+
+
+def _extent(store: PatchStore, slide: SlideEntry) -> float:
+    record = store.record(slide)
+    return record.size_px * (record.downsample or 1)
+
+
+def _counts(store: PatchStore) -> bytes:
+    """Patients, slides and patches by split and label, as in the paper's dataset tables."""
+    split, splits = store.table.codes("split")
+    label, labels = store.table.codes("label")
+    columns = [store.table.codes(name)[0] for name in ("patient", "slide")]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["split", "label", "patients", "slides", "patches"])
+    groups = Counter(zip(split.tolist(), label.tolist(), strict=True))
+    for (side, kind), patches in sorted(groups.items()):
+        rows = (split == side) & (label == kind)
+        patients, slides = (len(np.unique(codes[rows])) for codes in columns)
+        writer.writerow(
+            [splits[side] if side >= 0 else "", labels[kind] if kind >= 0 else "", patients, slides, patches]
+        )
+    return text.getvalue().encode()
+
+
+def _caption(image: Image.Image, text: str, size: int = 16, legend: bool = False) -> Image.Image:
+    """The picture with a line of text above, cut to its width, and what the colours mean."""
+    font = ImageFont.load_default(size)
+    bar = size + 12
+    captioned = Image.new("RGB", (image.width, image.height + bar), PAPER)
+    captioned.paste(image, (0, bar))
+    draw = ImageDraw.Draw(captioned)
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    while len(text) > 4 and draw.textlength(text, font) > image.width - 8:
+        text = text.removesuffix("...")[:-1] + "..."
+    draw.text((4, 5), text, fill=INK, font=font)
+    return captioned
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=88)
+    return buffer.getvalue()

@@ -1,0 +1,124 @@
+"""The life of an output folder: begun with a config, held by one process, resumed after a crash, never overwritten.
+
+Every artefact is written the same way: pieces beside and renamed (`write_atomic`, `publish_folder`), the file
+that makes it whole last. What lies in the folder is a function of the input and the config, not of the time.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from hidisc.config import differences, to_yaml
+from hidisc.errors import UserError
+
+PART = ".part-"
+"""Prefix of what is being written; anything so called is left over from a killed process."""
+
+
+@contextmanager
+def hold(out: Path) -> Iterator[None]:
+    """Keep other hidisc processes out of a folder; the kernel lets go even after `kill -9`."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / ".lock").open("a+")
+    except FileExistsError as error:
+        raise UserError(f"{out} is a file. Give a folder for --out.") from error
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}). Give another --out.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another hidisc is writing to {out}. Wait for it or give another --out.") from error
+        except OSError:  # a file system without locks: every step below is atomic on its own
+            pass
+        for left_over in [*out.glob(f"{PART}*"), *out.glob(f"*/{PART}*"), *out.glob(f"*/*/{PART}*")]:
+            shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+        yield
+
+
+def begin(out: Path, kind: str, config: BaseModel, changeable: tuple[str, ...] = (), hint: str = "") -> bool:
+    """Write `config.yaml`, or compare it with the one there; whether the folder had been begun before.
+
+    Settings whose name starts with one of `changeable` may differ from what the folder was begun with.
+    """
+    record = out / "config.yaml"
+    new = {"kind": kind, **config.model_dump(mode="json")}
+    if not record.exists():
+        strangers = [path.name for path in out.iterdir() if path.name != ".lock"]
+        if strangers:
+            raise UserError(
+                f"{out} holds something else ({', '.join(sorted(strangers)[:3])}) and is not overwritten. "
+                "Give a new or empty folder for --out."
+            )
+        write_atomic(record, f"kind: {kind}\n{to_yaml(config)}".encode())
+        return False
+    old = yaml.safe_load(record.read_text(encoding="utf-8"))
+    changed = [line for line in differences(old, new) if not line.startswith(changeable)]
+    if changed:
+        raise UserError(
+            f"{out} was begun with other settings ({'; '.join(changed)}). Use the same ones to go on, "
+            f"or give a new --out.{hint}"
+        )
+    if old != new:
+        write_atomic(record, f"kind: {kind}\n{to_yaml(config)}".encode())
+    return True
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that after a crash at any moment it is wholly the old or wholly the new one."""
+    part = path.with_name(f"{PART}{path.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        sync_folder(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def publish_folder(part: Path, final: Path) -> None:
+    """Rename a finished folder into place, synced; if another worker was quicker, its equal result stays."""
+    for file in part.iterdir():
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+    sync_folder(part)
+    try:
+        part.rename(final)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        shutil.rmtree(part)
+    sync_folder(final.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def versions(*packages: str) -> dict[str, str | None]:
+    """Installed versions by distribution name, None where one is not installed."""
+    found: dict[str, Any] = {}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found

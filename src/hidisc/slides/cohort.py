@@ -1,0 +1,200 @@
+"""`cohort.csv`, one row a slide: which slide belongs to which patient, checked whole before any slide is opened."""
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from hidisc.errors import UserError
+from hidisc.slides.spreadsheet import read_sheet
+
+REQUIRED = ("patient", "slide", "path")
+OPTIONAL = ("label", "mpp", "site", "split")
+PLAUSIBLE_MPP = (0.01, 100.0)
+"""Micrometres per pixel outside this are a slip of the pen (nm, dpi, magnification), not a microscope."""
+_SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
+
+
+@dataclass(frozen=True)
+class SlideRow:
+    """One slide of the cohort: whose it is, where its file lies and what the lab says about it."""
+
+    patient: str
+    slide: str
+    path: Path
+    label: str | None = None
+    mpp: float | None = None
+    """Micrometres per level-0 pixel; overrides what the file says."""
+    site: str | None = None
+    split: str | None = None
+    row: int = field(default=0, compare=False)
+    """The row number a spreadsheet shows."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The slides of a study in the order of the CSV."""
+
+    path: Path
+    slides: tuple[SlideRow, ...]
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path, label_level: Literal["patient", "slide"] = "patient") -> "Cohort":
+        """Read and check a cohort CSV; every problem found is reported at once in one UserError."""
+        sheet = read_sheet(path, REQUIRED)
+        problems: list[str] = []
+        slides = [
+            row
+            for number, cells in sheet.rows
+            if (row := _read_row(number, cells, path.parent, lambda p: problems.append(f"{path.name} {p}")))
+        ]
+        problems += [f"{path.name} {problem}" for problem in find_conflicts(slides, label_level)]
+        doubles, warnings = _find_same_content(slides)
+        problems += [f"{path.name} {problem}" for problem in doubles]
+        if problems:
+            shown = problems[:_SHOWN]
+            if len(problems) > _SHOWN:
+                shown.append(f"... and {len(problems) - _SHOWN} more.")
+            head = f"{path} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:"
+            raise UserError("\n  ".join([head, *shown]))
+
+        unknown = [name for name in sheet.columns if name not in REQUIRED + OPTIONAL]
+        if unknown:
+            known = ", ".join(REQUIRED + OPTIONAL)
+            warnings.insert(0, f"unknown column {', '.join(map(repr, unknown))} is not used (known: {known}).")
+        return cls(path, tuple(slides), tuple(f"{path.name}: {warning}" for warning in warnings))
+
+
+def _read_row(number: int, cells: dict[str, str], folder: Path, problem: Callable[[str], None]) -> SlideRow | None:
+    empty = [name for name in REQUIRED if not cells[name]]
+    if empty:
+        problem(f"row {number}: {' and '.join(empty)} empty. Fill in or remove the row.")
+        return None
+    path = Path(cells["path"])
+    if "\\" in cells["path"] and not (folder / path).exists():
+        path = Path(cells["path"].replace("\\", "/"))  # a relative path typed on Windows
+    path = folder / path
+    try:
+        is_there = path.is_file()
+    except (OSError, ValueError):  # a name too long or with a NUL
+        is_there = False
+    if not is_there:
+        what = "is a folder" if path.is_dir() else "does not exist"
+        problem(
+            f"row {number}: file {cells['path']!r} of slide {cells['slide']!r} {what}. "
+            f"Paths are relative to the CSV ({folder.resolve()}). Correct the path or remove the row."
+        )
+    elif path.stat().st_size == 0:
+        problem(f"row {number}: file {cells['path']!r} is empty (0 bytes). Copy it again or remove the row.")
+    mpp = None
+    if cells.get("mpp"):
+        try:
+            mpp = float(cells["mpp"].replace(",", "."))  # the decimal comma of a semicolon CSV
+        except ValueError:
+            mpp = float("nan")
+        if not PLAUSIBLE_MPP[0] <= mpp <= PLAUSIBLE_MPP[1]:
+            problem(
+                f"row {number}: mpp {cells['mpp']!r} is not a number of micrometres per pixel "
+                f"(usually 0.2 to 1). Correct it, or leave it empty to use the file's own."
+            )
+            mpp = None
+    return SlideRow(
+        patient=cells["patient"],
+        slide=cells["slide"],
+        path=path,
+        label=cells.get("label") or None,
+        mpp=mpp,
+        site=cells.get("site") or None,
+        split=cells.get("split") or None,
+        row=number,
+    )
+
+
+def find_conflicts(slides: Iterable[SlideRow], label_level: Literal["patient", "slide"]) -> list[str]:
+    """Contradictions between rows: slides twice or under two patients, labels or splits that differ."""
+    problems = []
+    first: dict[str, SlideRow] = {}
+    of_patient: dict[str, SlideRow] = {}
+    for row in slides:
+        before = first.setdefault(row.slide, row)
+        if before is not row and before.patient == row.patient:
+            problems.append(
+                f"row {row.row}: slide {row.slide!r} was listed in row {before.row} already. Remove one of the rows."
+            )
+        elif before is not row:
+            problems.append(
+                f"row {row.row}: slide {row.slide!r} is listed under patients {before.patient!r} (row {before.row}) "
+                f"and {row.patient!r}. A slide belongs to one patient. Fix one of the rows."
+            )
+        known = of_patient.setdefault(row.patient, row)
+        if known.label != row.label and label_level == "patient":
+            problems.append(
+                f"row {row.row}: patient {row.patient!r} has label {row.label!r}, but {known.label!r} in row "
+                f"{known.row}. A patient has one label. Fix one of the rows, or set label_level=slide."
+            )
+        if known.split != row.split:
+            problems.append(
+                f"row {row.row}: patient {row.patient!r} is in split {row.split!r}, but in {known.split!r} in row "
+                f"{known.row}. A patient is on one side only. Fix one of the rows."
+            )
+    return problems
+
+
+def _find_same_content(slides: Iterable[SlideRow]) -> tuple[list[str], list[str]]:
+    """Files that are byte for byte the same: (problems across patients, warnings within a patient).
+
+    Only files of equal size are read at all, and whole only when their ends agree, so that a terabyte of
+    different slides costs a `stat` each.
+    """
+    by_size: dict[int, list[SlideRow]] = defaultdict(list)
+    for row in slides:
+        if row.path.is_file() and (size := row.path.stat().st_size):
+            by_size[size].append(row)
+    problems, warnings = [], []
+    for same_size in by_size.values():
+        for alike in _group(same_size, lambda row: _hash_ends(row.path)):
+            for equal in _group(alike, lambda row: hash_file(row.path)):
+                first = equal[0]
+                for row in equal[1:]:
+                    if row.patient != first.patient:
+                        problems.append(
+                            f"row {row.row}: slide {row.slide!r} of patient {row.patient!r} is the same file content "
+                            f"as slide {first.slide!r} of patient {first.patient!r} (row {first.row}). One of the "
+                            f"two paths or patients is wrong. Fix one of the rows."
+                        )
+                    elif row.slide != first.slide:
+                        warnings.append(
+                            f"rows {first.row} and {row.row}: slides {first.slide!r} and {row.slide!r} are the same "
+                            f"file content; patient {row.patient!r} counts it twice."
+                        )
+    return problems, warnings
+
+
+def _group(rows: list[SlideRow], key: Callable[[SlideRow], str]) -> list[list[SlideRow]]:
+    """The groups of two or more rows with an equal key; a file that cannot be read is left to the reader."""
+    if len(rows) < 2:
+        return []
+    groups: dict[str, list[SlideRow]] = defaultdict(list)
+    for row in rows:
+        try:
+            groups[key(row)].append(row)
+        except OSError:
+            continue
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _hash_ends(path: Path, length: int = 65536) -> str:
+    with path.open("rb") as file:
+        head = file.read(length)
+        file.seek(-min(length, os.fstat(file.fileno()).st_size), os.SEEK_END)
+        return hashlib.sha256(head + file.read(length)).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content; it names a slide in leakage checks whatever the file is called."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,58 @@
+"""Open any slide file with the library that reads it best; nothing else needs to know which."""
+
+from pathlib import Path
+
+from hidisc.slides.picture import Picture
+from hidisc.slides.slide import Slide, SlideError
+from hidisc.slides.tiff import TiffSlide, sniff
+from hidisc.slides.wsi import WholeSlide, detects
+
+FORMATS = "SVS, NDPI, SCN, MRXS, BIF, DICOM whole-slide, OME-TIFF, QPTIFF, tiled or plain TIFF, PNG, JPEG"
+
+
+def open_slide(path: Path) -> Slide:
+    """An open slide, or a SlideError that names the file, why it was refused and what is read."""
+    try:
+        return _open(path)
+    except SlideError as error:
+        hint = ""
+        if _is_dicom(path):
+            hint = (
+                " It is a DICOM file, but not a whole-slide image (VL Whole Slide Microscopy); export the slide itself."
+            )
+        raise SlideError(f"{path} cannot be read: {error}{hint} Formats read: {FORMATS}.") from error
+
+
+def _open(path: Path) -> Slide:
+    """OpenSlide first, except for TIFFs it would flatten to 8-bit RGB or whose pyramid it does not see."""
+    kind = sniff(path)
+    if kind == "tiff":
+        return TiffSlide(path)
+    if detects(path):
+        try:
+            return WholeSlide(path)
+        except SlideError:
+            if kind is None:
+                raise
+    if kind == "wsi":
+        return TiffSlide(path)
+    return Picture(path)
+
+
+def _is_dicom(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def resolve_mpp(slide: Slide, from_cohort: float | None, assumed: float | None) -> float:
+    """The scale to cut at: the cohort's word, else the file's, else the assumed one; never a guess."""
+    mpp = from_cohort or slide.mpp or assumed
+    if mpp is None:
+        raise SlideError(
+            f"{slide.path} does not say how large its pixels are. Put micrometres per pixel into the `mpp` column of "
+            "the cohort (40x is usually 0.25, 20x 0.5), or give --assume-mpp for all slides without."
+        )
+    return mpp

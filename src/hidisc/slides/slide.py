@@ -1,0 +1,68 @@
+"""What every slide file looks like to the rest of hidisc: levels of pixels, a physical scale, nothing else."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.errors import UserError
+
+Pixels = NDArray[Any]
+"""uint8 or uint16, channels last."""
+
+
+class SlideError(UserError):
+    """A slide file that cannot be used, with the reason and what to do about it."""
+
+
+class Slide(ABC):
+    """An open slide: `levels[0]` is the finest, pixels are (height, width, channels) of `dtype`.
+
+    Only the pyramid is reachable. Label and macro pictures can show a patient's name, so no reader offers them.
+    """
+
+    path: Path
+    reader: str
+    """The library behind it: openslide, tifffile or pillow."""
+    width: int
+    height: int
+    """Level-0 pixels."""
+    levels: tuple[float, ...]
+    """Downsampling of every level against level 0, rising from 1.0."""
+    mpp: float | None
+    """Micrometres per level-0 pixel as the file says it, None when it does not or says nonsense."""
+    channels: int
+    dtype: np.dtype[Any]
+
+    @abstractmethod
+    def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        """Pixels (height, width, C) of a rectangle inside `level`, all in pixels of that level."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the file."""
+
+    def level_size(self, level: int) -> tuple[int, int]:
+        """(width, height) of a level in its own pixels."""
+        return max(1, int(self.width / self.levels[level])), max(1, int(self.height / self.levels[level]))
+
+    def __enter__(self) -> "Slide":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def plausible_mpp(x: float | None, y: float | None) -> float | None:
+    """One scale for both axes, or None when it is missing, not square or no microscope's.
+
+    A print resolution left in the file (72 dpi is 353 um a pixel) is not a scale.
+    """
+    if x is None or y is None or not (0.02 <= x <= 20 and 0.02 <= y <= 20) or abs(x - y) > 0.02 * x:
+        return None
+    return (x + y) / 2

@@ -1,0 +1,195 @@
+"""TIFF pyramids OpenSlide refuses or would flatten, through tifffile: OME-TIFF, QPTIFF, 16 bits, any channels."""
+
+import math
+import struct
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
+
+CACHE_BYTES = 128 * 2**20
+MAX_SEGMENT_BYTES = 256 * 2**20
+"""The largest strip or tile decoded at once; a file that is one huge strip would be read whole."""
+_MICROMETRES = {"µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
+_BROKEN = (
+    tifffile.TiffFileError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    OSError,
+    RuntimeError,
+    struct.error,
+)
+
+
+def sniff(path: Path) -> str | None:
+    """Who should read this TIFF: "tiff" (us), "wsi" (OpenSlide first), "picture" (palette, CMYK); None: no TIFF."""
+    try:
+        with tifffile.TiffFile(path) as tif:
+            page = tif.pages.first
+            if page.photometric in (tifffile.PHOTOMETRIC.PALETTE, tifffile.PHOTOMETRIC.SEPARATED):
+                return "picture"
+            plain = page.dtype == np.uint8 and page.samplesperpixel in (3, 4) and not (tif.is_ome or tif.is_qpi)
+            return "wsi" if plain else "tiff"
+    except _BROKEN:
+        return None
+
+
+class TiffSlide(Slide):
+    """A TIFF read segment by segment; channels are the samples of a page, or one page a channel."""
+
+    reader = "tifffile"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._tif = tifffile.TiffFile(path)
+            series = _pyramid(self._tif)
+            self._levels = [_pages(level) for level in series.levels]
+        except _BROKEN as error:
+            raise SlideError(f"the TIFF is damaged or cut short ({error}). Copy it again.") from error
+        first = self._levels[0][0]
+        dtype = np.dtype(first.dtype).newbyteorder("=")
+        if dtype not in (np.uint8, np.uint16):
+            raise SlideError(f"its pixels are {dtype}. Only 8 and 16 bit unsigned are read; convert it.")
+        self.dtype = dtype
+        self.height, self.width = first.imagelength, first.imagewidth
+        self._samples = _colours(first)
+        self.channels = self._samples * len(self._levels[0])
+        self.levels = tuple(self.width / pages[0].imagewidth for pages in self._levels)
+        self.mpp = _ome_mpp(self._tif, self._tif.series.index(series)) if self._tif.is_ome else _tag_mpp(first)
+        self._cache: OrderedDict[tuple[int, int, int], NDArray[Any]] = OrderedDict()
+        self._cached_bytes = 0
+
+    def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        """Pixels (height, width, C) of a rectangle inside `level`, in pixels of that level."""
+        out = np.zeros((height, width, self.channels), self.dtype)
+        for channel, page in enumerate(self._levels[level]):
+            target = out[..., channel * self._samples : (channel + 1) * self._samples]
+            tall, wide = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, page.imagewidth)
+            across, down = math.ceil(page.imagewidth / wide), math.ceil(page.imagelength / tall)
+            separate = page.planarconfig == tifffile.PLANARCONFIG.SEPARATE and page.samplesperpixel > 1
+            for plane in range(self._samples if separate else 1):
+                for row in range(y // tall, (y + height - 1) // tall + 1):
+                    for column in range(x // wide, (x + width - 1) // wide + 1):
+                        segment = self._segment(level, channel, (plane * down + row) * across + column)
+                        part = target[..., plane : plane + 1] if separate else target
+                        _paste(part, segment, column * wide - x, row * tall - y)
+        return out
+
+    def _segment(self, level: int, channel: int, index: int) -> NDArray[Any] | None:
+        """One decoded strip or tile (rows, columns, samples); None where the file leaves it out."""
+        key = (level, channel, index)
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        page = self._levels[level][channel]
+        try:
+            offset, count = page.dataoffsets[index], page.databytecounts[index]
+            if not count:
+                return None
+            handle = self._tif.filehandle
+            handle.seek(offset)
+            data = handle.read(count)
+            if len(data) < count:
+                raise ValueError("the file ends too early")
+            decoded, _, _ = page.decode(data, index, jpegtables=page.jpegtables)
+        except _BROKEN as error:
+            raise SlideError(f"pixels of level {level} are damaged ({error}). Copy the file again.") from error
+        if decoded is None:
+            return None
+        segment: NDArray[Any] = np.asarray(decoded[0], self.dtype)
+        self._cache[key] = segment
+        self._cached_bytes += segment.nbytes
+        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+        return segment
+
+    def level_size(self, level: int) -> tuple[int, int]:
+        """(width, height) of a level in its own pixels."""
+        page = self._levels[level][0]
+        return page.imagewidth, page.imagelength
+
+    def close(self) -> None:
+        """Release the file."""
+        self._tif.close()
+        self._cache.clear()
+
+
+def _pyramid(tif: tifffile.TiffFile) -> tifffile.TiffPageSeries:
+    """The series that is the specimen: the largest one not called label, macro or the like."""
+    hidden = ("label", "macro", "overview", "thumbnail")
+    series = [one for one in tif.series if not any(word in str(one.name).lower() for word in hidden)]
+    if not series:
+        raise SlideError("the TIFF holds no specimen picture, only label or macro pictures.")
+    return max(series, key=lambda one: math.prod(one.shape))
+
+
+def _pages(level: tifffile.TiffPageSeries) -> list[tifffile.TiffPage]:
+    """The pages of one level, one a channel, all alike and small enough a segment to be read piecewise."""
+    for axis, length in zip(level.axes, level.shape, strict=True):
+        if axis not in "YXSC" and length > 1:
+            raise SlideError(f"a stack of {length} planes along {axis}. Export one plane as a TIFF of its own.")
+    pages = [page.aspage() for page in level.pages if page is not None]
+    channels = dict(zip(level.axes, level.shape, strict=True)).get("C", 1)
+    expected = 1 if pages and pages[0].samplesperpixel == channels else channels
+    if len(pages) != expected:
+        raise SlideError(f"{channels} channels in {len(pages)} pages are not understood. Save one page a channel.")
+    for page in pages:
+        wide, tall = (page.tilewidth, page.tilelength) if page.is_tiled else (page.imagewidth, page.rowsperstrip)
+        size = wide * min(tall, page.imagelength) * page.samplesperpixel * np.dtype(page.dtype).itemsize
+        if size > MAX_SEGMENT_BYTES:
+            raise SlideError(
+                f"stored in pieces of {size // 2**20} MB, which would be read whole. "
+                "Convert it, e.g. `vips tiffsave in.tif out.tiff --tile --pyramid`."
+            )
+    return pages
+
+
+def _colours(page: tifffile.TiffPage) -> int:
+    """Samples a pixel that are measured light: an alpha sample at the end is left out."""
+    unassociated, associated = tifffile.EXTRASAMPLE.UNASSALPHA, tifffile.EXTRASAMPLE.ASSOCALPHA
+    alpha = sum(extra in (unassociated, associated) for extra in page.extrasamples)
+    return int(page.samplesperpixel) - alpha
+
+
+def _paste(target: NDArray[Any], segment: NDArray[Any] | None, left: int, top: int) -> None:
+    """Copy the part of `segment` (rows, columns, samples) that overlaps `target`, both clipped."""
+    if segment is None:
+        return
+    height, width, samples = target.shape
+    rows, columns = segment.shape[:2]
+    y0, x0 = max(0, top), max(0, left)
+    y1, x1 = min(height, top + rows), min(width, left + columns)
+    if y1 > y0 and x1 > x0:
+        target[y0:y1, x0:x1] = segment[y0 - top : y1 - top, x0 - left : x1 - left, :samples]
+
+
+def _tag_mpp(page: tifffile.TiffPage) -> float | None:
+    """Micrometres per pixel from the resolution tags, when they are a microscope's and not a printer's."""
+    unit = {2: 25400.0, 3: 10000.0}.get(int(page.tags.valueof("ResolutionUnit", default=1)))
+    x, y = page.tags.valueof("XResolution"), page.tags.valueof("YResolution")
+    if unit is None or not x or not y or not (x[0] and x[1] and y[0] and y[1]):
+        return None
+    return plausible_mpp(unit * x[1] / x[0], unit * y[1] / y[0])
+
+
+def _ome_mpp(tif: tifffile.TiffFile, image: int) -> float | None:
+    """Micrometres per pixel of the n-th image in the OME-XML."""
+    try:
+        found = ElementTree.fromstring(tif.ome_metadata or "").findall("{*}Image/{*}Pixels")
+        pixels = found[image].attrib
+        scales = [
+            float(pixels[f"PhysicalSize{axis}"]) * _MICROMETRES[pixels.get(f"PhysicalSize{axis}Unit", "µm")]
+            for axis in "XY"
+        ]
+    except (ElementTree.ParseError, TypeError, KeyError, IndexError, ValueError):
+        return None
+    return plausible_mpp(scales[0], scales[1])

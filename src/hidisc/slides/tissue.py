@@ -1,0 +1,81 @@
+"""Where there is tissue on a thumbnail, and how much of it and how much contrast a box holds."""
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+
+from hidisc.slides.grid import Boxes
+from hidisc.slides.slide import Pixels
+
+
+def find_tissue(thumbnail: Pixels, min_density: float, max_density: float) -> NDArray[np.bool_]:
+    """Mask (h, w) of pixels darker than glass; all True for what is not 8-bit RGB, where glass has no colour.
+
+    Otsu's threshold on optical density, held between two bounds: alone it would halve a picture that is all
+    tissue or all glass.
+    """
+    if thumbnail.dtype != np.uint8 or thumbnail.shape[2] != 3:
+        return np.ones(thumbnail.shape[:2], bool)
+    smooth = np.asarray(Image.fromarray(thumbnail).filter(ImageFilter.GaussianBlur(1)), np.float32)
+    white = np.clip(np.percentile(smooth.reshape(-1, 3), 99.5, axis=0), 200, 255)
+    density = np.log10((white + 1) / (smooth + 1)).mean(axis=2).clip(0, None)
+    threshold = float(np.clip(_otsu(density), min_density, max_density))
+    mask: NDArray[np.bool_] = density > threshold
+    return mask
+
+
+def tissue_fraction(mask: NDArray[np.bool_], boxes: Boxes, scale: float) -> NDArray[np.float32]:
+    """(N,) share of each box that the mask covers; `scale` is level-0 px a mask px."""
+    summed = np.zeros((mask.shape[0] + 1, mask.shape[1] + 1), np.int64)
+    summed[1:, 1:] = mask.cumsum(0).cumsum(1)
+    x0, x1 = _span(boxes.x, boxes.extent, scale, mask.shape[1])
+    y0, y1 = _span(boxes.y, boxes.extent, scale, mask.shape[0])
+    inside = summed[y1, x1] - summed[y0, x1] - summed[y1, x0] + summed[y0, x0]
+    return (inside / ((x1 - x0) * (y1 - y0))).astype(np.float32)
+
+
+def touches_tissue(mask: NDArray[np.bool_], boxes: Boxes, scale: float) -> NDArray[np.bool_]:
+    """(N,) whether a box or one of its eight neighbours holds any tissue: a generous net before reading."""
+    grown = Boxes(
+        np.floor(boxes.x - boxes.extent).astype(np.int32),
+        np.floor(boxes.y - boxes.extent).astype(np.int32),
+        3 * boxes.extent,
+        boxes.downsample,
+    )
+    return tissue_fraction(mask, grown, scale) > 0
+
+
+def pixel_std(pixels: Pixels) -> float:
+    """Standard deviation of pixel values over a patch (H, W, C), mean of the channels, on the 0-255 scale.
+
+    From a histogram a channel: exact, and eight times quicker than the sums over interleaved pixels.
+    """
+    top = int(np.iinfo(pixels.dtype).max)
+    value = np.arange(top + 1, dtype=np.float64)
+    stds = []
+    for channel in np.moveaxis(pixels, 2, 0):
+        share = np.bincount(channel.ravel(), minlength=top + 1) / channel.size
+        mean = share @ value
+        stds.append(np.sqrt(max(share @ value**2 - mean**2, 0)))
+    return float(np.mean(stds) * (255 / top))
+
+
+def _span(
+    start: NDArray[np.int32], extent: float, scale: float, length: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First and last mask index of each box along one axis, at least one pixel and inside the mask."""
+    low = np.clip(np.round(start / scale), 0, length - 1).astype(np.intp)
+    high = np.clip(np.round((start + extent) / scale), low + 1, length).astype(np.intp)
+    return low, high
+
+
+def _otsu(values: NDArray[np.float32]) -> float:
+    """The threshold that separates two groups of values best (largest variance between them)."""
+    counts, edges = np.histogram(values, bins=256, range=(0, 1))
+    middle = (edges[1:] + edges[:-1]) / 2
+    below = counts.cumsum()
+    above = below[-1] - below
+    sums = (counts * middle).cumsum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between = below * above * (sums / below - (sums[-1] - sums) / above) ** 2
+    return float(middle[np.argmax(np.nan_to_num(between))])

@@ -1,0 +1,73 @@
+"""Whole-slide files through OpenSlide: SVS, NDPI, SCN, MRXS, BIF, DICOM, generic tiled TIFF."""
+
+from pathlib import Path
+
+import numpy as np
+import openslide
+
+from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
+
+CACHE_BYTES = 128 * 2**20
+"""Decoded tiles kept a slide: neighbouring patches share tiles (8 x 8 patches of 600 px are 92 MB)."""
+
+
+class WholeSlide(Slide):
+    """A slide that OpenSlide opens; always 8-bit RGB, transparent parts laid on the slide's background."""
+
+    reader = "openslide"
+    channels = 3
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._slide = openslide.OpenSlide(str(path))
+        except (openslide.OpenSlideError, UnicodeEncodeError) as error:
+            raise SlideError(f"OpenSlide refuses it: {error}") from error
+        self._slide.set_cache(openslide.OpenSlideCache(CACHE_BYTES))
+        properties = self._slide.properties
+        self.width, self.height = self._slide.dimensions
+        self.levels = tuple(float(down) for down in self._slide.level_downsamples)
+        x = _number(properties.get(openslide.PROPERTY_NAME_MPP_X))
+        y = _number(properties.get(openslide.PROPERTY_NAME_MPP_Y))
+        self.mpp = plausible_mpp(x, y)
+        background = properties.get(openslide.PROPERTY_NAME_BACKGROUND_COLOR, "FFFFFF")
+        self._background = np.frombuffer(bytes.fromhex(background), np.uint8).astype(np.uint16)
+
+    def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        """Pixels (height, width, 3) of a rectangle inside `level`, in pixels of that level."""
+        down = self.levels[level]
+        try:
+            image = self._slide.read_region((round(x * down), round(y * down)), level, (width, height))
+        except openslide.OpenSlideError as error:
+            raise SlideError(f"pixels at {x}, {y} of level {level} are damaged: {error}") from error
+        rgba = np.asarray(image)
+        if rgba[..., 3].min() == 255:
+            return np.ascontiguousarray(rgba[..., :3])
+        alpha = rgba[..., 3:].astype(np.uint16)  # MRXS and others leave out tiles that were never scanned
+        laid = (rgba[..., :3] * alpha + self._background * (255 - alpha) + 127) // 255
+        return laid.astype(np.uint8)
+
+    def level_size(self, level: int) -> tuple[int, int]:
+        """(width, height) of a level in its own pixels."""
+        width, height = self._slide.level_dimensions[level]
+        return width, height
+
+    def close(self) -> None:
+        """Release the file."""
+        self._slide.close()
+
+
+def detects(path: Path) -> bool:
+    """Whether OpenSlide says the file is of a format it knows; the file may still turn out damaged."""
+    try:
+        return openslide.OpenSlide.detect_format(str(path)) is not None
+    except (openslide.OpenSlideError, UnicodeEncodeError):
+        return False
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

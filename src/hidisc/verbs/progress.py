@@ -1,0 +1,81 @@
+"""The progress bar of work that is one task a slide: slides done, patches a second, time left; on stderr."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+_EVERY_S = 30  # seconds between lines where there is no terminal (a SLURM log)
+
+
+class SlideProgress:
+    """Counts slides by their size on disk, so that the time left does not assume that all are alike."""
+
+    def __init__(self, bar: Progress, slides: int, total_bytes: int, done: int) -> None:
+        self._bar, self._slides, self._done = bar, slides, done
+        self._total = max(total_bytes, 1)
+        self._task = bar.add_task("", total=self._total, slides=self._text(), rate="")
+        self._boxes, self._bytes, self._failed = 0, 0, 0
+        self._start = self._said = time.monotonic()
+
+    def patches(self, count: int) -> None:
+        """`count` more boxes were read somewhere."""
+        self._boxes += count
+        self._show()
+
+    def slide(self, size_bytes: int, failed: bool = False) -> None:
+        """One more slide is finished."""
+        self._done += 1
+        self._failed += failed
+        self._bytes += size_bytes
+        self._bar.advance(self._task, size_bytes)
+        self._show()
+
+    def _text(self) -> str:
+        return f"{self._done}/{self._slides} slides"
+
+    def _show(self) -> None:
+        elapsed = max(time.monotonic() - self._start, 1e-6)
+        failed = f", {self._failed} failed" if self._failed else ""
+        self._bar.update(self._task, slides=self._text() + failed, rate=f"{self._boxes / elapsed:,.0f} patches/s")
+        if not self._bar.console.is_terminal and time.monotonic() - self._said > _EVERY_S:
+            self._said = time.monotonic()
+            left = elapsed * (self._total - self._bytes) / self._bytes if self._bytes else float("nan")
+            self._bar.console.print(
+                f"{self._text()}{failed}, {self._boxes / elapsed:,.0f} patches/s, {left / 60:.0f} min left"
+            )
+
+
+class _Left(ProgressColumn):
+    """Time left, in words a person reads."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{TimeRemainingColumn(compact=True).render(task)} left", style="progress.remaining")
+
+
+@contextmanager
+def show_progress(title: str, slides: int, total_bytes: int, done: int = 0) -> Iterator[SlideProgress]:
+    """A bar while the block runs: a live one on a terminal, a line now and then in a log file."""
+    console = Console(file=sys.stderr, soft_wrap=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn(title),
+        BarColumn(),
+        TextColumn("{task.fields[slides]}"),
+        TextColumn("{task.fields[rate]}"),
+        _Left(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        yield SlideProgress(bar, slides, total_bytes, done)
