@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,6 +70,117 @@ def _prepare(
     _finish(done, as_json)
 
 
+imports = typer.Typer(help="Make a patch store from patches that exist as files.", no_args_is_help=True)
+app.add_typer(imports, name="import")
+
+
+@imports.command("opensrh")
+def _import_opensrh(
+    root: Annotated[Path, typer.Argument(help="The OpenSRH folder that holds `meta`.")],
+    out: Out,
+    recipe: RecipeOption = None,
+    changes: SetOption = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: Json = False,
+) -> None:
+    """OpenSRH: meta/opensrh.json and 16-bit two-channel TIFF patches."""
+    from hidisc.patches.opensrh import find_opensrh
+
+    _import(lambda _: find_opensrh(root), out, recipe, changes, seed, workers, scheduler, as_json)
+
+
+@imports.command("folder")
+def _import_folder(
+    root: Annotated[Path, typer.Argument(help="Folder of patient/slide/patch.png.")],
+    out: Out,
+    patients: Annotated[Path | None, typer.Option("--patients", help="CSV: patient, label, site, split.")] = None,
+    recipe: RecipeOption = None,
+    changes: SetOption = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: Json = False,
+) -> None:
+    """Pictures in folders: patient/slide/patch.png."""
+    from hidisc.patches.folders import find_folder
+
+    _import(lambda _: find_folder(root, patients), out, recipe, changes, seed, workers, scheduler, as_json)
+
+
+@imports.command("table")
+def _import_table(
+    table: Annotated[Path, typer.Argument(help="CSV: patient, slide, path (and patch, label, site, split, ...).")],
+    out: Out,
+    recipe: RecipeOption = None,
+    changes: SetOption = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: Json = False,
+) -> None:
+    """Pictures listed in a CSV, one row a patch."""
+    from hidisc.patches.folders import find_table
+
+    _import(lambda level: find_table(table, level), out, recipe, changes, seed, workers, scheduler, as_json)
+
+
+def _import(
+    find: Callable[[Any], Any],
+    out: Path,
+    recipe: str | None,
+    changes: list[str] | None,
+    seed: int | None,
+    workers: int | None,
+    scheduler: str | None,
+    as_json: bool,
+) -> None:
+    from hidisc.config import ImportConfig, load_config
+    from hidisc.verbs.imports import import_patches
+
+    config = load_config(ImportConfig, recipe, [*(changes or []), *_flags(seed=seed)])
+    source = find(config.label_level)
+    _finish(import_patches(source, out, config, workers=workers, scheduler=scheduler, say=_say), as_json)
+
+
+@app.command("doctor")
+def _doctor(
+    artefact: Annotated[Path | None, typer.Argument(help="A patch store to verify file by file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show versions, devices and readers; or verify an artefact."""
+    from hidisc.verbs.doctor import describe_machine, verify
+
+    if artefact is None:
+        found = describe_machine()
+        typer.echo(json.dumps(found) if as_json else "\n".join(f"{name:<22}{value}" for name, value in found.items()))
+        return
+    problems = verify(artefact)
+    if as_json:
+        typer.echo(json.dumps({"artefact": str(artefact), "problems": problems}))
+    else:
+        for problem in problems:
+            _say(f"damaged: {problem}")
+        typer.echo(f"{artefact}: {len(problems)} problems" if problems else f"{artefact}: all files are as written")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command("demo")
+def _demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; an unfinished one is resumed.")] = Path("demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the size.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the drawn cohort.", min=0)] = 0,
+    workers: Workers = None,
+) -> None:
+    """Draw a cohort of slides and prepare it, to see it work without data of your own."""
+    from hidisc.verbs.demo import demo
+
+    demo(out, quick=quick, seed=seed, workers=workers, say=_say)
+    typer.echo(f"look at {out / 'store' / 'pictures'}; then try `hidisc prepare cohort.csv --out store` on your slides")
+
+
 def _finish(done: Any, as_json: bool) -> None:
     """Print what a store holds, list what failed, and exit with 1 if anything did."""
     summary = done.summary()
@@ -109,9 +221,6 @@ def main() -> None:
             traceback.print_exc()
         _say(f"hidisc: {error}")
         sys.exit(2)
-    except KeyboardInterrupt:
-        _say("hidisc: stopped. What is finished is safe; run the same command to go on.")
-        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -42,9 +42,14 @@ def hold(out: Path) -> Iterator[None]:
             raise UserError(f"another hidisc is writing to {out}. Wait for it or give another --out.") from error
         except OSError:  # a file system without locks: every step below is atomic on its own
             pass
-        for left_over in [*out.glob(f"{PART}*"), *out.glob(f"*/{PART}*"), *out.glob(f"*/*/{PART}*")]:
-            shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+        sweep(out)
         yield
+
+
+def sweep(out: Path) -> None:
+    """Remove what killed processes were writing; only while the folder is held."""
+    for left_over in [*out.glob(f"{PART}*"), *out.glob(f"*/{PART}*"), *out.glob(f"*/*/{PART}*")]:
+        shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
 
 
 def begin(out: Path, kind: str, config: BaseModel, changeable: tuple[str, ...] = (), hint: str = "") -> bool:
@@ -75,16 +80,19 @@ def begin(out: Path, kind: str, config: BaseModel, changeable: tuple[str, ...] =
     return True
 
 
+def beside(path: Path) -> Path:
+    """A new name next to `path` to write under until it is whole."""
+    return path.with_name(f"{PART}{path.name}-{uuid.uuid4().hex[:8]}")
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that after a crash at any moment it is wholly the old or wholly the new one."""
-    part = path.with_name(f"{PART}{path.name}-{uuid.uuid4().hex[:8]}")
+    part = beside(path)
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        part.write_bytes(data)
+        sync(part)
         part.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     finally:
         part.unlink(missing_ok=True)
 
@@ -92,21 +100,20 @@ def write_atomic(path: Path, data: bytes) -> None:
 def publish_folder(part: Path, final: Path) -> None:
     """Rename a finished folder into place, synced; if another worker was quicker, its equal result stays."""
     for file in part.iterdir():
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
-    sync_folder(part)
+        sync(file)
+    sync(part)
     try:
         part.rename(final)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         shutil.rmtree(part)
-    sync_folder(final.parent)
+    sync(final.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames inside a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's content, or the renames inside a folder, survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

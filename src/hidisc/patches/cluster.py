@@ -1,6 +1,8 @@
 """One task a slide on Dask: a local cluster by default, a running scheduler by address, this process for 0 workers."""
 
 import logging
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -106,15 +108,27 @@ def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
         with client:
             yield client
         return
-    with (
-        distributed.LocalCluster(
+    with _deaf_children():
+        cluster = distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
             host="127.0.0.1",
             dashboard_address=None,
             memory_limit=0,  # a worker's memory is bounded by how a slide is cut
             silence_logs=logging.CRITICAL,
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
+        )
+    with cluster, distributed.Client(cluster, set_as_default=False) as client:
         yield client
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started in here do not hear Ctrl-C: a terminal sends it to all, and one answer is enough."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -9,6 +9,7 @@ from hidisc.errors import UserError
 from hidisc.slides.slide import Pixels
 
 CodecName = Literal["jpeg", "png", "raw"]
+_END_OF_JPEG = b"\xff\xd9"
 
 
 def check_codec(codec: CodecName, channels: int, dtype: np.dtype[Any]) -> None:
@@ -40,6 +41,8 @@ def decode(data: Any, codec: CodecName, shape: tuple[int, int, int], dtype: np.d
     if codec == "raw":
         pixels = np.frombuffer(data, dtype)
     elif codec == "jpeg":
+        if bytes(data[-2:]) != _END_OF_JPEG:  # the decoder would paint what is missing grey
+            raise ValueError("the JPEG is cut short")
         pixels = imagecodecs.jpeg8_decode(data)
     else:
         pixels = imagecodecs.png_decode(data)

@@ -6,7 +6,6 @@ the same.
 
 import csv
 import io
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from hidisc.patches.store import (
     shard_entry,
 )
 from hidisc.patches.table import SCHEMA, PatchTable, names_column
-from hidisc.runs import PART, sync_folder, write_atomic
+from hidisc.runs import beside, sync, write_atomic
 from hidisc.slides.cohort import hash_file
 
 SHARDS = "shards"
@@ -87,17 +86,17 @@ def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failur
         shards += [shard_entry(member.folder, shard) for shard in record.shards]
         parts.append(boxes)
         counts.append(len(boxes["patch"]))
-        kept_counts.append(int((~boxes["is_blank"]).sum()))
+        kept_counts.append(int(_is_kept(boxes["is_blank"], boxes["shard"]).sum()))
     table = _table(there, parts, counts, recipe.mpp)
-    blank: NDArray[np.bool_] = table.column("is_blank")
+    kept_rows = _is_kept(table.column("is_blank"), table.column("shard"))
 
     (out / STORE).unlink(missing_ok=True)  # from here until the new one is there the store is unfinished
-    sync_folder(out)
+    sync(out)
     files = {}
-    for name, rows in ((PATCHES, ~blank), (DROPPED, blank)):
-        part = out / f"{PART}{name}"
+    for name, rows in ((PATCHES, kept_rows), (DROPPED, ~kept_rows)):
+        part = beside(out / name)
         table.select(rows).save(part)
-        _sync(part)
+        sync(part)
         part.replace(out / name)
         files[name] = FileEntry(path=name, bytes=(out / name).stat().st_size, checksum=hash_file(out / name))
     write_atomic(out / "failures.csv", _failures_csv(failures))
@@ -167,7 +166,7 @@ def _one_shape(records: Sequence[SlideRecord]) -> tuple[int, int, Any]:
             raise UserError(
                 f"slide {record.slide!r} has {record.channels} channels of {record.dtype} at {record.size_px} px, "
                 f"slide {first.slide!r} {first.channels} of {first.dtype} at {first.size_px} px. A store holds one "
-                "kind: make two cohorts of them."
+                "kind: make two of them, or bring imported patches to one size with --set resize_px=64."
             )
     return first.size_px, first.channels, first.dtype
 
@@ -187,6 +186,11 @@ def _boxes(folder: Path, record: SlideRecord, filter: FilterConfig, first_shard:
         columns["shard"][stored] = first_shard + number
         columns["row"][stored] = np.arange(len(stored), dtype=np.int32)
     return columns
+
+
+def _is_kept(blank: NDArray[np.bool_], shard: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """(N,) boxes of `patches.parquet`; one that a new filter keeps is not stored yet when its slide failed just now."""
+    return ~blank & (shard >= 0)
 
 
 def _table(
@@ -220,12 +224,7 @@ def _table(
 
 def _failures_csv(failures: Sequence[Failure]) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # 3.11 leaves a lone CR unquoted
     writer.writerow(["patient", "slide", "path", "reason"])
     writer.writerows([failure.patient, failure.slide, failure.path, failure.reason] for failure in failures)
     return text.getvalue().encode()
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -5,9 +5,7 @@ encoded ones; it does not grow with the slide.
 """
 
 import io
-import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.keep import is_blank
 from hidisc.patches.record import BOXES, RECORD, SAMPLES, THUMBNAIL, ShardFile, SlideRecord
 from hidisc.patches.shard import Shard, ShardWriter
-from hidisc.runs import PART, publish_folder, write_atomic
+from hidisc.runs import beside, publish_folder, sync, write_atomic
 from hidisc.slides.cohort import SlideRow, hash_file
 from hidisc.slides.display import as_rgb, shrink
 from hidisc.slides.grid import Boxes, lay_grid
@@ -37,6 +35,10 @@ _THUMBNAIL_PX = 1024  # long side small pictures get at least, if they have that
 _SHOWN, _SHOWN_PX = 4, 150  # sample patches kept for the contact sheet
 
 
+Report = Callable[[int], None]
+"""Called now and then with the number of boxes read since the last call."""
+
+
 @dataclass(frozen=True)
 class CutTask:
     """All a worker needs to know to cut one slide."""
@@ -47,9 +49,22 @@ class CutTask:
     config: PrepareConfig
     reference: Stains = REFERENCE
 
+    @property
+    def source(self) -> Path:
+        """The slide file."""
+        return self.row.path
 
-Report = Callable[[int], None]
-"""Called now and then with the number of boxes read since the last call."""
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+        return self.source.stat().st_size
+
+    def needs_work(self, record: SlideRecord) -> bool:
+        """Whether a slide that is there must be opened again: the filter keeps boxes that were never stored."""
+        return len(missing_boxes(self.folder, record, self.config)) > 0
+
+    def run(self, report: Report) -> SlideRecord:
+        """Cut the slide."""
+        return cut_slide(self, report)
 
 
 def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
@@ -72,10 +87,11 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
 
         samples = _sample(slide, candidates, fraction, task)
         painter = _Painter.prepare(task, slide, samples)
-        part = _part_folder(task.folder)
+        part = beside(task.folder)
+        part.mkdir(parents=True)
         try:
             stds = np.zeros(len(candidates), np.float32)
-            with ShardWriter(part / "patches-0.arrow") as shard:
+            with ShardWriter(part / "patches-0.arrow", _patch_bytes(slide, task)) as shard:
                 for index, pixels in _read_boxes(slide, candidates, np.arange(len(candidates)), samples, task, report):
                     stds[index] = pixel_std(pixels)
                     if not is_blank(stds[index], fraction[index], config.filter):
@@ -123,19 +139,18 @@ def _grow(task: CutTask, report: Report) -> SlideRecord:
     assert record.downsample is not None  # cut from a slide
     boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), record.size_px * record.downsample, record.downsample)
     name = f"patches-{len(record.shards)}.arrow"
-    part = task.folder / f"{PART}{name}-{uuid.uuid4().hex[:8]}"
+    part = beside(task.folder / name)
     try:
         with open_slide(task.row.path) as slide:
             stains = Stains.from_dict(record.stain) if record.stain else None
             painter = _Painter(task.config, task.reference, stains)
-            with ShardWriter(part) as shard:
+            with ShardWriter(part, _patch_bytes(slide, task)) as shard:
                 for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
                     shard.append(
                         index,
                         encode(painter.paint(pixels), task.config.pixels.codec, task.config.pixels.quality),
                     )
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(part)
         added = describe_shard(part, shard.rows, name)
         part.replace(task.folder / name)
     finally:
@@ -157,6 +172,11 @@ def missing_boxes(folder: Path, record: SlideRecord, config: PrepareConfig) -> N
     for shard in record.shards:
         wanted[Shard(folder / shard.name).boxes()] = False
     return np.flatnonzero(wanted)
+
+
+def _patch_bytes(slide: Slide, task: CutTask) -> int:
+    """Bytes of a decoded patch."""
+    return task.config.grid.size_px**2 * slide.channels * slide.dtype.itemsize
 
 
 def describe_shard(path: Path, rows: int, name: str | None = None) -> ShardFile:
@@ -263,9 +283,3 @@ def _save_samples(samples: dict[int, Pixels], painter: _Painter, path: Path) -> 
     buffer = io.BytesIO()
     Image.fromarray(strip).save(buffer, "JPEG", quality=90, subsampling=0)
     path.write_bytes(buffer.getvalue())
-
-
-def _part_folder(final: Path) -> Path:
-    part = final.with_name(f"{PART}{final.name}-{uuid.uuid4().hex[:8]}")
-    part.mkdir(parents=True)
-    return part

@@ -34,6 +34,8 @@ class SlideRecord(Closed):
     """SHA-256 of the slide file (of the patch files in order, for imported slides); names it in leakage checks."""
     source_bytes: int
     """Size of what was read, to notice a file that has changed since."""
+    listing: str | None = None
+    """SHA-256 of the names and sizes of the patch files in order; null for slides."""
     reader: str
     width: int | None = None
     height: int | None = None

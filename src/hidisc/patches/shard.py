@@ -1,7 +1,7 @@
 """The encoded patches of one slide in one Arrow file: written row by row, read by memory map.
 
-Columns `box` (int32, the box the patch was cut from) and `data` (binary). Batches of 256 rows bound the memory of
-writing; reading touches only the pages of the patches asked for.
+Columns `box` (int32, the box the patch was cut from) and `data` (binary). Batches of 256 rows, or
+of fewer large patches, bound the memory of writing; reading touches only the pages of the patches asked for.
 """
 
 from pathlib import Path
@@ -12,14 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-BATCH_ROWS = 256
+BATCH_ROWS, BATCH_BYTES = 256, 2**28
 SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary())])
 
 
 class ShardWriter:
-    """Writes rows in order; the file is whole only after `close`."""
+    """Writes rows in order; the file is whole only after `close`. `patch_bytes`: of a decoded patch."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, patch_bytes: int) -> None:
+        self._batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // patch_bytes))
         self._writer = pa.ipc.new_file(str(path), SCHEMA)
         self._boxes: list[int] = []
         self._data: list[bytes] = []
@@ -30,7 +31,7 @@ class ShardWriter:
         self._boxes.append(box)
         self._data.append(data)
         self.rows += 1
-        if len(self._boxes) == BATCH_ROWS:
+        if len(self._boxes) == self._batch_rows:
             self._flush()
 
     def close(self) -> None:
@@ -59,13 +60,18 @@ class Shard:
     def __init__(self, path: Path) -> None:
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
         self._batches: list[tuple[NDArray[np.int32], memoryview] | None] = [None] * self._reader.num_record_batches
+        self._batch_rows = self._reader.get_batch(0).num_rows if self._batches else 1  # all but the last have as many
 
     def __getitem__(self, row: int) -> memoryview:
-        index, within = divmod(row, BATCH_ROWS)
+        if row < 0:
+            raise IndexError(f"row {row}")
+        index, within = divmod(row, self._batch_rows)
         batch = self._batches[index]
         if batch is None:
-            _, offsets, data = self._reader.get_batch(index).column(1).buffers()
-            batch = self._batches[index] = (np.frombuffer(offsets, np.int32), memoryview(data))
+            column = self._reader.get_batch(index).column(1)
+            _, offsets, data = column.buffers()
+            ends = np.frombuffer(offsets, np.int32, len(column) + 1)
+            batch = self._batches[index] = (ends, memoryview(data).cast("B"))
         offsets, data = batch
         return data[offsets[within] : offsets[within + 1]]
 

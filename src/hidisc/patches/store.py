@@ -166,7 +166,7 @@ class PatchStore:
         return np.asarray(Image.open(BytesIO(data)).convert("RGB")), scale
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
+        return {"path": self.path.absolute()}  # a worker may stand in another folder
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(PatchStore.load(state["path"]).__dict__)

@@ -85,7 +85,10 @@ class PatchTable:
 
 def names_column(names: Sequence[str | None], counts: Sequence[int]) -> pa.DictionaryArray:
     """`names[i]` repeated `counts[i]` times, dictionary-encoded in order of first appearance."""
-    known = {name: code for code, name in enumerate(dict.fromkeys(name for name in names if name is not None))}
-    codes = np.repeat(np.array([known.get(name, -1) if name else -1 for name in names], np.int32), counts)
+    known: dict[str | None, int] = {}
+    for name in names:
+        if name is not None:
+            known.setdefault(name, len(known))
+    codes = np.repeat(np.array([known.get(name, -1) for name in names], np.int32), counts)
     indices = pa.array(codes, pa.int32(), mask=codes < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(known), pa.string()))

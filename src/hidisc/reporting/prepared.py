@@ -2,8 +2,8 @@
 
 import csv
 import io
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hidisc.patches.store import SAMPLES, PatchStore, SlideEntry, StoreInfo
 from hidisc.runs import write_atomic
+from hidisc.slides.display import as_rgb, shrink
 
 KEPT, DROPPED, INK, PAPER = (0, 132, 80), (214, 69, 38), (40, 40, 46), (255, 255, 255)
 _SHEET_SLIDES = 24
@@ -22,11 +23,12 @@ def draw_store(out: Path, info: StoreInfo) -> None:
     """Write `pictures/`: `slides/*.jpg`, `contact_sheet.jpg` (where there are samples) and `counts.csv`."""
     store = PatchStore.load(out)
     folder = out / "pictures"
-    (folder / "slides").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     kept, dropped = _positions(store.table), _positions(store.dropped())
     for slide in info.slides:
         thumbnail = store.thumbnail(slide)
         if thumbnail is not None:
+            (folder / "slides").mkdir(exist_ok=True)
             picture = draw_boxes(
                 thumbnail[0],
                 thumbnail[1],
@@ -36,7 +38,7 @@ def draw_store(out: Path, info: StoreInfo) -> None:
             )
             captioned = _caption(picture, f"{slide.slide}   {slide.kept} kept, {slide.dropped} dropped", legend=True)
             write_atomic(folder / "slides" / f"{Path(slide.folder).name}.jpg", _jpeg(captioned))
-    sheet = draw_contact_sheet(out, info.slides)
+    sheet = draw_contact_sheet(store)
     if sheet is not None:
         write_atomic(folder / "contact_sheet.jpg", _jpeg(sheet))
     write_atomic(folder / "counts.csv", _counts(store))
@@ -67,17 +69,13 @@ def draw_boxes(
     return Image.alpha_composite(image.convert("RGBA"), shade).convert("RGB")
 
 
-def draw_contact_sheet(out: Path, slides: Sequence[SlideEntry]) -> Image.Image | None:
+def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
     """Sample patches of up to 24 slides spread over the cohort, as scanned (above) and as stored (below)."""
-    with_samples = [slide for slide in slides if (out / slide.folder / SAMPLES).is_file()]
-    if not with_samples:
+    slides = [slide for slide in store.info.slides if slide.kept]
+    if not slides:
         return None
-    chosen = with_samples[:: max(1, -(-len(with_samples) // _SHEET_SLIDES))]
-    tiles = []
-    for slide in chosen:
-        with Image.open(out / slide.folder / SAMPLES) as strip:
-            small = strip.convert("RGB").resize((strip.width * 2 // 3, strip.height * 2 // 3), Image.Resampling.LANCZOS)
-        tiles.append(_caption(small, f"{slide.slide}", size=12))
+    chosen = slides[:: max(1, -(-len(slides) // _SHEET_SLIDES))]
+    tiles = [_caption(_samples(store, slide), slide.slide, size=12) for slide in chosen]
     across = min(3, len(tiles))
     gap, (wide, tall) = 12, tiles[0].size
     rows = -(-len(tiles) // across)
@@ -85,7 +83,21 @@ def draw_contact_sheet(out: Path, slides: Sequence[SlideEntry]) -> Image.Image |
     for number, tile in enumerate(tiles):
         row, column = divmod(number, across)
         sheet.paste(tile, (gap + column * (wide + gap), gap + row * (tall + gap)))
-    return _caption(sheet, "upper rows: as scanned    lower rows: as stored")
+    scanned = any((store.path / slide.folder / SAMPLES).is_file() for slide in chosen)
+    return _caption(sheet, "upper rows: as scanned    lower rows: as stored" if scanned else "patches as stored")
+
+
+def _samples(store: PatchStore, slide: SlideEntry) -> Image.Image:
+    """A few patches of a slide in a strip: before and after where it was cut here, else as they are stored."""
+    strip = store.path / slide.folder / SAMPLES
+    if strip.is_file():
+        with Image.open(strip) as image:
+            return image.convert("RGB").resize((image.width * 2 // 3, image.height * 2 // 3), Image.Resampling.LANCZOS)
+    codes, names = store.table.codes("slide")
+    first = int(np.searchsorted(codes, names.index(slide.slide)))  # a slide's patches follow each other
+    shown = [as_rgb(store.read(row)) for row in range(first, first + min(4, slide.kept))]
+    shown += [np.full_like(shown[0], 255)] * (4 - len(shown))
+    return Image.fromarray(np.concatenate([shrink(patch, 100) for patch in shown], axis=1))
 
 
 def _positions(table: Any) -> dict[str, NDArray[np.int32]]:
@@ -108,7 +120,7 @@ def _counts(store: PatchStore) -> bytes:
     label, labels = store.table.codes("label")
     columns = [store.table.codes(name)[0] for name in ("patient", "slide")]
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # 3.11 leaves a lone CR unquoted
     writer.writerow(["split", "label", "patients", "slides", "patches"])
     groups = Counter(zip(split.tolist(), label.tolist(), strict=True))
     for (side, kind), patches in sorted(groups.items()):
@@ -128,8 +140,12 @@ def _caption(image: Image.Image, text: str, size: int = 16, legend: bool = False
     captioned.paste(image, (0, bar))
     draw = ImageDraw.Draw(captioned)
     text = "".join(character if character.isprintable() else "?" for character in text)
-    while len(text) > 4 and draw.textlength(text, font) > image.width - 8:
-        text = text.removesuffix("...")[:-1] + "..."
+    room = image.width - 8
+    if draw.textlength(text, font) > room:
+        fits = bisect_right(
+            range(len(text)), float(room), key=lambda length: draw.textlength(text[:length] + "...", font)
+        )
+        text = text[: max(0, fits - 1)] + "..."
     draw.text((4, 5), text, fill=INK, font=font)
     return captioned
 

@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import stat
+import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -52,15 +54,10 @@ class Cohort:
             for number, cells in sheet.rows
             if (row := _read_row(number, cells, path.parent, lambda p: problems.append(f"{path.name} {p}")))
         ]
-        problems += [f"{path.name} {problem}" for problem in find_conflicts(slides, label_level)]
         doubles, warnings = _find_same_content(slides)
-        problems += [f"{path.name} {problem}" for problem in doubles]
-        if problems:
-            shown = problems[:_SHOWN]
-            if len(problems) > _SHOWN:
-                shown.append(f"... and {len(problems) - _SHOWN} more.")
-            head = f"{path} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:"
-            raise UserError("\n  ".join([head, *shown]))
+        conflicts = [*_find_repeats(slides), *find_disagreements(slides, label_level), *doubles]
+        problems += [f"{path.name} {problem}" for problem in conflicts]
+        refuse(path, problems)
 
         unknown = [name for name in sheet.columns if name not in REQUIRED + OPTIONAL]
         if unknown:
@@ -69,26 +66,30 @@ class Cohort:
         return cls(path, tuple(slides), tuple(f"{path.name}: {warning}" for warning in warnings))
 
 
+def refuse(source: Path, problems: Sequence[str]) -> None:
+    """Raise all problems of a source at once, the first fifty in full; do nothing when there are none."""
+    if not problems:
+        return
+    shown = list(problems[:_SHOWN])
+    if len(problems) > _SHOWN:
+        shown.append(f"... and {len(problems) - _SHOWN} more.")
+    head = f"{source} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:"
+    raise UserError("\n  ".join([head, *shown]))
+
+
 def _read_row(number: int, cells: dict[str, str], folder: Path, problem: Callable[[str], None]) -> SlideRow | None:
     empty = [name for name in REQUIRED if not cells[name]]
     if empty:
         problem(f"row {number}: {' and '.join(empty)} empty. Fill in or remove the row.")
         return None
-    path = Path(cells["path"])
-    if "\\" in cells["path"] and not (folder / path).exists():
-        path = Path(cells["path"].replace("\\", "/"))  # a relative path typed on Windows
-    path = folder / path
-    try:
-        is_there = path.is_file()
-    except (OSError, ValueError):  # a name too long or with a NUL
-        is_there = False
-    if not is_there:
-        what = "is a folder" if path.is_dir() else "does not exist"
+    path, size = locate(folder, cells["path"])
+    if size is None:
+        what = "is a folder" if _kind(path) == stat.S_IFDIR else "does not exist"
         problem(
             f"row {number}: file {cells['path']!r} of slide {cells['slide']!r} {what}. "
             f"Paths are relative to the CSV ({folder.resolve()}). Correct the path or remove the row."
         )
-    elif path.stat().st_size == 0:
+    elif size == 0:
         problem(f"row {number}: file {cells['path']!r} is empty (0 bytes). Copy it again or remove the row.")
     mpp = None
     if cells.get("mpp"):
@@ -114,11 +115,26 @@ def _read_row(number: int, cells: dict[str, str], folder: Path, problem: Callabl
     )
 
 
-def find_conflicts(slides: Iterable[SlideRow], label_level: Literal["patient", "slide"]) -> list[str]:
-    """Contradictions between rows: slides twice or under two patients, labels or splits that differ."""
+def locate(folder: Path, cell: str) -> tuple[Path, int | None]:
+    """The file a cell means and its size: as typed, with macOS's decomposed accents, or Windows's backslashes."""
+    for name in (cell, unicodedata.normalize("NFD", cell), cell.replace("\\", "/")):
+        if _kind(folder / name) == stat.S_IFREG:
+            return folder / name, (folder / name).stat().st_size
+    return folder / cell, None
+
+
+def _kind(path: Path) -> int | None:
+    """The file type bits of `stat`; None where nothing is, or nothing can be under such a name."""
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except (OSError, ValueError):
+        return None
+
+
+def _find_repeats(slides: Iterable[SlideRow]) -> list[str]:
+    """Slides listed twice, or under two patients."""
     problems = []
     first: dict[str, SlideRow] = {}
-    of_patient: dict[str, SlideRow] = {}
     for row in slides:
         before = first.setdefault(row.slide, row)
         if before is not row and before.patient == row.patient:
@@ -127,19 +143,31 @@ def find_conflicts(slides: Iterable[SlideRow], label_level: Literal["patient", "
             )
         elif before is not row:
             problems.append(
-                f"row {row.row}: slide {row.slide!r} is listed under patients {before.patient!r} (row {before.row}) "
-                f"and {row.patient!r}. A slide belongs to one patient. Fix one of the rows."
+                f"row {row.row}: slide {row.slide!r} is listed under patients {before.patient!r} "
+                f"(row {before.row}) and {row.patient!r}. A slide belongs to one patient. Fix one of the rows."
             )
-        known = of_patient.setdefault(row.patient, row)
-        if known.label != row.label and label_level == "patient":
+    return problems
+
+
+def find_disagreements(rows: Iterable[SlideRow], label_level: Literal["patient", "slide", "patch"]) -> list[str]:
+    """Rows that contradict each other about a patient's split, or about the label of a patient (or slide)."""
+    problems = []
+    labelled: dict[tuple[str, ...], SlideRow] = {}
+    sided: dict[str, SlideRow] = {}
+    for row in rows:
+        unit = (row.patient,) if label_level == "patient" else (row.patient, row.slide)
+        known = labelled.setdefault(unit, row)
+        if known.label != row.label and label_level != "patch":
+            below = "slide" if label_level == "patient" else "patch"
             problems.append(
-                f"row {row.row}: patient {row.patient!r} has label {row.label!r}, but {known.label!r} in row "
-                f"{known.row}. A patient has one label. Fix one of the rows, or set label_level=slide."
+                f"row {row.row}: {label_level} {unit[-1]!r} has label {row.label!r}, but {known.label!r} in row "
+                f"{known.row}. A {label_level} has one label. Fix one of the rows, or --set label_level={below}."
             )
-        if known.split != row.split:
+        side = sided.setdefault(row.patient, row)
+        if side.split != row.split:
             problems.append(
-                f"row {row.row}: patient {row.patient!r} is in split {row.split!r}, but in {known.split!r} in row "
-                f"{known.row}. A patient is on one side only. Fix one of the rows."
+                f"row {row.row}: patient {row.patient!r} is in split {row.split!r}, but in {side.split!r} in row "
+                f"{side.row}. A patient is on one side only. Fix one of the rows."
             )
     return problems
 
@@ -152,7 +180,7 @@ def _find_same_content(slides: Iterable[SlideRow]) -> tuple[list[str], list[str]
     """
     by_size: dict[int, list[SlideRow]] = defaultdict(list)
     for row in slides:
-        if row.path.is_file() and (size := row.path.stat().st_size):
+        if _kind(row.path) == stat.S_IFREG and (size := row.path.stat().st_size):
             by_size[size].append(row)
     problems, warnings = [], []
     for same_size in by_size.values():

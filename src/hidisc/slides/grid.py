@@ -31,7 +31,7 @@ class Boxes:
 
 def lay_grid(width: int, height: int, size_px: int, stride_px: int, downsample: float) -> Boxes:
     """All boxes of `size_px` patch pixels that lie wholly inside a slide of width x height level-0 px."""
-    extent, stride = size_px * downsample, stride_px * downsample
+    extent, stride = size_px * downsample, max(1.0, stride_px * downsample)  # corners are whole level-0 px
     across, down = (_count(length, extent, stride) for length in (width, height))
     row, column = np.divmod(np.arange(across * down), max(across, 1))
     order = np.lexsort((column, row, column // BLOCK, row // BLOCK))

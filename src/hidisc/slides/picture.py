@@ -44,6 +44,8 @@ def read_picture(path: Path) -> Pixels:
                 )
             if image.mode.startswith("I;16"):
                 return np.asarray(image).astype(np.uint16)[..., None]
+            if image.mode in ("I", "F"):
+                raise SlideError("its pixels have 32 bits. Only 8 and 16 bit unsigned are read; convert it.")
             if image.mode in ("L", "1"):
                 return np.asarray(image.convert("L"))[..., None]
             if "A" in image.mode or "transparency" in image.info:
@@ -51,7 +53,7 @@ def read_picture(path: Path) -> Pixels:
                 return np.asarray(Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"))
             return np.asarray(image.convert("RGB"))
     except UnidentifiedImageError as error:
-        raise SlideError("not a picture or slide format known here") from error
+        raise SlideError("not a picture or slide format known here.") from error
     except Image.DecompressionBombError as error:
         raise SlideError(f"{error}. Convert it to a tiled pyramidal TIFF.") from error
     except (OSError, SyntaxError, ValueError, EOFError) as error:

@@ -25,11 +25,14 @@ def read_scaled(slide: Slide, x: float, y: float, width_px: int, height_px: int,
     scale = downsample / down  # level pixels an output pixel
     wide, tall = slide.level_size(level)
     left, top = x / down, y / down
-    right, bottom = min(wide, left + width_px * scale), min(tall, top + height_px * scale)
+    right, bottom = left + width_px * scale, top + height_px * scale
     margin = 0 if scale == 1 and left == int(left) and top == int(top) else math.ceil(_SUPPORT * max(scale, 1))
-    x0, y0 = max(0, math.floor(left) - margin), max(0, math.floor(top) - margin)
+    x0, y0 = max(0, min(wide - 1, math.floor(left) - margin)), max(0, min(tall - 1, math.floor(top) - margin))
     x1, y1 = min(wide, math.ceil(right) + margin), min(tall, math.ceil(bottom) + margin)
     source = slide.read(level, x0, y0, x1 - x0, y1 - y0)
+    short = max(0, math.ceil(bottom) - y1), max(0, math.ceil(right) - x1)
+    if any(short):  # coarse levels are rounded down, so the last pixel of a slide can lie just outside
+        source = np.pad(source, ((0, short[0]), (0, short[1]), (0, 0)), mode="edge")
     return resize(source, width_px, height_px, (left - x0, top - y0, right - x0, bottom - y0))
 
 
@@ -37,7 +40,7 @@ def resize(pixels: Pixels, width_px: int, height_px: int, box: tuple[float, floa
     """The `box` (left, top, right, bottom; fractions allowed) of `pixels` (H, W, C) at another size, same dtype."""
     if box == (0, 0, width_px, height_px) and pixels.shape[:2] == (height_px, width_px):
         return pixels
-    shrinking = box[2] - box[0] > width_px
+    shrinking = box[2] - box[0] > width_px * (1 + 1e-6)  # not by the rounding of a fractional position
     filter_ = Image.Resampling.HAMMING if shrinking else Image.Resampling.BICUBIC
     if pixels.dtype == np.uint8 and pixels.shape[2] == 3:
         return np.asarray(Image.fromarray(pixels).resize((width_px, height_px), filter_, box))

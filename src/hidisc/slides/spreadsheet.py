@@ -22,11 +22,12 @@ class Sheet:
 def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
     """Read a CSV of any common encoding and delimiter; column names are lower-cased, cells stripped."""
     text = _decode(path)
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\n")
-    skipped = 0
-    if lines.lower().startswith("sep="):  # Excel's own hint, followed by the header
+    whole = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = whole.lstrip("\n")
+    header_row = 1 + len(whole) - len(lines)
+    if lines.lower().startswith("sep="):  # Excel's own hint, which it does not show as a row
         hint, _, lines = lines.partition("\n")
-        delimiter, skipped = hint[4:5] or ",", 1
+        delimiter = hint[4:5] or ","
     else:
         delimiter = max(",;\t", key=lines.partition("\n")[0].count)
     try:
@@ -46,12 +47,20 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
     doubled = sorted({name for name in columns if name and columns.count(name) > 1})
     if doubled:
         raise UserError(f"{path}: column {doubled[0]!r} stands twice in the header. Remove one of them.")
-    rows = []
-    for number, record in enumerate(records[1:], start=2 + skipped):
+    rows, long = [], []
+    for number, record in enumerate(records[1:], start=header_row + 1):
         cells = [_clean(cell) for cell in record]
+        if any(cells[len(columns) :]):
+            long.append(number)
         if any(cells):  # spreadsheets leave wholly empty rows behind
             cells += [""] * (len(columns) - len(cells))
             rows.append((number, {name: cell for name, cell in zip(columns, cells, strict=False) if name}))
+    if long:  # an unquoted decimal comma would pass for a smaller number
+        more = f" (and {len(long) - 1} more rows)" if len(long) > 1 else ""
+        raise UserError(
+            f"{path} row {long[0]}{more}: more cells than the {len(columns)} columns of the header. "
+            f"Quote cells that contain {delimiter!r}, or name the column."
+        )
     if not rows:
         raise UserError(f"{path} has a header but no rows. Add one row a slide.")
     return Sheet(path, tuple(filter(None, columns)), tuple(rows))

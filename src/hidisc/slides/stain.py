@@ -20,6 +20,8 @@ Pixels = NDArray[np.uint8]
 
 LIGHT = 240.0
 """Grey level of the light where there is no tissue; fixed, so that stored stains mean the same everywhere."""
+ALPHA, BETA = 1.0, 0.15
+"""The usual percentile of the angles and the least OD of tissue; see `estimate_stains`."""
 MAX_PERCENTILE = 99.0
 """A stain's strength is this percentile of its concentration over all pixels."""
 MIN_TISSUE_PX = 100
@@ -27,8 +29,8 @@ MIN_TISSUE_PX = 100
 MIN_ANGLE_DEG, MAX_ANGLE_DEG = 8.0, 90.0
 """H&E pictures show 13 to 41 degrees (207 of MoNuSAC); noise and JPEG open a single stain to 5 to 7.
 Beyond 90 degrees one of the stains would have to give light."""
-MIN_CONCENTRATION = 0.15
-"""A weaker stain is invisible (it is the default `beta`) and would only have its noise amplified."""
+MIN_CONCENTRATION, MAX_CONCENTRATION = BETA, 100.0
+"""A weaker stain is not even seen as tissue, and would only have its noise amplified; no byte shows a stronger."""
 MIN_IN_PLANE = 0.9
 """The plane of two stains passes through zero OD, so it holds the mean OD: at least this share of its length."""
 
@@ -60,8 +62,8 @@ class Stains:
             raise UserError(
                 f"Stains: {problem}. Two stains need `vectors`, three rows (red, green, blue) of two unit "
                 f"columns (haematoxylin, eosin) {MIN_ANGLE_DEG:g} to {MAX_ANGLE_DEG:g} degrees apart, and two "
-                f"`max_concentrations` of at least {MIN_CONCENTRATION:g}. Estimate them from a picture, or "
-                "use the published reference."
+                f"`max_concentrations` of {MIN_CONCENTRATION:g} to {MAX_CONCENTRATION:g}. Estimate them from a "
+                "picture, or use the published reference."
             )
 
     def to_dict(self) -> dict[str, list[Any]]:
@@ -92,7 +94,7 @@ def _problem(vectors: NDArray[np.float64], max_concentrations: NDArray[np.float6
     angle = math.degrees(math.acos(min(1.0, max(-1.0, cosine))))
     if not MIN_ANGLE_DEG <= angle <= MAX_ANGLE_DEG:
         return f"the two vectors are {angle:.1f} degrees apart"
-    if max_concentrations.min() < MIN_CONCENTRATION:
+    if max_concentrations.min() < MIN_CONCENTRATION or max_concentrations.max() > MAX_CONCENTRATION:
         return f"the maximum concentrations are {max_concentrations.round(3).tolist()}"
     return None
 
@@ -105,7 +107,7 @@ REFERENCE = Stains(
 
 
 def estimate_stains(
-    pixels: Pixels, *, alpha: float = 1.0, beta: float = 0.15, max_pixels: int = 1_000_000
+    pixels: Pixels, *, alpha: float = ALPHA, beta: float = BETA, max_pixels: int = 1_000_000
 ) -> Stains | None:
     """Return the two stains of some pixels (..., 3), or None when they do not show two.
 
@@ -113,17 +115,17 @@ def estimate_stains(
     all three channels of a tissue pixel reach. Of more than `max_pixels` pixels every k-th is used, k the
     smallest number that is enough and shares no factor with the row length, so that all columns are seen.
     """
-    return _stains_of(optical_density(_sampled_planes(pixels, max_pixels)), alpha, beta)
-
-
-def _sampled_planes(pixels: Pixels, max_pixels: int) -> Pixels:
-    """Return the red, green and blue planes (3, M) of at most `max_pixels` evenly spread pixels (..., 3)."""
     _check_pixels(pixels, "(..., 3)", pixels.ndim >= 2)
-    flat = pixels.reshape(-1, 3)
-    step = max(1, math.ceil(len(flat) / max_pixels))
+    step = max(1, math.ceil(pixels.size // 3 / max_pixels))
     while math.gcd(step, pixels.shape[-2]) != 1:
         step += 1
-    return np.ascontiguousarray(flat[::step].T)
+    levels = _planes(pixels, step)
+    return _stains_of(optical_density(levels), _tissue(levels, beta), alpha)
+
+
+def _planes(pixels: Pixels, step: int = 1) -> Pixels:
+    """Return the red, green and blue planes (3, M) of every `step`-th pixel of (..., 3)."""
+    return np.ascontiguousarray(pixels.reshape(-1, 3)[::step].T)
 
 
 def optical_density(levels: Pixels, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
@@ -132,17 +134,23 @@ def optical_density(levels: Pixels, out: NDArray[np.float32] | None = None) -> N
     flat_levels, flat_od = levels.reshape(-1), od.reshape(-1)
     even = levels.size // 2 * 2
     pairs = flat_levels[:even].view(np.uint16)
-    np.take(OD_OF_PAIR, pairs, out=flat_od[:even].view(np.uint64), mode="wrap")  # the default mode is slower
+    np.take(OD_OF_PAIR, pairs, out=flat_od[:even].view(np.uint64), mode="wrap")
     flat_od[even:] = OD_OF_LEVEL[flat_levels[even:]]
     return od
 
 
-def _stains_of(od: NDArray[np.float32], alpha: float, beta: float) -> Stains | None:
-    """Return the two stains of optical densities (3, M), or None: the paper's algorithm."""
-    tissue = od.min(axis=0) >= beta  # (M,)
-    if np.count_nonzero(tissue) < MIN_TISSUE_PX:
+def _tissue(levels: Pixels, beta: float) -> NDArray[np.bool_]:
+    """Return which pixels (M,) of three planes (3, M) have an OD of at least `beta` in every channel."""
+    dark_levels = np.count_nonzero(beta <= OD_OF_LEVEL)  # OD falls as the level rises
+    return levels.max(axis=0) < dark_levels
+
+
+def _stains_of(od: NDArray[np.float32], tissue: NDArray[np.bool_], alpha: float) -> Stains | None:
+    """Return the two stains of optical densities (3, M), or None, by the paper's algorithm."""
+    found = np.flatnonzero(tissue)
+    if found.size < MIN_TISSUE_PX:
         return None
-    tissue_od = np.compress(tissue, od, axis=1)  # (3, tissue pixels)
+    tissue_od = od.take(found, axis=1, mode="wrap")  # (3, tissue pixels); the default mode is slower
 
     plane = _stain_plane(tissue_od)
     if plane is None:
@@ -150,13 +158,18 @@ def _stains_of(od: NDArray[np.float32], alpha: float, beta: float) -> Stains | N
     along, across = plane.T @ tissue_od
     angles = np.arctan2(across, along)
     low, high = _percentile(angles, alpha), _percentile(angles, 100 - alpha)
+    if not MIN_ANGLE_DEG <= math.degrees(high - low) <= MAX_ANGLE_DEG:
+        return None  # before unmixing, which one direction makes impossible
     vectors = plane.astype(np.float64) @ [[math.cos(low), math.cos(high)], [math.sin(low), math.sin(high)]]
     if vectors[0, 0] < vectors[0, 1]:  # haematoxylin, the blue one, absorbs more red
         vectors = vectors[:, ::-1]
 
     concentrations = _unmixing(vectors).astype(np.float32) @ od  # (2, M)
     strengths = np.array([_percentile(row, MAX_PERCENTILE) for row in concentrations])
-    return None if _problem(vectors, strengths) else Stains(vectors, strengths)
+    try:
+        return Stains(vectors, strengths)
+    except UserError:
+        return None
 
 
 def _stain_plane(od: NDArray[np.float32]) -> NDArray[np.float32] | None:
@@ -168,8 +181,8 @@ def _stain_plane(od: NDArray[np.float32]) -> NDArray[np.float32] | None:
     mean = od.mean(axis=1)
     centred = od - mean[:, None]
     # Dot products of long rows: several times faster than BLAS at (3, M) @ (M, 3).
-    covariance = np.array([[row @ other for other in centred] for row in centred], dtype=np.float64)
-    _, eigenvectors = np.linalg.eigh(covariance)  # in ascending order
+    upper = [[0.0] * i + [row @ other for other in centred[i:]] for i, row in enumerate(centred)]
+    _, eigenvectors = np.linalg.eigh(np.array(upper, dtype=np.float64), UPLO="U")  # in ascending order
     plane = eigenvectors[:, 1:]
     x, y = mean @ plane
     length = math.hypot(x, y)
@@ -228,8 +241,9 @@ def normalise_each(patches: Pixels, reference: Stains = REFERENCE) -> tuple[Pixe
     painted = patches.copy(order="C")
     fell_back = np.zeros(len(patches), dtype=np.bool_)
     for index, patch in enumerate(painted):
-        od = optical_density(_sampled_planes(patch, max_pixels=patch.size))
-        stains = _stains_of(od, alpha=1.0, beta=0.15)
+        levels = _planes(patch)
+        od = optical_density(levels)
+        stains = _stains_of(od, _tissue(levels, BETA), ALPHA)
         if stains is None:
             fell_back[index] = True
             continue

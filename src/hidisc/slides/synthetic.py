@@ -2,7 +2,7 @@
 
 What is drawn follows the hierarchy the method learns from. The *diagnosis* sets the nuclei (how many, how large,
 how long, how coarse their chromatin); the *patient* has its own values around those; each *slide* is cut and
-stained on its own; and each *field of view* has a strong illumination and stain variation, larger than any
+stained on its own; and each *field of view* has a strong variation of light, stain and focus, larger than any
 between slides. So telling one patch from another is easy by colour and teaches nothing of the diagnosis, while
 what the patches of one patient share is its morphology.
 
@@ -12,7 +12,6 @@ vectors, then Beer-Lambert. The shape of tissue is in micrometres; only the rast
 
 import csv
 import math
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,10 +67,13 @@ SITES = {
 # Haematoxylin and eosin as in Macenko et al. 2009 (the reference of most normalisation code).
 STAIN_VECTORS = np.array([[0.5626, 0.7201, 0.4062], [0.2159, 0.8012, 0.5581]], np.float32)
 
+# Spreads are standard deviations of logarithms, except those of the stain vectors, the white and the light.
 PATIENT_DENSITY_SD, PATIENT_SHAPE_SD = 0.12, 0.06
-SLIDE_VECTOR_SD, SLIDE_GAIN_SD, SLIDE_WHITE_SD = 0.04, 0.08, 0.006
+SLIDE_VECTOR_SD, SLIDE_GAIN_SD, SLIDE_WHITE_SD = 0.03, 0.08, 0.006
 FIELD_GAIN_SD, FIELD_LIGHT_SD, FIELD_TILT_SD = 0.35, 0.08, 0.02
-CLUSTER_UM, CLUSTER_SD = 12, 0.35
+FIELD_DEFOCUS_UM = 1.0
+"""Width of the blur that a field out of focus is blended with."""
+CLUSTER_UM, CLUSTER_SD = 12, 0.25
 MARGIN_FIELDS = 1
 SMALLEST_LEVEL_PX = 64
 
@@ -113,7 +115,7 @@ def draw_cohort(
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("patient", "slide", "path", "label", "site"))
         writer.writerows(rows)
-    os.replace(beside, table)
+    beside.replace(table)
     return table
 
 
@@ -151,7 +153,7 @@ def draw_slide(
     """Returns the pixels (H, W, 3) of a slide: a near-square raster of fields with one field of glass around.
 
     H and W are whole multiples of `field_px`, so a grid of that size and stride from (0, 0) meets each field of
-    view exactly. The tissue runs on from field to field; only its light and its stain gains change there.
+    view exactly. The tissue runs on from field to field; only its light, stain gains and focus change there.
     """
     if field_px < 16 or not 0.05 <= mpp <= 4:
         raise UserError(
@@ -162,8 +164,10 @@ def draw_slide(
     rows = math.ceil(fields / columns)
     shape = (rows * field_px, columns * field_px)
     stains = _draw_tissue(morphology, shape, mpp, rng)  # (2, H, W) concentrations
-    gains, light = _draw_fields(rows, columns, field_px, rng)  # (2, rows, columns), (H, W)
-    stains *= np.repeat(np.repeat(gains, field_px, axis=1), field_px, axis=2)
+    gains, blurs, light = _draw_fields(rows, columns, field_px, rng)
+    blurred = np.stack([_blur(stain, FIELD_DEFOCUS_UM / mpp) for stain in stains])
+    stains += (blurred - stains) * _spread(blurs, field_px)
+    stains *= _spread(gains, field_px)
     stains *= staining.gains[:, None, None]
     seen = np.exp(-np.tensordot(stains, staining.vectors, axes=(0, 0))) * light[..., None]  # (H, W, 3)
 
@@ -202,18 +206,29 @@ def write_pyramid(path: Path, pixels: Image, mpp: float, tile_px: int = 256) -> 
             if min(level.shape[:2]) < 2 * SMALLEST_LEVEL_PX:
                 break
             level, level_mpp = _halve(level), level_mpp * 2
-    os.replace(beside, path)
+    beside.replace(path)
 
 
-def _draw_fields(rows: int, columns: int, field_px: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], Map]:
-    """Stain gains (2, rows, columns) and light (H, W) of each field of view: the variation that is no diagnosis."""
-    gains = np.exp(rng.normal(0, FIELD_GAIN_SD, (2, rows, columns)).clip(-2.5 * FIELD_GAIN_SD, 2.5 * FIELD_GAIN_SD))
-    level = 1 + rng.normal(0, FIELD_LIGHT_SD, (rows, 1, columns, 1)).clip(-2.5 * FIELD_LIGHT_SD, None)
+def _draw_fields(
+    rows: int, columns: int, field_px: int, rng: np.random.Generator
+) -> tuple[NDArray[np.float32], NDArray[np.float32], Map]:
+    """What varies from field to field and is no diagnosis: stain gains (2, rows, columns), blur and light.
+
+    Blur (rows, columns) is 0 in focus and 1 fully out of it; light is (H, W), about 1.
+    """
+    gains = np.exp(FIELD_GAIN_SD * rng.standard_normal((2, rows, columns)).clip(-2.5, 2.5))
+    blurs = rng.uniform(0, 1, (rows, columns))
+    level = 1 + FIELD_LIGHT_SD * rng.standard_normal((rows, 1, columns, 1)).clip(-2.5, 2.5)
     tilt = rng.normal(0, FIELD_TILT_SD, (2, rows, 1, columns, 1))
     at = np.linspace(-1, 1, field_px)
     y, x = at[None, :, None, None], at[None, None, None, :]
     light = level + tilt[0] * y + tilt[1] * x - 0.03 * (x * x + y * y)
-    return gains.astype(np.float32), light.reshape(rows * field_px, -1).astype(np.float32)
+    return gains.astype(np.float32), blurs.astype(np.float32), light.reshape(rows * field_px, -1).astype(np.float32)
+
+
+def _spread(values: NDArray[np.float32], field_px: int) -> NDArray[np.float32]:
+    """One value a field (..., rows, columns) -> one a pixel (..., H, W)."""
+    return values.repeat(field_px, axis=-2).repeat(field_px, axis=-1)
 
 
 def _draw_tissue(
@@ -226,13 +241,13 @@ def _draw_tissue(
 
     spread = _blur(np.minimum(nuclei, 1), 1.3 / mpp)
     cytoplasm = 1 - np.exp(-3.0 * spread)
-    opening = _smooth_noise(shape, 2.2 / mpp, 2.2 / mpp, 0.0, rng) + 0.5 * fibres
+    opening: Map = _smooth_noise(shape, 2.2 / mpp, 2.2 / mpp, 0.0, rng) + 0.5 * fibres
     gaps = _step((opening - 1.35) / 0.8) * (1 - cytoplasm) ** 2
     grain = _smooth_noise(shape, 0.5 / mpp, 0.5 / mpp, 0.0, rng)
 
     clumps = _smooth_noise(shape, 0.45 / mpp, 0.45 / mpp, 0.0, rng)
     nuclei *= np.clip(1 + 0.45 * morphology.chromatin * clumps, 0.2, 2.0)
-    stroma = np.clip(0.50 + 0.17 * fibres + 0.05 * grain, 0.08, None) * (1 - 0.5 * cytoplasm)
+    stroma = np.clip(0.50 + 0.20 * fibres + 0.05 * grain, 0.08, None) * (1 - 0.5 * cytoplasm)
     tissue = 1 - 0.93 * gaps
     haematoxylin = 1.55 * nuclei + (0.06 + 0.14 * cytoplasm) * tissue
     eosin = (stroma + cytoplasm * (0.34 + 0.05 * grain)) * tissue * (1 - 0.3 * np.minimum(nuclei, 1))
@@ -241,13 +256,13 @@ def _draw_tissue(
 
 def _draw_fibres(course: Map, mpp: float, rng: np.random.Generator) -> Map:
     """Unit-variance streaks (H, W) that follow `course`: noise smeared in six directions, blended by the nearest."""
-    directions = np.arange(6) * (math.pi / 6)
     woven, power = np.zeros_like(course), np.zeros_like(course)
-    for direction in directions:
+    for direction in (k * math.pi / 6 for k in range(6)):
         weight = np.maximum(np.cos(course - direction) ** 2 - 0.5, 0) ** 2
         woven += weight * _smooth_noise(course.shape, 6.0 / mpp, 0.6 / mpp, direction, rng)
         power += weight**2
-    return woven / np.sqrt(power)
+    woven /= np.sqrt(power)
+    return woven
 
 
 def _draw_nuclei(morphology: Morphology, course: Map, mpp: float, rng: np.random.Generator) -> Map:
@@ -255,18 +270,19 @@ def _draw_nuclei(morphology: Morphology, course: Map, mpp: float, rng: np.random
     height, width = course.shape
     radius = morphology.radius_um / mpp
     reach = math.ceil(1.9 * radius / math.sqrt(morphology.axis_ratio)) + 2
-    y, x = _scatter(morphology.nuclei_per_mm2 * mpp * mpp * 1e-6, height, width, mpp, rng)
+    per_px = morphology.nuclei_per_mm2 * mpp * mpp * 1e-6
+    y, x = _scatter(per_px, height, width, mpp, rng)
     count = len(y)
     size = radius * np.exp(rng.normal(0, 0.18, count))
     ratio = np.clip(morphology.axis_ratio * np.exp(rng.normal(0, 0.15, count)), 0.3, 1.0)
     local = course[y.astype(int).clip(0, height - 1), x.astype(int).clip(0, width - 1)]
     angle = local + rng.normal(0, 0.15 + 1.2 * (morphology.axis_ratio > 0.75), count)
     depth = np.exp(rng.normal(0, 0.22, count))
-    phase = rng.uniform(0, 2 * math.pi, (3, count))
+    phase = rng.uniform(0, 2 * math.pi, (2, count))
     spot = rng.normal(0, 0.3, (2, count))
     edge_px = max(0.3 / mpp, 0.5)
 
-    pad = reach + math.ceil(2 / math.sqrt(morphology.nuclei_per_mm2 * mpp * mpp * 1e-6))  # centres lie outside too
+    pad = reach + math.ceil(2 / math.sqrt(per_px))  # centres lie up to two lattice steps outside
     canvas = np.zeros((height + 2 * pad, width + 2 * pad), np.float32)
     window = np.arange(-reach, reach + 1)
     for start in range(0, count, 2048):  # bounds the memory: windows are (n, 2 reach + 1, 2 reach + 1)
@@ -295,7 +311,7 @@ def _draw_nuclei(morphology: Morphology, course: Map, mpp: float, rng: np.random
 def _scatter(
     per_px: float, height: int, width: int, mpp: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Centres (N,), (N,), one lattice step beyond the edges too: nuclei keep their distance, yet come in clusters."""
+    """Centres (N,), (N,), a lattice step beyond the edges too: nuclei keep their distance, yet come in clusters."""
     occupied = 0.55
     pitch = math.sqrt(occupied / per_px)
     rows, columns = (math.ceil(side / pitch) + 2 for side in (height, width))

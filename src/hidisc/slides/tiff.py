@@ -16,6 +16,8 @@ from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
 CACHE_BYTES = 128 * 2**20
 MAX_SEGMENT_BYTES = 256 * 2**20
 """The largest strip or tile decoded at once; a file that is one huge strip would be read whole."""
+MAX_PAGES = 8
+"""More grey pages than this without a name for their axis are a stack, not channels."""
 _MICROMETRES = {"µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
 _BROKEN = (
     tifffile.TiffFileError,
@@ -25,8 +27,12 @@ _BROKEN = (
     TypeError,
     OSError,
     RuntimeError,
+    ArithmeticError,
+    AttributeError,
     struct.error,
 )
+MAX_UNNAMED = 4
+"""Grey pages of one size that nothing in the file names (OpenSRH's CH2 and CH3) are channels up to this many."""
 
 
 def sniff(path: Path) -> str | None:
@@ -55,6 +61,8 @@ class TiffSlide(Slide):
             self._levels = [_pages(level) for level in series.levels]
         except _BROKEN as error:
             raise SlideError(f"the TIFF is damaged or cut short ({error}). Copy it again.") from error
+        if any(page.parent is not self._tif for pages in self._levels for page in pages):
+            raise SlideError("its channels lie in several files. Save them as one OME-TIFF.")
         first = self._levels[0][0]
         dtype = np.dtype(first.dtype).newbyteorder("=")
         if dtype not in (np.uint8, np.uint16):
@@ -134,17 +142,22 @@ def _pyramid(tif: tifffile.TiffFile) -> tifffile.TiffPageSeries:
 
 def _pages(level: tifffile.TiffPageSeries) -> list[tifffile.TiffPage]:
     """The pages of one level, one a channel, all alike and small enough a segment to be read piecewise."""
-    for axis, length in zip(level.axes, level.shape, strict=True):
-        if axis not in "YXSC" and length > 1:
+    lengths = dict(zip(level.axes, level.shape, strict=True))
+    # pages without a named axis (I, Q) are channels as long as they are few and grey, as Raman microscopes write them
+    unnamed = "IQ" if lengths.get("S", 1) == 1 and max(lengths.get("I", 1), lengths.get("Q", 1)) <= MAX_PAGES else ""
+    for axis, length in lengths.items():
+        if axis not in "YXSC" + unnamed and length > 1:
             raise SlideError(f"a stack of {length} planes along {axis}. Export one plane as a TIFF of its own.")
     pages = [page.aspage() for page in level.pages if page is not None]
-    channels = dict(zip(level.axes, level.shape, strict=True)).get("C", 1)
+    channels = math.prod(lengths.get(axis, 1) for axis in "CIQ")
     expected = 1 if pages and pages[0].samplesperpixel == channels else channels
     if len(pages) != expected:
         raise SlideError(f"{channels} channels in {len(pages)} pages are not understood. Save one page a channel.")
     for page in pages:
         wide, tall = (page.tilewidth, page.tilelength) if page.is_tiled else (page.imagewidth, page.rowsperstrip)
         size = wide * min(tall, page.imagelength) * page.samplesperpixel * np.dtype(page.dtype).itemsize
+        if size < 1:
+            raise ValueError("a page without pixels")
         if size > MAX_SEGMENT_BYTES:
             raise SlideError(
                 f"stored in pieces of {size // 2**20} MB, which would be read whole. "

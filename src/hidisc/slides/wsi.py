@@ -23,7 +23,7 @@ class WholeSlide(Slide):
         try:
             self._slide = openslide.OpenSlide(str(path))
         except (openslide.OpenSlideError, UnicodeEncodeError) as error:
-            raise SlideError(f"OpenSlide refuses it: {error}") from error
+            raise SlideError(f"OpenSlide refuses it: {error}.") from error
         self._slide.set_cache(openslide.OpenSlideCache(CACHE_BYTES))
         properties = self._slide.properties
         self.width, self.height = self._slide.dimensions
@@ -40,7 +40,7 @@ class WholeSlide(Slide):
         try:
             image = self._slide.read_region((round(x * down), round(y * down)), level, (width, height))
         except openslide.OpenSlideError as error:
-            raise SlideError(f"pixels at {x}, {y} of level {level} are damaged: {error}") from error
+            raise SlideError(f"pixels at {x}, {y} of level {level} are damaged: {error}.") from error
         rgba = np.asarray(image)
         if rgba[..., 3].min() == 255:
             return np.ascontiguousarray(rgba[..., :3])

@@ -1,0 +1,53 @@
+# `make demo` and `make test` do all their own set-up on a fresh machine: system packages, venv, locked libraries.
+VENV    ?= .venv
+PYTHON  ?= $(shell command -v python3.11 || echo python3)
+BIN     := $(VENV)/bin
+APT     := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
+READY   := $(VENV)/.ready
+
+.PHONY: help install system demo test check slow bench lock clean
+
+help:            ## this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(READY) ## venv with the exact versions of requirements.lock
+
+$(READY): requirements.lock pyproject.toml | system
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+system:          ## Python with venv, from Debian's packages where it is missing
+	@$(PYTHON) -c 'import sys, venv, ensurepip; assert sys.version_info >= (3, 11)' 2>/dev/null || { \
+	  command -v apt-get >/dev/null || { echo "hidisc needs Python 3.11 or newer with venv: install it, then run make again."; exit 1; }; \
+	  $(APT) update -qq && $(APT) install -qq -y python3.11 python3.11-venv; }
+
+demo: $(READY)   ## draw a cohort, prepare it, name the pictures to look at
+	$(BIN)/hidisc demo --out demo
+
+check: $(READY)  ## lint, types and the fast tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -m "not slow and not whole"
+
+test: $(READY)   ## all tests but the slow ones
+	$(BIN)/python -m pytest -q -m "not slow"
+
+slow: $(READY)   ## the tests that take minutes
+	$(BIN)/python -m pytest -q -m slow
+
+bench: $(READY)  ## measure every claim in bench/ and write bench/results.md
+	$(BIN)/python bench/run.py
+
+lock: $(READY)   ## resolve pyproject.toml anew into requirements.lock (Python 3.11; torch's CUDA packages left out)
+	$(BIN)/pip install --quiet --dry-run --ignore-installed --report .lock.json torch==2.14.1 torchvision==0.29.1 '.[dev]'
+	$(BIN)/python -c "import json, re; \
+	  found = [item['metadata'] for item in json.load(open('.lock.json'))['install']]; \
+	  lines = sorted(f\"{item['name'].lower()}=={item['version']}\" for item in found); \
+	  print('\n'.join(line for line in lines if not re.match('nvidia|cuda|triton|hidisc', line)))" > requirements.lock
+	@rm .lock.json
+
+clean:           ## remove the venv and the demo
+	rm -rf $(VENV) demo

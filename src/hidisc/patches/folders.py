@@ -1,0 +1,99 @@
+"""Patch files in folders (`patient/slide/patch.png`) or listed in a CSV -> a source to import."""
+
+from pathlib import Path
+from typing import Literal
+from unicodedata import normalize
+
+from hidisc.errors import UserError
+from hidisc.patches.sources import PatchFile, Source, group_by_slide
+from hidisc.patches.table import SCHEMA
+from hidisc.slides.cohort import SlideRow, find_disagreements, locate, refuse
+from hidisc.slides.spreadsheet import read_sheet
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
+LabelLevel = Literal["patient", "slide", "patch"]
+
+
+def find_folder(root: Path, patients_csv: Path | None = None) -> Source:
+    """Patches in `root/patient/slide/patch.png`; labels, sites and splits from a CSV of patients, if there is one."""
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder. Give the folder that holds one folder a patient.")
+    facts = _read_patients(patients_csv) if patients_csv else {}
+    patches, odd, problems = [], [], []
+    for path in sorted({*root.rglob("*"), *root.glob("*/*/*")}):  # `rglob` alone does not enter linked folders
+        parts = path.relative_to(root).parts
+        if any(part.startswith(".") for part in parts) or path.suffix.lower() not in SUFFIXES or not path.is_file():
+            continue
+        if len(parts) != 3:
+            odd.append(f"{'/'.join(parts)} is not at patient/slide/patch and is left out.")
+            continue
+        if not all(map(_is_text, parts)):
+            problems.append(f"{'/'.join(parts)!r} has letters that are not UTF-8 in its name. Rename it.")
+            continue
+        # as a CSV's cells: macOS takes accents apart in file names
+        patient, slide, name = (normalize("NFC", part) for part in (*parts[:2], path.stem))
+        fact = facts.get(patient, {})
+        label, site, split = (fact.get(key) for key in ("label", "site", "split"))
+        patches.append(PatchFile(patient, slide, name, path, label, site, split))
+    refuse(root, problems)
+    if not patches:
+        raise UserError(f"{root} holds no pictures at patient/slide/patch.png ({', '.join(sorted(SUFFIXES))}).")
+    without = sorted({patch.patient for patch in patches} - facts.keys()) if facts else []
+    odd += [f"patient {patient!r} is not in {patients_csv} and has no label." for patient in without]
+    return Source(root, tuple(group_by_slide(patches, "patient")), warnings=tuple(odd))
+
+
+def find_table(table_csv: Path, label_level: LabelLevel = "patient") -> Source:
+    """Patches of a CSV: `patient, slide, path`, optionally `patch, label, site, split`; other columns are kept."""
+    sheet = read_sheet(table_csv, ("patient", "slide", "path"))
+    own = [
+        name for name in sheet.columns if name not in ("patient", "slide", "patch", "path", "label", "site", "split")
+    ]
+    taken = [name for name in own if name in (*SCHEMA.names, "name")]
+    if taken:
+        raise UserError(f"{table_csv}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
+    patches, rows, problems = [], [], []
+    seen: dict[Path, int] = {}
+    for number, cells in sheet.rows:
+        empty = [name for name in ("patient", "slide", "path") if not cells[name]]
+        if empty:
+            problems.append(f"row {number}: {' and '.join(empty)} empty. Fill in or remove the row.")
+            continue
+        path, size = locate(table_csv.parent, cells["path"])
+        if size is None:
+            problems.append(
+                f"row {number}: file {cells['path']!r} does not exist. Paths are relative to the CSV "
+                f"({table_csv.parent.resolve()}). Correct the path or remove the row."
+            )
+        if seen.setdefault(path, number) != number:
+            problems.append(f"row {number}: file {cells['path']!r} was listed in row {seen[path]} already. Remove one.")
+        label, site, split = (cells.get(name) or None for name in ("label", "site", "split"))
+        more = {name: cells[name] or None for name in own}
+        name = cells.get("patch") or path.stem
+        patches.append(PatchFile(cells["patient"], cells["slide"], name, path, label, site, split, more))
+        rows.append(SlideRow(cells["patient"], cells["slide"], path, label, None, site, split, number))
+    problems += find_disagreements(rows, label_level)
+    refuse(table_csv, [f"{table_csv.name} {problem}" for problem in problems])
+    return Source(table_csv, tuple(group_by_slide(patches, label_level)))
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is Unicode; other bytes (an old server's Latin-1) cannot be written to a table."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read_patients(path: Path) -> dict[str, dict[str, str | None]]:
+    """Label, site and split by patient."""
+    sheet = read_sheet(path, ("patient",))
+    problems = []
+    facts: dict[str, dict[str, str | None]] = {}
+    for number, cells in sheet.rows:
+        if cells["patient"] in facts:
+            problems.append(f"row {number}: patient {cells['patient']!r} was listed already. Remove one of the rows.")
+        facts[cells["patient"]] = {name: cells.get(name) or None for name in ("label", "site", "split")}
+    refuse(path, [f"{path.name} {problem}" for problem in problems])
+    return facts

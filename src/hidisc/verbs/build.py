@@ -1,0 +1,160 @@
+"""What `prepare` and `import` share: one task a slide with progress, failures listed, the store committed and drawn."""
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from threadpoolctl import threadpool_limits
+
+from hidisc.config import Closed
+from hidisc.errors import UserError
+from hidisc.patches.cluster import Outcome, Report, run_tasks
+from hidisc.patches.commit import Member, Recipe, commit_store, refuse_strangers
+from hidisc.patches.record import RECORD, SlideRecord
+from hidisc.patches.store import Failure, StoreInfo
+from hidisc.reporting.prepared import draw_store
+from hidisc.runs import begin, hold, sweep
+from hidisc.verbs.progress import show_progress
+
+Say = Callable[[str], None]
+
+
+class SlideTask(Protocol):
+    """The work of one slide; sent to workers, so it pickles."""
+
+    @property
+    def folder(self) -> Path:
+        """The slide's folder, absolute."""
+
+    @property
+    def source(self) -> Path:
+        """What is read, for messages."""
+
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+
+    def needs_work(self, record: SlideRecord) -> bool:
+        """Whether a slide that is there already lacks something."""
+
+    def run(self, report: Report) -> SlideRecord:
+        """Do it."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a `prepare` or `import` came to."""
+
+    out: Path
+    info: StoreInfo
+    worked: int
+    """Slides that were read in this call; the others were there already."""
+
+    def summary(self) -> dict[str, Any]:
+        """Counts for the line of result and for `--json`."""
+        return {
+            "store": str(self.out),
+            "patients": len({slide.patient for slide in self.info.slides}),
+            "slides": len(self.info.slides),
+            "patches": sum(slide.kept for slide in self.info.slides),
+            "dropped": sum(slide.dropped for slide in self.info.slides),
+            "empty_slides": sum(slide.kept == 0 for slide in self.info.slides),
+            "failed_slides": len(self.info.failures),
+            "slides_read": self.worked,
+        }
+
+
+def build_store(
+    out: Path,
+    kind: str,
+    config: Closed,
+    members: Sequence[Member],
+    tasks: Sequence[SlideTask],
+    recipe: Recipe,
+    *,
+    changeable: tuple[str, ...] = (),
+    hint: str = "",
+    workers: int | None = None,
+    scheduler: str | None = None,
+    say: Say = lambda _: None,
+) -> Built:
+    """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
+    with hold(out):
+        begin(out, kind, config, changeable, hint)
+        refuse_strangers(out, members)
+        todo = {task.folder: member for task, member in zip(tasks, members, strict=True) if _is_open(task, member)}
+        say(_plan(len(tasks), len(todo), out))
+        waiting = [task for task in tasks if task.folder in todo]
+        try:
+            failures = _work(waiting, todo, len(tasks), workers, scheduler)
+        except KeyboardInterrupt:
+            say("stopped. What is finished is safe: run the same command to go on.")
+            raise
+        if len(failures) == len(tasks):
+            reasons = [f"slide {failure.slide!r}: {failure.reason}" for failure in failures[:20]]
+            raise UserError("\n  ".join([f"none of the {len(tasks)} slides could be read:", *reasons]))
+        sweep(out)  # after workers that were killed
+        info = commit_store(out, members, failures, recipe)
+        draw_store(out, info)
+        say(f"pictures to look at are in {out / 'pictures'}")
+    return Built(out, info, len(todo) - len(failures))
+
+
+def _is_open(task: SlideTask, member: Member) -> bool:
+    """Whether a slide must be read: it is not there, or lacks patches; refuses one whose file has changed."""
+    if not (task.folder / RECORD).exists():
+        return True
+    record = SlideRecord.load(task.folder)
+    if record.source_bytes != task.size_bytes():
+        raise UserError(
+            f"the file of slide {member.slide!r} ({task.source}) has changed since the store was made. "
+            "Put the old file back, or give a new --out."
+        )
+    return task.needs_work(record)
+
+
+def _work(
+    waiting: Sequence[SlideTask], todo: dict[Path, Member], slides: int, workers: int | None, scheduler: str | None
+) -> list[Failure]:
+    """Do what is waiting; the failures, in the order of the cohort."""
+    if not waiting:
+        return []
+    count = min(workers if workers is not None else os.cpu_count() or 1, len(waiting))
+    sizes = {task.folder: task.size_bytes() for task in waiting}
+    failures: dict[Path, Failure] = {}
+    with show_progress("reading", slides, sum(sizes.values()), done=slides - len(waiting)) as bar:
+        for outcome in run_tasks(_run, waiting, workers=count, scheduler=scheduler, progress=bar.patches):
+            folder = outcome.task.folder
+            if outcome.error is not None:
+                failures[folder] = _failure(outcome, todo[folder])
+            bar.slide(sizes[folder], failed=folder in failures)
+    return [failures[task.folder] for task in waiting if task.folder in failures]
+
+
+def _run(task: SlideTask, report: Report) -> SlideRecord:
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # damage is ours to report, in one sentence
+    with threadpool_limits(1):  # a worker is a core, and sums in one thread are the same to the last bit everywhere
+        return task.run(report)
+
+
+def _failure(outcome: Outcome[SlideTask, SlideRecord], member: Member) -> Failure:
+    """Why a slide failed; a full disk ends everything, for it is no slide's fault."""
+    error = outcome.error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise UserError(
+            f"the disk is full ({error.strerror}). Slides already finished are safe: free some space and run the "
+            "same command again."
+        ) from error
+    reason = str(error) if isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {error}"
+    return Failure(patient=member.patient, slide=member.slide, path=str(outcome.task.source), reason=reason)
+
+
+def _plan(slides: int, todo: int, out: Path) -> str:
+    if todo == slides:
+        return f"{slides} slides to read into {out}"
+    if todo == 0:
+        return f"all {slides} slides are in {out} already; none is read again"
+    return f"{slides - todo} of {slides} slides are in {out} already; {todo} to read"

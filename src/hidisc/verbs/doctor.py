@@ -1,0 +1,60 @@
+"""`hidisc doctor`: what this installation has, and whether an artefact is as it was written."""
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+from hidisc.errors import UserError
+from hidisc.patches.store import verify_store
+from hidisc.runs import versions
+
+_PACKAGES = (
+    "hidisc",
+    "torch",
+    "torchvision",
+    "numpy",
+    "pyarrow",
+    "dask",
+    "openslide-python",
+    "openslide-bin",
+    "tifffile",
+    "imagecodecs",
+    "pillow",
+)
+
+
+def describe_machine() -> dict[str, str]:
+    """Versions, cores, memory, disk, devices and slide readers, by name."""
+    import openslide
+    import torch
+
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    found |= {name: version or "not installed" for name, version in versions(*_PACKAGES).items()}
+    found["cores"] = str(os.cpu_count())
+    found["memory"] = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB"
+    found["free disk here"] = f"{shutil.disk_usage(Path.cwd()).free / 2**30:.0f} GB"
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        devices += [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    found["devices"] = ", ".join(devices)
+    found["reader openslide"] = f"library {openslide.__library_version__}"
+    found["reader tifffile"] = f"codecs: {', '.join(_codecs())}"
+    return found
+
+
+def _codecs() -> list[str]:
+    """The compressions slides come in that imagecodecs was built with."""
+    import imagecodecs
+
+    names = {"JPEG": "jpeg8", "JPEG 2000": "jpeg2k", "JPEG XR": "jpegxr", "LZW": "lzw", "Deflate": "zlib", "PNG": "png"}
+    return [shown for shown, name in names.items() if getattr(imagecodecs, name.upper()).available]
+
+
+def verify(artefact: Path) -> list[str]:
+    """Everything wrong with an artefact, file by file; empty when it is as it was written."""
+    if not artefact.exists():
+        raise UserError(f"{artefact} does not exist. Give the folder of a patch store.")
+    return verify_store(artefact)

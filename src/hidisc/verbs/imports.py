@@ -1,0 +1,46 @@
+"""`hidisc import`: patches that exist as files -> a PatchStore."""
+
+from pathlib import Path
+
+from hidisc.config import ImportConfig
+from hidisc.patches.commit import Recipe
+from hidisc.patches.pack import PackTask
+from hidisc.patches.sources import Source
+from hidisc.verbs.build import Built, Say, build_store
+
+
+def import_patches(
+    source: Source,
+    out: Path,
+    config: ImportConfig | None = None,
+    *,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    say: Say = lambda _: None,
+) -> Built:
+    """Pack every slide of a source; slides that are there already are not read again.
+
+    Sources: `patches.opensrh.find_opensrh`, `patches.folders.find_folder` and `find_table`, or one's own.
+    """
+    config = config or ImportConfig()
+    for warning in source.warnings[:20]:
+        say(f"warning: {warning}")
+    if len(source.warnings) > 20:
+        say(f"warning: ... and {len(source.warnings) - 20} more.")
+    members = [member for member, _ in source.slides]
+    tasks = [
+        PackTask(member.slide, out.resolve() / member.folder, tuple(path.resolve() for path in paths), config)
+        for member, paths in source.slides
+    ]
+    return build_store(
+        out,
+        "import",
+        config,
+        members,
+        tasks,
+        Recipe(config.filter, config.pixels, config.split, config.seed, config.mpp, source.input),
+        changeable=("split.", "label_level", "filter.", "seed"),  # none of them touches a pixel
+        workers=workers,
+        scheduler=scheduler,
+        say=say,
+    )

@@ -1,0 +1,151 @@
+"""A CSV in every shape spreadsheets leave it in."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hidisc.errors import UserError
+from hidisc.slides.spreadsheet import Sheet, read_sheet
+
+PLAIN = "patient,slide,path\nP1,S1,a.svs\nP2,S2,b.svs\n"
+ROWS = (
+    (2, {"patient": "P1", "slide": "S1", "path": "a.svs"}),
+    (3, {"patient": "P2", "slide": "S2", "path": "b.svs"}),
+)
+REQUIRED = ("patient", "slide", "path")
+
+
+def read(folder: Path, data: bytes | str) -> Sheet:
+    path = folder / "cohort.csv"
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return read_sheet(path, REQUIRED)
+
+
+def refusal(folder: Path, data: bytes | str) -> str:
+    with pytest.raises(UserError) as caught:
+        read(folder, data)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(PLAIN.encode(), id="plain"),
+        pytest.param(PLAIN.encode("utf-8-sig"), id="byte-order mark"),
+        pytest.param(PLAIN.replace(",", "\t").encode("utf-16"), id="Excel's Unicode text"),
+        pytest.param(b"\xfe\xff" + PLAIN.encode("utf-16-be"), id="UTF-16 big-endian"),
+        pytest.param(PLAIN.replace(",", ";").encode(), id="semicolons"),
+        pytest.param(PLAIN.replace(",", "\t").encode(), id="tabs"),
+        pytest.param(PLAIN.replace("\n", "\r\n").encode(), id="CRLF"),
+        pytest.param(PLAIN.replace("\n", "\r").encode(), id="CR"),
+        pytest.param(PLAIN.rstrip("\n").encode(), id="no last line end"),
+        pytest.param(PLAIN.replace("patient,slide,path", " Patient ,SLIDE,Path").encode(), id="header case and spaces"),
+        pytest.param(PLAIN.replace("S1", " S1\t").replace("P1", "\u00a0P1\u00a0").encode(), id="spaces around cells"),
+        pytest.param(PLAIN.replace("P1", "\u200bP1").encode(), id="zero-width space"),
+        pytest.param(PLAIN.replace("\n", ",,\n").encode(), id="trailing empty columns"),
+        pytest.param((PLAIN + ",,\n,,\n\n").encode(), id="trailing empty rows"),
+        pytest.param(PLAIN.replace("S1", '"S1"').replace("path", '"path"').encode(), id="quoted"),
+        pytest.param(("sep=;\n" + PLAIN.replace(",", ";")).encode(), id="sep=; which Excel hides"),
+        pytest.param(("\ufeffSep=\t\r\n" + PLAIN.replace(",", "\t")).encode(), id="sep=tab after a mark"),
+    ],
+)
+def test_variants_read_as_the_plain_table(tmp_path: Path, data: bytes) -> None:
+    sheet = read(tmp_path, data)
+    assert sheet.columns == REQUIRED
+    assert sheet.rows == ROWS
+
+
+def test_western_excel_encoding(tmp_path: Path) -> None:
+    assert read(tmp_path, PLAIN.replace("P1", "Müller – é").encode("cp1252")).rows[0][1]["patient"] == "Müller – é"
+
+
+def test_composed_and_decomposed_accents_are_one_name(tmp_path: Path) -> None:
+    sheet = read(tmp_path, "patient,slide,path\nZo\u00eb,S1,a\nZoe\u0308,S2,b\n")
+    assert sheet.rows[0][1]["patient"] == sheet.rows[1][1]["patient"]
+
+
+def test_row_numbers_are_the_spreadsheets(tmp_path: Path) -> None:
+    """Empty rows and line breaks inside cells count as a spreadsheet counts them."""
+    sheet = read(tmp_path, '\n\npatient,slide,path\n"P\n1",S1,a\n\nP2,S2,b\n')
+    assert [number for number, _ in sheet.rows] == [4, 6]
+    assert sheet.rows[0][1]["patient"] == "P\n1"
+
+
+def test_short_rows_are_filled_up(tmp_path: Path) -> None:
+    assert read(tmp_path, "patient,slide,path,label\nP1,S1,a\n").rows[0][1]["label"] == ""
+
+
+def test_delimiters_inside_quotes(tmp_path: Path) -> None:
+    assert read(tmp_path, 'patient,slide,path\n"Doe, Jane","S;1",a\n').rows[0][1] == {
+        "patient": "Doe, Jane",
+        "slide": "S;1",
+        "path": "a",
+    }
+
+
+def test_a_row_longer_than_the_header_is_refused(tmp_path: Path) -> None:
+    """`1,5` in a comma CSV would otherwise be read as 1 micrometre a pixel."""
+    said = refusal(tmp_path, "patient,slide,path,mpp\nP1,S1,a,0.5\nP2,S2,b,1,5\nP3,S3,c,1,5\n")
+    assert "cohort.csv row 3 (and 1 more rows): more cells than the 4 columns of the header." in said
+    assert "Quote cells that contain ',', or name the column." in said
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("", "is empty. It needs a header row with patient, slide, path and a row a slide."),
+        (" \n,,\n", "is empty. It needs a header row"),
+        ("sep=;\n", "is empty. It needs a header row"),
+        ("patient,slide,path\n", "has a header but no rows. Add one row a slide."),
+        ("patient,slide,path\n,,\n", "has a header but no rows. Add one row a slide."),
+        ("patient,slide\nP,S\n", "column 'path' is missing. Its columns are patient, slide; patient, slide, path are"),
+        ("a,b\nP,S\n", "columns 'patient', 'slide', 'path' are missing. Its columns are a, b;"),
+        ("patient,slide,path,Slide\nP,S,a,b\n", "column 'slide' stands twice in the header. Remove one of them."),
+        (b"PK\x03\x04rest", "is an Excel workbook. Save it as CSV (UTF-8) and give that file."),
+        (b"\xd0\xcf\x11\xe0rest", "is an Excel workbook. Save it as CSV (UTF-8) and give that file."),
+        (bytes(range(256)), "is not a text file. Save the table as CSV (UTF-8) and give that file."),
+        (b"\xff\xfea", "is not a text file. Save the table as CSV (UTF-8) and give that file."),
+        ("patient,slide,path\nP,S," + "x" * 200_000, "is not a CSV file (field larger than field limit"),
+    ],
+)
+def test_refusals(tmp_path: Path, data: bytes | str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, data)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.csv does not exist\. Give the path of your CSV file\."):
+        read_sheet(tmp_path / "none.csv", REQUIRED)
+    with pytest.raises(UserError, match=r"cannot be read \(Is a directory\)\. Give the path of your CSV file\."):
+        read_sheet(tmp_path, REQUIRED)
+
+
+IDS = st.text(st.characters(codec="cp1252", exclude_categories=["Cc", "Zs"]), min_size=1, max_size=12)
+"""What survives stripping and every encoding; spaces and line ends inside have tests of their own."""
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    rows=st.lists(st.tuples(IDS, IDS, IDS), min_size=1, max_size=6),
+    delimiter=st.sampled_from(",;\t"),
+    line_end=st.sampled_from(["\n", "\r\n", "\r"]),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
+)
+def test_any_table_in_any_dialect_comes_back(
+    tmp_path: Path,
+    rows: list[tuple[str, str, str]],
+    delimiter: str,
+    line_end: str,
+    quoting: int,
+    encoding: str,
+) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=delimiter, lineterminator=line_end, quoting=quoting)
+    writer.writerows([REQUIRED, *rows])
+    sheet = read(tmp_path, text.getvalue().encode(encoding))
+    assert [tuple(cells.values()) for _, cells in sheet.rows] == rows
+    assert [number for number, _ in sheet.rows] == list(range(2, 2 + len(rows)))

@@ -1,0 +1,94 @@
+"""Data flows one way: a module imports its own folder or one upstream, and each heavy library has one door."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hidisc
+
+ROOT = Path(hidisc.__file__).parent
+GROUND = ["errors", "config", "runs"]
+STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "embeddings", "evaluation"]
+STAGES += ["reporting", "explorer", "verbs", "cli", "__main__"]
+ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}
+DOORS = {
+    "openslide": {"slides", "verbs"},  # verbs/doctor.py asks for its version
+    "tifffile": {"slides"},
+    "pyarrow": {"patches"},
+    "distributed": {"patches"},
+    "dask": {"patches"},
+    "timm": {"models"},
+    "lightning": {"training"},
+    "faiss": {"evaluation"},
+    "matplotlib": {"reporting"},
+    "rich": {"verbs"},
+    "typer": {"cli"},
+}
+
+
+def imports() -> list[tuple[Path, str, str]]:
+    """(file, the stage it is in, what it imports) for every import anywhere in the package."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).parts
+        stage = parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found += [(path, stage, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}: relative import"
+                found.append((path, stage, node.module or ""))
+    return found
+
+
+def test_imports_point_upstream_only() -> None:
+    wrong = []
+    for path, stage, module in imports():
+        if module.startswith("hidisc."):
+            target = module.split(".")[1]
+            if stage != "__init__" and ORDER[target] > ORDER[stage]:
+                wrong.append(f"{path.relative_to(ROOT)} imports {module}")
+    assert wrong == []
+
+
+def test_every_folder_is_a_known_stage() -> None:
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders - {"recipes"} <= set(STAGES)
+
+
+def test_heavy_libraries_enter_through_one_door() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path, stage, module in imports()
+        if module.split(".")[0] in DOORS and stage not in DOORS[module.split(".")[0]]
+    ]
+    assert wrong == []
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    names = {path.stem for path in ROOT.rglob("*.py")}
+    assert names.isdisjoint({"utils", "util", "common", "helpers", "misc"})
+
+
+def test_nothing_is_unpickled_and_no_label_picture_is_reached() -> None:
+    for path in ROOT.rglob("*.py"):
+        text = path.read_text()
+        assert "pickle" not in {module.split(".")[0] for file, _, module in imports() if file == path}
+        assert "associated_images" not in text
+        assert "torch.load" not in text
+
+
+def test_help_and_plain_import_load_no_heavy_library() -> None:
+    code = (
+        "import sys, hidisc, hidisc.cli; "
+        "print([m for m in ('torch', 'numpy', 'pyarrow', 'openslide', 'distributed', 'PIL') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_api_is_lazy_and_whole() -> None:
+    for name in hidisc.__all__:
+        assert getattr(hidisc, name) is not None

@@ -1,0 +1,370 @@
+"""`prepare` as a lab uses it: what is stored is what the slides show, and what goes wrong is said and survived."""
+
+import csv
+import errno
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+import hidisc.patches.cut
+from hidisc.config import PrepareConfig, load_config
+from hidisc.errors import UserError
+from hidisc.patches.store import PatchStore
+from hidisc.slides.reader import open_slide
+from hidisc.slides.stain import Stains, normalise
+from hidisc.slides.synthetic import draw_cohort
+from hidisc.slides.tissue import pixel_std
+from hidisc.verbs.build import Built
+from hidisc.verbs.prepare import prepare
+
+EXACT = ("grid.size_px=48", "pixels.codec=raw", "stain.method=none")
+
+
+def config(*changes: str) -> PrepareConfig:
+    return load_config(PrepareConfig, None, changes)
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight patients of four diagnoses, two drawn slides each, four tissue fields of 48 px a slide."""
+    return draw_cohort(tmp_path_factory.mktemp("drawn"), patients=8, slides=2, fields=4, seed=3)
+
+
+@pytest.fixture
+def own_cohort(cohort: Path, tmp_path: Path) -> Path:
+    """A copy whose files a test may damage."""
+    shutil.copytree(cohort.parent, tmp_path / "own")
+    return tmp_path / "own" / cohort.name
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def one_slide(folder: Path, pixels: np.ndarray, name: str = "slide.tif", mpp: str = "0.5", **options: object) -> Path:
+    """A cohort of a single TIFF."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tifffile.imwrite(folder / name, pixels, **options)
+    write_rows(folder / "cohort.csv", [{"patient": "P", "slide": "S", "path": name, "mpp": mpp}])
+    return folder / "cohort.csv"
+
+
+def test_stored_patches_are_the_slides_pixels_at_their_coordinates(cohort: Path, tmp_path: Path) -> None:
+    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    store = PatchStore.load(tmp_path / "store")
+    paths = {row["slide"]: cohort.parent / row["path"] for row in rows_of(cohort)}
+    slides = store.table.column("slide")
+    assert len(store) >= 16 * 4
+    for index in range(0, len(store), 7):
+        x, y = int(store.table.column("x")[index]), int(store.table.column("y")[index])
+        with open_slide(paths[slides[index]]) as slide:
+            seen = slide.read(0, x, y, 48, 48)
+        np.testing.assert_array_equal(store.read(index), seen)
+        assert store.table.column("pixel_std")[index] == pytest.approx(pixel_std(seen), rel=1e-6)
+
+
+def test_table_carries_patient_label_site_split_and_scores(cohort: Path, tmp_path: Path) -> None:
+    built = prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    table = PatchStore.load(tmp_path / "store").table
+    truth = {row["slide"]: row for row in rows_of(cohort)}
+    for slide, patient, label, site in zip(
+        *(table.column(name) for name in ("slide", "patient", "label", "site")), strict=True
+    ):
+        assert (patient, label, site or "") == tuple(truth[slide][name] or "" for name in ("patient", "label", "site"))
+    assert set(table.column("split")) == {"train", "test"}
+    assert (table.column("mpp") == np.float32(0.5)).all()
+    assert not table.column("is_blank").any()
+    assert ((table.column("tissue_fraction") > 0) & (table.column("tissue_fraction") <= 1)).mean() > 0.9
+    assert built.summary()["patients"] == 8
+
+
+def test_glass_is_not_read_and_blank_boxes_stay_in_the_side_table(cohort: Path, tmp_path: Path) -> None:
+    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    store = PatchStore.load(tmp_path / "store")
+    dropped = store.dropped()
+    assert dropped.column("is_blank").all()
+    assert (dropped.column("pixel_std") < 8).all()
+    assert (dropped.column("shard") == -1).all()
+    everything = prepare(cohort, tmp_path / "all", config(*EXACT, "tissue.skip_glass=false"), workers=0)
+    glass = sum(store.record(slide).glass for slide in store.info.slides)
+    assert everything.summary()["dropped"] == len(dropped) + glass
+
+
+def test_a_coarser_scale_is_resampled_and_covers_the_same_tissue(cohort: Path, tmp_path: Path) -> None:
+    prepare(cohort, tmp_path / "store", config("grid.size_px=24", "grid.mpp=1", *EXACT[1:]), workers=0)
+    store = PatchStore.load(tmp_path / "store")
+    record = store.record(store.info.slides[0])
+    assert record.downsample == pytest.approx(2, rel=1e-3)
+    row = rows_of(cohort)[0]
+    with open_slide(cohort.parent / row["path"]) as slide:
+        x, y = int(store.table.column("x")[0]), int(store.table.column("y")[0])
+        averaged = slide.read(0, x, y, 48, 48).reshape(24, 2, 24, 2, 3).mean((1, 3))
+    assert np.abs(store.read(0).astype(float) - averaged).mean() < 4
+
+
+def test_slide_mode_stores_normalised_pixels_and_the_stains_they_came_from(cohort: Path, tmp_path: Path) -> None:
+    prepare(cohort, tmp_path / "plain", config(*EXACT), workers=0)
+    prepare(cohort, tmp_path / "stained", config(*EXACT[:2]), workers=0)
+    plain, stained = PatchStore.load(tmp_path / "plain"), PatchStore.load(tmp_path / "stained")
+    slide = stained.info.slides[0]
+    stains = Stains.from_dict(stained.record(slide).stain)
+    np.testing.assert_array_equal(stained.read(0), normalise(plain.read(0)[None], stains)[0])
+    assert stained.record(slide).stain_fallbacks == 0
+
+
+def test_patch_mode_and_a_reference_picture_give_other_colours(cohort: Path, tmp_path: Path) -> None:
+    with open_slide(cohort.parent / rows_of(cohort)[0]["path"]) as slide:
+        Image.fromarray(slide.read(0, 0, 0, slide.width, slide.height)).save(tmp_path / "reference.png")
+    seen = []
+    for name, change in (("a", "stain.mode=patch"), ("b", f"stain.reference={tmp_path / 'reference.png'}")):
+        prepare(cohort, tmp_path / name, config(*EXACT[:2], change), workers=0)
+        seen.append(PatchStore.load(tmp_path / name).read(0).astype(int))
+    assert np.abs(seen[0] - seen[1]).mean() > 1
+
+
+def test_a_slide_without_two_stains_is_left_as_it_is_and_counted(tmp_path: Path) -> None:
+    grey = np.random.default_rng(0).integers(60, 200, (96, 96, 1), dtype=np.uint8).repeat(3, axis=2)
+    cohort = one_slide(tmp_path / "grey", grey)
+    prepare(cohort, tmp_path / "store", config("grid.size_px=48", "pixels.codec=raw"), workers=0)
+    store = PatchStore.load(tmp_path / "store")
+    assert store.record(store.info.slides[0]).stain_fallbacks == len(store) == 4
+    np.testing.assert_array_equal(store.read(0), grey[:48, :48])
+
+
+def test_sixteen_bit_channels_are_kept_to_the_last_bit(tmp_path: Path) -> None:
+    raman = np.random.default_rng(1).integers(0, 65535, (2, 100, 100), dtype=np.uint16)
+    cohort = one_slide(tmp_path / "srh", raman, photometric="minisblack")
+    prepare(cohort, tmp_path / "store", load_config(PrepareConfig, "srh", ["grid.size_px=48"]), workers=0)
+    store = PatchStore.load(tmp_path / "store")
+    assert (store.info.channels, store.info.dtype, store.info.codec) == (2, "uint16", "png")
+    np.testing.assert_array_equal(store.read(0), np.moveaxis(raman, 0, 2)[:48, :48])
+
+
+def test_pictures_and_counts_are_drawn(cohort: Path, tmp_path: Path) -> None:
+    built = prepare(cohort, tmp_path / "store", config("grid.size_px=48"), workers=0)
+    pictures = tmp_path / "store" / "pictures"
+    assert len(list((pictures / "slides").glob("*.jpg"))) == 16
+    with Image.open(pictures / "contact_sheet.jpg") as sheet:
+        assert sheet.width > 400
+    counted = rows_of(pictures / "counts.csv")
+    assert sum(int(row["patches"]) for row in counted) == built.summary()["patches"]
+    assert sum(int(row["patients"]) for row in counted) == 8
+
+
+def test_one_bad_slide_fails_alone_and_is_done_when_mended(own_cohort: Path, tmp_path: Path) -> None:
+    victim = rows_of(own_cohort)[5]
+    path = own_cohort.parent / victim["path"]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 3])
+    built = prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    assert [failure.slide for failure in built.info.failures] == [victim["slide"]]
+    assert "the file ends too early" in built.info.failures[0].reason
+    assert rows_of(tmp_path / "store" / "failures.csv")[0]["slide"] == victim["slide"]
+    assert built.summary()["slides"] == 15
+
+    path.write_bytes(whole)
+    again = prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    assert (again.worked, again.info.failures, again.summary()["slides"]) == (1, (), 16)
+    fresh = prepare(own_cohort, tmp_path / "fresh", config(*EXACT), workers=0)
+    assert contents(fresh.out) == contents(again.out)
+
+
+def test_when_no_slide_can_be_read_all_reasons_are_said(tmp_path: Path) -> None:
+    (tmp_path / "a.svs").write_bytes(b"nothing like a slide")
+    write_rows(tmp_path / "cohort.csv", [{"patient": "P", "slide": "S", "path": "a.svs"}])
+    with pytest.raises(UserError, match=r"none of the 1 slides could be read:\n  slide 'S': .*cannot be read"):
+        prepare(tmp_path / "cohort.csv", tmp_path / "store", workers=0)
+
+
+def spoil_same_size(cohort: Path) -> None:
+    """Make every slide unreadable without changing its size: whoever opens one fails."""
+    for row in rows_of(cohort):
+        path = cohort.parent / row["path"]
+        path.write_bytes(np.random.default_rng(path.stat().st_size).bytes(path.stat().st_size))
+
+
+def refiltered(cohort: Path, out: Path, *changes: str) -> Built:
+    return prepare(cohort, out, config(*EXACT[:2], *changes), refilter=True, workers=0)
+
+
+def test_a_stricter_filter_reads_no_slide(own_cohort: Path, tmp_path: Path) -> None:
+    before = prepare(own_cohort, tmp_path / "store", config(*EXACT[:2]), workers=0)
+    threshold = float(np.median(PatchStore.load(tmp_path / "store").table.column("pixel_std")))
+    fresh = prepare(own_cohort, tmp_path / "fresh", config(*EXACT[:2], f"filter.min_pixel_std={threshold}"), workers=0)
+    spoil_same_size(own_cohort)
+    after = refiltered(own_cohort, tmp_path / "store", f"filter.min_pixel_std={threshold}")
+    assert after.worked == 0
+    assert after.summary()["patches"] < before.summary()["patches"]
+    assert_same_patches(after.out, fresh.out)
+    back = refiltered(own_cohort, tmp_path / "store")
+    assert back.summary()["patches"] == before.summary()["patches"]
+
+
+def test_a_looser_filter_reads_only_what_is_not_stored(own_cohort: Path, tmp_path: Path) -> None:
+    loose = prepare(own_cohort, tmp_path / "loose", config(*EXACT[:2]), workers=0)
+    threshold = float(np.quantile(PatchStore.load(loose.out).table.column("pixel_std"), 0.3))
+    strict = prepare(own_cohort, tmp_path / "store", config(*EXACT[:2], f"filter.min_pixel_std={threshold}"), workers=0)
+    shards = {path: path.read_bytes() for path in strict.out.rglob("patches-0.arrow")}
+    after = refiltered(own_cohort, tmp_path / "store")
+    assert 0 < after.worked <= 16
+    assert_same_patches(after.out, loose.out)
+    assert all(path.read_bytes() == data for path, data in shards.items())  # the old pixels were not touched
+
+
+def assert_same_patches(one: Path, other: Path) -> None:
+    """Equal tables (but for where the pixels lie) and equal pixels."""
+    a, b = PatchStore.load(one), PatchStore.load(other)
+    names = [name for name in a.table.columns if name not in ("shard", "row")]
+    assert a.table.arrow.select(names).equals(b.table.arrow.select(names))
+    indices = np.arange(len(a))
+    np.testing.assert_array_equal(a.read_many(indices), b.read_many(indices))
+
+
+def test_a_finished_store_is_left_alone(cohort: Path, tmp_path: Path) -> None:
+    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    before = contents(tmp_path / "store")
+    said: list[str] = []
+    again = prepare(cohort, tmp_path / "store", config(*EXACT), workers=0, say=said.append)
+    assert again.worked == 0
+    assert "all 16 slides are in" in said[0]
+    assert contents(tmp_path / "store") == before
+
+
+def test_slides_added_to_the_cohort_are_added_to_the_store(own_cohort: Path, tmp_path: Path) -> None:
+    rows = rows_of(own_cohort)
+    write_rows(own_cohort, rows[:10])
+    prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    write_rows(own_cohort, rows)
+    grown = prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    assert grown.worked == 6
+    fresh = prepare(own_cohort, tmp_path / "fresh", config(*EXACT), workers=0)
+    assert contents(grown.out) == contents(fresh.out)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("grid.mpp=0.9", r"begun with other settings \(grid.mpp: 0.5 -> 0.9\). Use the same ones"),
+        ("filter.min_pixel_std=3", r"filter.min_pixel_std: 8.0 -> 3.0\).* add --refilter"),
+    ],
+)
+def test_other_settings_on_an_existing_store_are_refused(
+    cohort: Path, tmp_path: Path, change: str, sentence: str
+) -> None:
+    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    with pytest.raises(UserError, match=sentence):
+        prepare(cohort, tmp_path / "store", config(*EXACT, change), workers=0)
+
+
+def test_a_cohort_that_lost_slides_is_refused(own_cohort: Path, tmp_path: Path) -> None:
+    prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    rows = rows_of(own_cohort)
+    write_rows(own_cohort, rows[1:])
+    with pytest.raises(UserError, match=rf"holds 1 slide that this cohort does not list \('{rows[0]['slide']}'\)"):
+        prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+
+
+def test_a_slide_file_that_changed_is_refused(own_cohort: Path, tmp_path: Path) -> None:
+    prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    path = own_cohort.parent / rows_of(own_cohort)[0]["path"]
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(UserError, match=r"has changed since the store was made. Put the old file back"):
+        prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+
+
+def test_a_full_disk_stops_with_a_sentence_and_loses_nothing(
+    cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = hidisc.patches.cut.publish_folder
+    published = []
+
+    def fill_up(part: Path, final: Path) -> None:
+        if len(published) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        published.append(final)
+        publish(part, final)
+
+    monkeypatch.setattr(hidisc.patches.cut, "publish_folder", fill_up)
+    with pytest.raises(UserError, match=r"the disk is full .* free some space and run the same command again"):
+        prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    monkeypatch.undo()
+    assert prepare(cohort, tmp_path / "store", config(*EXACT), workers=0).worked == 13
+
+
+@pytest.mark.parametrize(
+    ("pixels", "mpp", "changes", "sentence"),
+    [
+        (np.zeros((99, 99, 3), np.uint8), "", (), r"does not say how large its pixels are.*`mpp` column.*--assume-mpp"),
+        (np.zeros((99, 99, 3), np.uint8), "0.9", (), r"0.9 um/px at its finest, coarser than the 0.5 asked for"),
+        (np.zeros((99, 99, 3), np.uint16), "0.5", ("pixels.codec=png",), "3 channels of uint16; Macenko.*--recipe srh"),
+        (np.zeros((99, 99, 3), np.uint16), "0.5", ("stain.method=none",), "JPEG cannot hold 3 channels of uint16"),
+    ],
+)
+def test_slides_that_cannot_be_cut_say_why(
+    tmp_path: Path, pixels: np.ndarray, mpp: str, changes: tuple[str, ...], sentence: str
+) -> None:
+    cohort = one_slide(tmp_path / "in", pixels, mpp=mpp)
+    with pytest.raises(UserError, match=sentence):
+        prepare(cohort, tmp_path / "store", config("grid.size_px=48", *changes), workers=0)
+
+
+def test_assume_mpp_and_upsampling_are_possible_when_asked_for(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (99, 99, 3), np.uint8)
+    for mpp, change, patches in (("", "assume_mpp=0.5", 4), ("1", "grid.allow_upsampling=true", 16)):
+        cohort = one_slide(tmp_path / change, noise, mpp=mpp)
+        built = prepare(cohort, tmp_path / change / "store", config("grid.size_px=48", change), workers=0)
+        assert built.summary()["patches"] == patches
+
+
+def test_a_picture_smaller_than_a_patch_is_an_empty_slide_not_a_failure(own_cohort: Path, tmp_path: Path) -> None:
+    rows = rows_of(own_cohort)
+    Image.new("RGB", (20, 20), "purple").save(own_cohort.parent / "tiny.png")
+    rows.append(dict.fromkeys(rows[0], "") | {"patient": "new", "slide": "tiny", "path": "tiny.png"})
+    write_rows(own_cohort, rows)
+    built = prepare(own_cohort, tmp_path / "store", config(*EXACT, "assume_mpp=0.5"), workers=0)
+    assert (built.summary()["empty_slides"], built.info.failures) == (1, ())
+
+
+def test_hostile_slide_names_stay_inside_the_store(own_cohort: Path, tmp_path: Path) -> None:
+    rows = rows_of(own_cohort)[:4]
+    names = ["../../escape", "a/b\\c", "x" * 400, '<script>"\n=1+1']
+    for row, name in zip(rows, names, strict=True):
+        row["slide"] = name
+    write_rows(own_cohort, rows)
+    prepare(own_cohort, tmp_path / "inner" / "store", config(*EXACT), workers=0)
+    store = PatchStore.load(tmp_path / "inner" / "store")
+    assert [slide.slide for slide in store.info.slides] == names
+    assert {path.name for path in (tmp_path / "inner").iterdir()} == {"store"}
+    assert len(store.read_many([0, len(store) - 1])) == 2
+
+
+@pytest.mark.parametrize(
+    ("reference", "sentence"), [("missing.png", "is not a file"), ("white.png", "two stains cannot be told apart")]
+)
+def test_a_reference_picture_that_is_of_no_use_is_refused(
+    cohort: Path, tmp_path: Path, reference: str, sentence: str
+) -> None:
+    Image.new("RGB", (50, 50), "white").save(tmp_path / "white.png")
+    with pytest.raises(UserError, match=sentence):
+        prepare(cohort, tmp_path / "s", config(f"stain.reference={tmp_path / reference}"), workers=0)
+
+
+def test_refilter_without_a_store_is_refused(cohort: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no store to refilter. Run without --refilter first"):
+        prepare(cohort, tmp_path / "store", refilter=True, workers=0)
