@@ -1,11 +1,14 @@
 """What every measured claim shares: a number of ours beside a reference's, and timing that is fair to both."""
 
 import os
+import re
+import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,14 @@ def best_of(runs: int, **callables: Callable[[], object]) -> dict[str, float]:
             call()
             best[name] = min(best[name], time.perf_counter() - start)
     return best
+
+
+def peak_bytes() -> int:
+    """Return this process's largest resident memory so far, libraries included."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage's figure would begin with the parent's at the fork
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read_text())[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def on_one_thread(measure: Callable[[], list[Claim]]) -> list[Claim]:

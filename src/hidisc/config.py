@@ -19,7 +19,7 @@ from hidisc.errors import UserError
 class Closed(BaseModel):
     """A frozen model that refuses unknown keys and documents each field by the string under it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class GridConfig(Closed):
@@ -91,8 +91,12 @@ class SplitConfig(Closed):
 
     @model_validator(mode="after")
     def _shares_are_shares(self) -> "SplitConfig":
-        if not self.fractions or min(self.fractions.values()) < 0 or sum(self.fractions.values()) <= 0:
-            raise ValueError("fractions must be shares of at least 0 that add up to more than 0")
+        shares = self.fractions.values()
+        if len(shares) < 2 or min(shares) < 0 or sum(shares) <= 0:
+            raise ValueError(
+                "fractions must name every side, two or more, with shares of at least 0 that add up to more than 0: "
+                "--set 'split.fractions={train: 0.7, test: 0.3}'"
+            )
         return self
 
 
@@ -151,14 +155,16 @@ def read_recipe(name: str) -> dict[str, Any]:
     """The settings of a recipe shipped with hidisc, or of a YAML file of the user's."""
     shipped = {Path(file.name).stem: file for file in resources.files("hidisc.recipes").iterdir()}
     if name in shipped and not shipped[name].name.startswith("_"):
-        text = shipped[name].read_text(encoding="utf-8")
+        text = shipped[name].read_bytes()
     elif Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
+        text = Path(name).read_bytes()
     else:
         valid = ", ".join(sorted(stem for stem in shipped if not stem.startswith("_")))
         raise UserError(f"recipe {name!r} is neither a file nor one of {valid}. Give one of these or a YAML file.")
     try:
-        settings = yaml.safe_load(text) or {}
+        settings = yaml.safe_load(text.decode("utf-8")) or {}
+    except UnicodeDecodeError as error:
+        raise UserError(f"recipe {name!r} is not UTF-8 text. Save it as UTF-8.") from error
     except yaml.YAMLError as error:
         raise UserError(f"recipe {name!r} is not valid YAML: {error}") from error
     if not isinstance(settings, dict):
@@ -199,7 +205,7 @@ def _parse(value: str) -> Any:
 def _put(settings: dict[str, Any], name: str, value: Any) -> None:
     *parents, last = name.split(".")
     for parent in parents:
-        below = settings.setdefault(parent, {})
+        below = settings[parent] = {} if settings.get(parent) is None else settings[parent]
         if not isinstance(below, dict):
             raise UserError(f"--set {name}: {parent!r} is a single value, not a group of settings.")
         settings = below
@@ -216,8 +222,8 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
             meant = f" Did you mean {close[0]!r}?" if close else f" Settings are: {', '.join(_names(model))}."
             lines.append(f"{name!r} is not a setting.{meant}")
         else:
-            said = item["msg"][0].lower() + item["msg"][1:].removeprefix("alue error, ")
-            lines.append(f"{name} = {item['input']!r}: {said.removeprefix('value error, ')}.")
+            said = item["msg"].removeprefix("Value error, ")
+            lines.append(f"{name} = {item['input']!r}: {said[0].lower()}{said[1:]}.")
     return lines
 
 

@@ -59,7 +59,8 @@ def begin(out: Path, kind: str, config: BaseModel, changeable: tuple[str, ...] =
     """
     record = out / "config.yaml"
     new = {"kind": kind, **config.model_dump(mode="json")}
-    if not record.exists():
+    old = _read_record(record)
+    if old is None:
         strangers = [path.name for path in out.iterdir() if path.name != ".lock"]
         if strangers:
             raise UserError(
@@ -68,7 +69,6 @@ def begin(out: Path, kind: str, config: BaseModel, changeable: tuple[str, ...] =
             )
         write_atomic(record, f"kind: {kind}\n{to_yaml(config)}".encode())
         return False
-    old = yaml.safe_load(record.read_text(encoding="utf-8"))
     changed = [line for line in differences(old, new) if not line.startswith(changeable)]
     if changed:
         raise UserError(
@@ -78,6 +78,15 @@ def begin(out: Path, kind: str, config: BaseModel, changeable: tuple[str, ...] =
     if old != new:
         write_atomic(record, f"kind: {kind}\n{to_yaml(config)}".encode())
     return True
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """The settings a folder was begun with; None when it was not, or by something other than hidisc."""
+    try:
+        record = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    return record if isinstance(record, dict) and "kind" in record else None
 
 
 def beside(path: Path) -> Path:

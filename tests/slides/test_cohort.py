@@ -29,13 +29,13 @@ def problems(csv_path: Path, **options: str) -> list[str]:
 
 def test_a_full_row_and_a_bare_one(write_cohort: Write, tmp_path: Path) -> None:
     path = write_cohort(
-        ["Patient;Slide;Path;Label;MPP;Site;Split", "P1;S1;deep/a.svs;LUAD;0,25;Ulm;train", "P2;S2;b.svs;;;;"],
+        ["Patient;Slide;Path;Label;MPP;Site;Split", "P1;S1;deep/a.svs;LUAD;0,25;Ulm;train", "P2;S2;b.svs;;;;test"],
         ["deep/a.svs", "b.svs"],
     )
     first, second = Cohort.load(path).slides
     assert (first.patient, first.slide, first.path) == ("P1", "S1", tmp_path / "deep/a.svs")
     assert (first.label, first.mpp, first.site, first.split, first.row) == ("LUAD", 0.25, "Ulm", "train", 2)
-    assert (second.label, second.mpp, second.site, second.split, second.row) == (None, None, None, None, 3)
+    assert (second.label, second.mpp, second.site, second.split, second.row) == (None, None, None, "test", 3)
 
 
 def test_absolute_paths(write_cohort: Write, tmp_path: Path) -> None:
@@ -58,7 +58,20 @@ def test_accents_in_file_names_from_macos(write_cohort: Write, on_disk: str, in_
 
 @pytest.mark.parametrize(
     "name",
-    ["../../etc/passwd", "a/b", "患者 7", "=1+1", "@SUM(A1)", "it's \"S\"", ".", "..", "-rf", "CON", "x" * 5000, "%s{0}"],
+    [
+        "../../etc/passwd",
+        "a/b",
+        "患者 7",
+        "=1+1",
+        "@SUM(A1)",
+        'it\'s "S"',
+        ".",
+        "..",
+        "-rf",
+        "CON",
+        "x" * 5000,
+        "%s{0}",
+    ],
 )
 def test_hostile_ids_are_only_ids(write_cohort: Write, name: str) -> None:
     text = io.StringIO()
@@ -179,9 +192,18 @@ def test_good_mpp(write_cohort: Write, mpp: str, value: float) -> None:
 def test_unknown_columns_are_a_warning(write_cohort: Write) -> None:
     loaded = Cohort.load(write_cohort([f"{HEAD},Age,stain", "P1,S1,a.svs,70,HE"], ["a.svs"]))
     assert loaded.warnings == (
-        "cohort.csv: unknown column 'age', 'stain' is not used "
-        "(known: patient, slide, path, label, mpp, site, split).",
+        "cohort.csv: unknown columns 'age', 'stain' are not used (known: patient, slide, path, label, mpp, site, split).",
     )
+
+
+def test_a_split_given_for_some_rows_only(write_cohort: Write) -> None:
+    path = write_cohort(
+        [f"{HEAD},split", "P1,S1,a.svs,train", "P2,S2,b.svs,", "P3,S3,c.svs,"], ["a.svs", "b.svs", "c.svs"]
+    )
+    with pytest.raises(
+        UserError, match=r"cohort.csv row 3: split is empty, here and in 1 more rows, but not in the others"
+    ):
+        Cohort.load(path)
 
 
 def test_all_problems_come_at_once(write_cohort: Write) -> None:
@@ -233,7 +255,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z", "Cf", "M", "L
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
 @given(
     slides=st.dictionaries(NAMES, NAMES, min_size=1, max_size=6),
-    mpp=st.floats(0.01, 100),
+    mpp=st.floats(0.01, 15),
     delimiter=st.sampled_from(",;\t"),
     encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
 )

@@ -26,9 +26,7 @@ def slow_fraction(mask: NDArray[np.bool_], x: int, y: int, extent: float, scale:
         for start, length in ((y, mask.shape[0]), (x, mask.shape[1]))
     )
     inside = [
-        mask[row, column]
-        for row in range(top, max(bottom, top + 1))
-        for column in range(left, max(right, left + 1))
+        mask[row, column] for row in range(top, max(bottom, top + 1)) for column in range(left, max(right, left + 1))
     ]
     return sum(map(float, inside)) / len(inside)
 
@@ -42,9 +40,7 @@ def test_fraction_is_the_slow_mean(mask: NDArray[np.bool_], scale: float, size: 
 
 @given(MASKS, SCALES, st.integers(2, 60))
 @example(np.array([[False, True]]), 40.0, 2)  # boxes much smaller than a mask pixel
-def test_the_net_before_reading_catches_every_box_with_tissue(
-    mask: NDArray[np.bool_], scale: float, size: int
-) -> None:
+def test_the_net_before_reading_catches_every_box_with_tissue(mask: NDArray[np.bool_], scale: float, size: int) -> None:
     boxes = boxes_on(mask, scale, size)
     assert (touches_tissue(mask, boxes, scale) | (tissue_fraction(mask, boxes, scale) == 0)).all()
 

@@ -14,6 +14,8 @@ from hidisc.errors import UserError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Report = Callable[[int], None]
+PATIENCE_S = 15.0
+"""How long to wait for a scheduler to answer."""
 _TOPIC = "hidisc-progress"
 
 
@@ -32,7 +34,7 @@ def run_tasks(
     scheduler: str | None = None,
     progress: Report = lambda _: None,
 ) -> Iterator[Outcome[Task, Result]]:
-    """Outcomes as they come; a task whose worker dies is given to another, up to three times.
+    """Outcomes as they come; a task whose worker dies is given to another, three times, and at last tried alone.
 
     `work(task, report)` calls `report(n)` for progress inside a task; `progress` receives it here.
     """
@@ -46,15 +48,28 @@ def run_tasks(
         client.subscribe_topic(_TOPIC, lambda event: progress(int(event[1])))
         futures = client.map(partial(_on_worker, work), tasks, pure=False, key=f"hidisc-{time.time_ns()}")
         task_of = dict(zip([future.key for future in futures], tasks, strict=True))
+        blamed = []
         for future in distributed.as_completed(futures, loop=client.loop):
-            error = future.exception()
-            if isinstance(error, distributed.scheduler.KilledWorker):
-                error = RuntimeError(
-                    "its worker process was killed several times while working on it (out of memory, or a crash "
-                    "inside the slide reader). Try it alone with --workers 1, or remove the slide."
-                )
-            yield Outcome(task_of[future.key], None if error else future.result(), error)
+            if isinstance(future.exception(), distributed.KilledWorker):
+                blamed.append(task_of[future.key])
+            else:
+                yield _outcome(task_of[future.key], future)
             future.release()
+        # Dask blames the tasks that waited at the worker as well, and one short of memory may have enough alone
+        for task in blamed:
+            yield _outcome(task, client.submit(partial(_on_worker, work), task, pure=False))
+
+
+def _outcome(task: Task, future: Any) -> Outcome[Task, Any]:
+    import distributed
+
+    error = future.exception()
+    if isinstance(error, distributed.KilledWorker):
+        error = RuntimeError(
+            "its worker process was killed several times while working on it, at last on it alone (out of memory, or "
+            "a crash inside the slide reader). Remove the slide or convert it to a tiled pyramidal TIFF."
+        )
+    return Outcome(task, None if error else future.result(), error)
 
 
 def _attempt(work: Callable[[Task, Report], Result], task: Task, report: Report) -> Outcome[Task, Result]:
@@ -99,7 +114,7 @@ def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # a dying worker is ours to report, in one sentence
     if scheduler is not None:
         try:
-            client = distributed.Client(scheduler, timeout=15, set_as_default=False)
+            client = distributed.Client(scheduler, timeout=PATIENCE_S, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             raise UserError(
                 f"no Dask scheduler answers at {scheduler!r}. Start one with `dask scheduler` and workers with "

@@ -36,28 +36,35 @@ def encode(pixels: Pixels, codec: CodecName, quality: int = 90) -> bytes:
     return pixels.tobytes()
 
 
-def decode(data: Any, codec: CodecName, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Pixels:
-    """The patch (H, W, C) in `data` (bytes or a memory-mapped view); raises when it is not whole."""
+def decode(
+    data: Any, codec: CodecName, shape: tuple[int, int, int], dtype: np.dtype[Any], out: Pixels | None = None
+) -> Pixels:
+    """The patch (H, W, C) in `data` (bytes or a memory-mapped view), into `out` if given; raises when cut short."""
+    height, width, channels = shape
+    target = out if channels == 3 else None  # the libraries write RGB straight into an array, other counts not
     if codec == "raw":
         pixels = np.frombuffer(data, dtype)
     elif codec == "jpeg":
         if bytes(data[-2:]) != _END_OF_JPEG:  # the decoder would paint what is missing grey
             raise ValueError("the JPEG is cut short")
-        pixels = imagecodecs.jpeg8_decode(data)
+        pixels = imagecodecs.jpeg8_decode(data, out=target)
     else:
-        pixels = imagecodecs.png_decode(data)
-    if pixels.dtype != dtype or pixels.size != shape[0] * shape[1] * shape[2]:
+        pixels = imagecodecs.png_decode(data, out=target)
+    if pixels.dtype != dtype or pixels.size != height * width * channels:
         raise ValueError(f"{pixels.size} values of {pixels.dtype}, not {shape} of {dtype}")
-    if codec == "png" and shape[2] not in (1, 3):
-        return np.moveaxis(pixels.reshape(shape[2], shape[0], shape[1]), 0, 2)
-    return pixels.reshape(shape)
+    if codec == "png" and channels not in (1, 3):
+        pixels = np.moveaxis(pixels.reshape(height, channels, width), 1, 2)
+    pixels = pixels.reshape(shape)
+    if out is not None and pixels.base is not out and pixels is not out:
+        out[...] = pixels
+    return pixels if out is None else out
 
 
 def _flat(pixels: Pixels) -> Pixels:
-    """PNG knows grey and RGB: other channel counts are stored as one grey picture, channels below each other."""
+    """PNG knows grey and RGB: other channel counts are stored as one grey picture, channels side by side."""
     height, width, channels = pixels.shape
     if channels == 1:
         return pixels[..., 0]
     if channels == 3:
         return pixels
-    return np.ascontiguousarray(np.moveaxis(pixels, 2, 0)).reshape(channels * height, width)
+    return np.ascontiguousarray(np.moveaxis(pixels, 2, 1)).reshape(height, channels * width)

@@ -33,6 +33,7 @@ from hidisc.patches.store import (
     FileEntry,
     SlideEntry,
     StoreInfo,
+    check_size,
     shard_entry,
 )
 from hidisc.patches.table import SCHEMA, PatchTable, names_column
@@ -73,8 +74,10 @@ class Recipe:
 
 
 def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failure], recipe: Recipe) -> StoreInfo:
-    """Write `patches.parquet`, `dropped.parquet`, `failures.csv` and `store.json` from the folders that are there."""
-    members = _with_splits(members, recipe)
+    """Write `patches.parquet`, `dropped.parquet`, `failures.csv` and `store.json` from the folders that are there.
+
+    `members` have their splits. A store that is already so is not touched.
+    """
     there = [member for member in members if (out / member.folder / RECORD).exists()]
     records = [SlideRecord.load(out / member.folder) for member in there]
     size_px, channels, dtype = _one_shape(records)
@@ -90,16 +93,12 @@ def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failur
     table = _table(there, parts, counts, recipe.mpp)
     kept_rows = _is_kept(table.column("is_blank"), table.column("shard"))
 
-    (out / STORE).unlink(missing_ok=True)  # from here until the new one is there the store is unfinished
-    sync(out)
+    new = {PATCHES: beside(out / PATCHES), DROPPED: beside(out / DROPPED)}
     files = {}
-    for name, rows in ((PATCHES, kept_rows), (DROPPED, ~kept_rows)):
-        part = beside(out / name)
+    for (name, part), rows in zip(new.items(), (kept_rows, ~kept_rows), strict=True):
         table.select(rows).save(part)
         sync(part)
-        part.replace(out / name)
-        files[name] = FileEntry(path=name, bytes=(out / name).stat().st_size, checksum=hash_file(out / name))
-    write_atomic(out / "failures.csv", _failures_csv(failures))
+        files[name] = FileEntry(path=name, bytes=part.stat().st_size, checksum=hash_file(part))
     info = StoreInfo(
         format=FORMAT,
         size_px=size_px,
@@ -125,8 +124,23 @@ def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failur
         ),
         failures=tuple(failures),
     )
-    write_atomic(out / STORE, (info.model_dump_json(indent=1) + "\n").encode())
+    data = (info.model_dump_json(indent=1) + "\n").encode()
+    if not _is_there(out, info, data):
+        (out / STORE).unlink(missing_ok=True)  # from here until the new one is there the store is unfinished
+        sync(out)
+        for name, part in new.items():
+            part.replace(out / name)
+        write_atomic(out / "failures.csv", _failures_csv(failures))
+        write_atomic(out / STORE, data)
+    for part in new.values():
+        part.unlink(missing_ok=True)
     return info
+
+
+def _is_there(out: Path, info: StoreInfo, data: bytes) -> bool:
+    """Whether the store is whole and already says this."""
+    whole = all(check_size(out, file) is None for file in (info.patches, info.dropped))
+    return whole and (out / STORE).is_file() and (out / STORE).read_bytes() == data
 
 
 def refuse_strangers(out: Path, members: Sequence[Member]) -> None:
@@ -145,7 +159,7 @@ def refuse_strangers(out: Path, members: Sequence[Member]) -> None:
         )
 
 
-def _with_splits(members: Sequence[Member], recipe: Recipe) -> list[Member]:
+def assign_splits(members: Sequence[Member], recipe: Recipe) -> list[Member]:
     """Members with a side each: the cohort's own where it gives one, else drawn by patient."""
     if any(member.split for member in members):
         return list(members)

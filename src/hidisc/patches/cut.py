@@ -32,7 +32,7 @@ from hidisc.slides.stain import REFERENCE, Stains, estimate_stains, normalise, n
 from hidisc.slides.tissue import find_tissue, pixel_std, tissue_fraction, touches_tissue
 
 _THUMBNAIL_PX = 1024  # long side small pictures get at least, if they have that many pixels
-_SHOWN, _SHOWN_PX = 4, 150  # sample patches kept for the contact sheet
+_SHOWN, _SHOWN_PX, _GAP_PX = 4, 150, 6  # sample patches kept for the contact sheet
 
 
 Report = Callable[[int], None]
@@ -278,8 +278,11 @@ def _save_samples(samples: dict[int, Pixels], painter: _Painter, path: Path) -> 
     fallbacks = painter.fallbacks
     rows = [[shrink(as_rgb(pixels), _SHOWN_PX) for pixels in row] for row in (shown, map(painter.paint, shown))]
     painter.fallbacks = fallbacks  # these are not stored patches
-    blank = [np.full((_SHOWN_PX, _SHOWN_PX, 3), 255, np.uint8)] * (_SHOWN - len(shown))
-    strip = np.concatenate([np.concatenate(row + blank, axis=1) for row in rows])
+    strip = np.full((2, _SHOWN_PX + _GAP_PX, _SHOWN, _SHOWN_PX + _GAP_PX, 3), 255, np.uint8)
+    for number, row in enumerate(rows):
+        for place, picture in enumerate(row):
+            strip[number, :_SHOWN_PX, place, :_SHOWN_PX] = picture
+    strip = strip.reshape(2 * (_SHOWN_PX + _GAP_PX), _SHOWN * (_SHOWN_PX + _GAP_PX), 3)
     buffer = io.BytesIO()
     Image.fromarray(strip).save(buffer, "JPEG", quality=90, subsampling=0)
     path.write_bytes(buffer.getvalue())

@@ -1,7 +1,7 @@
 """The encoded patches of one slide in one Arrow file: written row by row, read by memory map.
 
-Columns `box` (int32, the box the patch was cut from) and `data` (binary). Batches of 256 rows, or
-of fewer large patches, bound the memory of writing; reading touches only the pages of the patches asked for.
+Columns `box` (int32, the box the patch was cut from) and `data` (binary). Batches of 256 rows, or of
+fewer large patches, bound the memory of writing; reading touches only the pages of the patches asked for.
 """
 
 from pathlib import Path

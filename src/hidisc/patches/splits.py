@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 import numpy as np
 
 from hidisc.config import SplitConfig
+from hidisc.errors import UserError
 
 
 def split_patients(
@@ -25,8 +26,14 @@ def split_patients(
         fractions = {f"fold-{number}": 1.0 for number in range(1, config.folds + 1)}
     total = sum(fractions.values())
     shares = {side: fraction / total for side, fraction in fractions.items() if fraction > 0}
-    order = [str(name) for name in np.random.default_rng(seed).permutation(sorted(labels))]
-    if config.keep_sites and sites is not None:
+    names = sorted(labels)
+    order = [names[index] for index in np.random.default_rng(seed).permutation(len(names))]
+    if config.keep_sites:
+        if not sites or not any(site for seen in sites.values() for site in seen):
+            raise UserError(
+                "split.keep_sites is on, but no slide has a site. Fill in the `site` column, "
+                "or --set split.keep_sites=false."
+            )
         return _split_sites(order, labels, shares, sites)
     return _split_each(order, labels, shares)
 
@@ -44,7 +51,7 @@ def _split_each(order: list[str], labels: Mapping[str, str | None], shares: Mapp
         for side, quota in exact.items():
             for _ in range(math.floor(quota + 1e-9)):
                 side_of[next(waiting)] = side
-        candidates = [side for side, quota in exact.items() if quota % 1 > 1e-9]
+        candidates = [side for side, quota in exact.items() if quota - math.floor(quota + 1e-9) > 1e-9]
         left_over += [(patient, candidates) for patient in waiting]
         # a label's left-over patients go to different sides: each takes its side off the shared list
     have = Counter(side_of.values())
@@ -93,7 +100,7 @@ def _connected(order: list[str], sites: Mapping[str, Set[str | None]]) -> list[l
 
     for patient in order:
         for site in sorted(name for name in sites.get(patient, ()) if name is not None):
-            parent[root(("site", site))] = root(("patient", patient))
+            parent[root(("patient", patient))] = root(("site", site))  # this way round the paths stay short
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for patient in order:
         groups[root(("patient", patient))].append(patient)

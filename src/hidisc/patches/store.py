@@ -120,11 +120,11 @@ class PatchStore:
         """Channels of a network's input."""
         return input_channels(self.info.input, self.info.channels)
 
-    def read(self, index: int) -> Pixels:
-        """Patch (size_px, size_px, C) of row `index`; raises PatchError naming it when it cannot be decoded."""
+    def read(self, index: int, out: Pixels | None = None) -> Pixels:
+        """Patch (size_px, size_px, C) of row `index`, into `out` if given; raises PatchError naming a damaged one."""
         shard, row = int(self._shard[index]), int(self._row[index])
         try:
-            return decode(self._opened(shard)[row], self.info.codec, self.shape, self.dtype)
+            return decode(self._opened(shard)[row], self.info.codec, self.shape, self.dtype, out)
         except (ValueError, RuntimeError, OSError, IndexError) as error:
             name = self.info.shards[shard].path
             raise PatchError(
@@ -136,7 +136,7 @@ class PatchStore:
         """Patches (N, size_px, size_px, C) of several rows."""
         out = np.empty((len(indices), *self.shape), self.dtype)
         for place, index in enumerate(indices):
-            out[place] = self.read(int(index))
+            self.read(int(index), out[place])
         return out
 
     def _opened(self, shard: int) -> Shard:

@@ -33,33 +33,55 @@ _ROW_GROUP = 2**20
 
 
 class PatchTable:
-    """A table of N patches, the patches of a slide next to each other; names are dictionary-encoded."""
+    """A table of N patches, the patches of a slide next to each other; names are dictionary-encoded.
+
+    A loaded table reads each column when it is first asked for: 4 bytes a patch and column in memory. The file stays
+    open, so that a store written anew meanwhile does not mix with the one being read.
+    """
 
     def __init__(self, arrow: pa.Table) -> None:
-        self.arrow = arrow
+        self._schema: pa.Schema = arrow.schema
+        self._rows: int = arrow.num_rows
+        self._read = dict(zip(arrow.column_names, arrow.columns, strict=True))
+        self._file: pq.ParquetFile | None = None
 
     @classmethod
     def load(cls, path: Path) -> "PatchTable":
-        """Read a table whole: about 50 bytes a patch in memory."""
-        categorical = [field.name for field in pq.read_schema(path) if pa.types.is_dictionary(field.type)]
-        return cls(pq.read_table(path, read_dictionary=categorical, memory_map=True).unify_dictionaries())
+        """Open a table."""
+        names = [field.name for field in pq.read_schema(path) if pa.types.is_dictionary(field.type)]
+        file = pq.ParquetFile(path, read_dictionary=names, memory_map=True, pre_buffer=False)
+        table = cls(file.schema_arrow.empty_table())
+        table._rows, table._read, table._file = file.metadata.num_rows, {}, file
+        return table
 
     def save(self, path: Path) -> None:
         """Write as Parquet; the same rows give the same bytes."""
-        names = [field.name for field in self.arrow.schema if pa.types.is_dictionary(field.type)]
+        names = [field.name for field in self._schema if pa.types.is_dictionary(field.type)]
         pq.write_table(self.arrow, path, compression="zstd", use_dictionary=names, row_group_size=_ROW_GROUP)
 
     def __len__(self) -> int:
-        return int(self.arrow.num_rows)
+        return self._rows
 
     @property
     def columns(self) -> list[str]:
         """Column names."""
-        return list(self.arrow.column_names)
+        return list(self._schema.names)
+
+    @property
+    def arrow(self) -> pa.Table:
+        """All of it as an Arrow table."""
+        return pa.table([self._column(name) for name in self.columns], schema=self._schema)
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        if name not in self._read:
+            if self._file is None or name not in self._schema.names:
+                raise KeyError(f"column {name!r} is none of {', '.join(self.columns)}")
+            self._read[name] = self._file.read(columns=[name]).unify_dictionaries().column(0)
+        return self._read[name]
 
     def column(self, name: str) -> NDArray[Any]:
         """(N,) values: numbers as they are (missing integers as -1), names as Python strings or None."""
-        values = self.arrow.column(name)
+        values = self._column(name)
         if pa.types.is_integer(values.type) and values.null_count:
             values = values.fill_null(-1)
         if pa.types.is_dictionary(values.type):
@@ -70,7 +92,7 @@ class PatchTable:
 
     def codes(self, name: str) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         """(N,) integer codes of a name column, -1 where missing, and the names they stand for."""
-        values = self.arrow.column(name).combine_chunks()
+        values = self._column(name).combine_chunks()
         if isinstance(values, pa.ChunkedArray):
             values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], _NAME)
         indices = values.indices

@@ -2,46 +2,62 @@
 
 import csv
 import io
+import os
 from bisect import bisect_right
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from hidisc.patches.store import SAMPLES, PatchStore, SlideEntry, StoreInfo
+from hidisc.patches.store import SAMPLES, PatchStore, SlideEntry
+from hidisc.patches.table import PatchTable
 from hidisc.runs import write_atomic
 from hidisc.slides.display import as_rgb, shrink
 
 KEPT, DROPPED, INK, PAPER = (0, 132, 80), (214, 69, 38), (40, 40, 46), (255, 255, 255)
+COUNTS = "counts.csv"
 _SHEET_SLIDES = 24
+_Corners = dict[str, NDArray[np.int32]]
+"""Level-0 corners (N, 2) of the boxes of each slide."""
 
 
-def draw_store(out: Path, info: StoreInfo) -> None:
-    """Write `pictures/`: `slides/*.jpg`, `contact_sheet.jpg` (where there are samples) and `counts.csv`."""
+def draw_store(out: Path) -> None:
+    """Write `pictures/`: `slides/*.jpg`, `contact_sheet.jpg` and, last, `counts.csv`; the slides on all cores."""
     store = PatchStore.load(out)
     folder = out / "pictures"
+    (folder / COUNTS).unlink(missing_ok=True)
     folder.mkdir(exist_ok=True)
     kept, dropped = _positions(store.table), _positions(store.dropped())
-    for slide in info.slides:
-        thumbnail = store.thumbnail(slide)
-        if thumbnail is not None:
-            (folder / "slides").mkdir(exist_ok=True)
-            picture = draw_boxes(
-                thumbnail[0],
-                thumbnail[1],
-                kept.get(slide.slide),
-                dropped.get(slide.slide),
-                _extent(store, slide),
-            )
-            captioned = _caption(picture, f"{slide.slide}   {slide.kept} kept, {slide.dropped} dropped", legend=True)
-            write_atomic(folder / "slides" / f"{Path(slide.folder).name}.jpg", _jpeg(captioned))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow lets go of the interpreter while it works
+        for _ in pool.map(lambda slide: _draw_slide(store, slide, kept, dropped), store.info.slides):
+            pass
     sheet = draw_contact_sheet(store)
     if sheet is not None:
         write_atomic(folder / "contact_sheet.jpg", _jpeg(sheet))
-    write_atomic(folder / "counts.csv", _counts(store))
+    write_atomic(folder / COUNTS, _counts(store))
+
+
+def is_drawn(out: Path) -> bool:
+    """Whether the pictures of a store are all there."""
+    return (out / "pictures" / COUNTS).is_file()
+
+
+def _draw_slide(store: PatchStore, slide: SlideEntry, kept: _Corners, dropped: _Corners) -> None:
+    """The picture of one slide; imported ones have no thumbnail to draw on."""
+    thumbnail = store.thumbnail(slide)
+    if thumbnail is None:
+        return
+    folder = store.path / "pictures" / "slides"
+    folder.mkdir(exist_ok=True)
+    pixels, downsample = thumbnail
+    record = store.record(slide)
+    extent = record.size_px * (record.downsample or 1)
+    picture = draw_boxes(pixels, downsample, kept.get(slide.slide), dropped.get(slide.slide), extent)
+    captioned = _caption(picture, f"{slide.slide}   {slide.kept} kept, {slide.dropped} dropped", legend=True)
+    write_atomic(folder / f"{Path(slide.folder).name}.jpg", _jpeg(captioned))
 
 
 def draw_boxes(
@@ -65,7 +81,7 @@ def draw_boxes(
             corners = (x + 0.5, y + 0.5, x + side - 1, y + side - 1)
             draw.rectangle(corners, outline=(*colour, 235), fill=(*colour, 18), width=line)
             if colour is DROPPED:
-                draw.line(corners, fill=(*colour, 200), width=line)
+                draw.line(corners, fill=(*colour, 200), width=1)
     return Image.alpha_composite(image.convert("RGBA"), shade).convert("RGB")
 
 
@@ -100,18 +116,13 @@ def _samples(store: PatchStore, slide: SlideEntry) -> Image.Image:
     return Image.fromarray(np.concatenate([shrink(patch, 100) for patch in shown], axis=1))
 
 
-def _positions(table: Any) -> dict[str, NDArray[np.int32]]:
+def _positions(table: PatchTable) -> _Corners:
     """Corners (N, 2) of each slide's boxes."""
     codes, names = table.codes("slide")
     corners = np.stack([table.column("x"), table.column("y")], axis=1)
     order = np.argsort(codes, kind="stable")
     starts = np.searchsorted(codes[order], np.arange(len(names) + 1))
     return {name: corners[order[starts[i] : starts[i + 1]]] for i, name in enumerate(names)}
-
-
-def _extent(store: PatchStore, slide: SlideEntry) -> float:
-    record = store.record(slide)
-    return record.size_px * (record.downsample or 1)
 
 
 def _counts(store: PatchStore) -> bytes:
@@ -140,11 +151,13 @@ def _caption(image: Image.Image, text: str, size: int = 16, legend: bool = False
     captioned.paste(image, (0, bar))
     draw = ImageDraw.Draw(captioned)
     text = "".join(character if character.isprintable() else "?" for character in text)
-    room = image.width - 8
+    room = image.width - 8.0
+    for word, colour in (("dropped", DROPPED), ("kept", KEPT)) if legend else ():
+        room -= draw.textlength(word, font)
+        draw.text((room + 4, 5), word, fill=colour, font=font)
+        room -= 12
     if draw.textlength(text, font) > room:
-        fits = bisect_right(
-            range(len(text)), float(room), key=lambda length: draw.textlength(text[:length] + "...", font)
-        )
+        fits = bisect_right(range(len(text)), room, key=lambda length: draw.textlength(text[:length] + "...", font))
         text = text[: max(0, fits - 1)] + "..."
     draw.text((4, 5), text, fill=INK, font=font)
     return captioned

@@ -15,7 +15,7 @@ from hidisc.slides.spreadsheet import read_sheet
 
 REQUIRED = ("patient", "slide", "path")
 OPTIONAL = ("label", "mpp", "site", "split")
-PLAUSIBLE_MPP = (0.01, 100.0)
+PLAUSIBLE_MPP = (0.01, 15.0)
 """Micrometres per pixel outside this are a slip of the pen (nm, dpi, magnification), not a microscope."""
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
 
@@ -55,14 +55,17 @@ class Cohort:
             if (row := _read_row(number, cells, path.parent, lambda p: problems.append(f"{path.name} {p}")))
         ]
         doubles, warnings = _find_same_content(slides)
-        conflicts = [*_find_repeats(slides), *find_disagreements(slides, label_level), *doubles]
+        labels = find_disagreements(slides, "patient" if label_level == "patient" else "patch")
+        conflicts = [*_find_repeats(slides), *labels, *_find_half_split(slides), *doubles]
         problems += [f"{path.name} {problem}" for problem in conflicts]
         refuse(path, problems)
 
         unknown = [name for name in sheet.columns if name not in REQUIRED + OPTIONAL]
         if unknown:
             known = ", ".join(REQUIRED + OPTIONAL)
-            warnings.insert(0, f"unknown column {', '.join(map(repr, unknown))} is not used (known: {known}).")
+            named = ", ".join(map(repr, unknown))
+            many = f"columns {named} are" if len(unknown) > 1 else f"column {named} is"
+            warnings.insert(0, f"unknown {many} not used (known: {known}).")
         return cls(path, tuple(slides), tuple(f"{path.name}: {warning}" for warning in warnings))
 
 
@@ -147,6 +150,17 @@ def _find_repeats(slides: Iterable[SlideRow]) -> list[str]:
                 f"(row {before.row}) and {row.patient!r}. A slide belongs to one patient. Fix one of the rows."
             )
     return problems
+
+
+def _find_half_split(slides: Sequence[SlideRow]) -> list[str]:
+    """Slides without a side where others have one: they would silently be on neither."""
+    without = [row.row for row in slides if row.split is None]
+    if not without or len(without) == len(slides):
+        return []
+    return [
+        f"row {without[0]}: split is empty, here and in {len(without) - 1} more rows, but not in the others. "
+        "Fill in all of them, or empty the column to have the split drawn."
+    ]
 
 
 def find_disagreements(rows: Iterable[SlideRow], label_level: Literal["patient", "slide", "patch"]) -> list[str]:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import tifffile
 from numpy.typing import NDArray
 
 from hidisc.errors import UserError
+from hidisc.slides.pyramid import write_pyramid
 
 Image = NDArray[np.uint8]
 Map = NDArray[np.float32]
@@ -75,7 +75,6 @@ FIELD_DEFOCUS_UM = 1.0
 """Width of the blur that a field out of focus is blended with."""
 CLUSTER_UM, CLUSTER_SD = 12, 0.25
 MARGIN_FIELDS = 1
-SMALLEST_LEVEL_PX = 64
 
 
 def draw_cohort(
@@ -178,35 +177,6 @@ def draw_slide(
     whole = np.pad(seen, ((margin, margin), (margin, margin), (0, 0)), constant_values=1.0) * staining.white
     whole += rng.standard_normal(whole.shape, np.float32) * np.float32(0.008)  # the sensor
     return np.clip(whole * 255 + 0.5, 0, 255).astype(np.uint8)
-
-
-def write_pyramid(path: Path, pixels: Image, mpp: float, tile_px: int = 256) -> None:
-    """Writes `pixels` (H, W, 3) as a tiled JPEG TIFF whose levels halve by box average down to 64 px.
-
-    OpenSlide reads it as `generic-tiff`, with `mpp` from the resolution tags. The file appears whole or not at
-    all, and holds no date or version, so the same pixels give the same bytes.
-    """
-    beside = path.with_name(path.name + ".part")
-    with tifffile.TiffWriter(beside, bigtiff=pixels.nbytes > 2**31) as tiff:
-        level, level_mpp = pixels, mpp
-        while True:
-            tiff.write(
-                level,
-                photometric="rgb",
-                tile=(tile_px, tile_px),
-                compression="jpeg",
-                compressionargs={"level": 93},
-                subsampling=(1, 1),  # full-resolution chroma: the stain is in it
-                subfiletype=int(level is not pixels),
-                resolution=(1e4 / level_mpp, 1e4 / level_mpp),
-                resolutionunit="CENTIMETER",
-                software=False,
-                metadata=None,
-            )
-            if min(level.shape[:2]) < 2 * SMALLEST_LEVEL_PX:
-                break
-            level, level_mpp = _halve(level), level_mpp * 2
-    beside.replace(path)
 
 
 def _draw_fields(
@@ -354,10 +324,3 @@ def _step(at: Map) -> Map:
     """0 below 0, 1 above 1, smooth between."""
     at = np.clip(at, 0, 1)
     return at * at * (3 - 2 * at)
-
-
-def _halve(pixels: Image) -> Image:
-    """The mean of each 2 x 2 box; an odd last row or column is left out."""
-    height, width = (side // 2 * 2 for side in pixels.shape[:2])
-    boxes = pixels[:height, :width].reshape(height // 2, 2, width // 2, 2, 3).astype(np.uint16)
-    return ((boxes.sum(axis=(1, 3)) + 2) // 4).astype(np.uint8)

@@ -31,8 +31,6 @@ _BROKEN = (
     AttributeError,
     struct.error,
 )
-MAX_UNNAMED = 4
-"""Grey pages of one size that nothing in the file names (OpenSRH's CH2 and CH3) are channels up to this many."""
 
 
 def sniff(path: Path) -> str | None:
@@ -57,6 +55,7 @@ class TiffSlide(Slide):
         self.path = path
         try:
             self._tif = tifffile.TiffFile(path)
+            _check_ends(self._tif)
             series = _pyramid(self._tif)
             self._levels = [_pages(level) for level in series.levels]
         except _BROKEN as error:
@@ -131,6 +130,27 @@ class TiffSlide(Slide):
         self._cache.clear()
 
 
+def _check_ends(tif: tifffile.TiffFile) -> None:
+    """Raise where a page or its description lies beyond the end of the file, which tifffile only logs.
+
+    Without the description an OME-TIFF's label picture has no name to know it by, and lost pages are lost channels.
+    """
+    form, file = tif.tiff, tif.filehandle
+    for page in tif.pages:
+        file.seek(page.offset)
+        (tags,) = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
+        for _ in range(tags):
+            entry = file.read(form.tagsize)
+            code, _ = struct.unpack(form.tagformat1, entry[:4])
+            count, value = struct.unpack(form.tagformat2, entry[4:])
+            inside = count <= form.tagoffsetthreshold  # a text, so a byte each
+            if code == 270 and not inside and struct.unpack(form.offsetformat, value)[0] + count > file.size:
+                raise ValueError("the file ends too early")
+        (following,) = struct.unpack(form.offsetformat, file.read(form.offsetsize))
+        if following >= file.size:
+            raise ValueError("the file ends too early")
+
+
 def _pyramid(tif: tifffile.TiffFile) -> tifffile.TiffPageSeries:
     """The series that is the specimen: the largest one not called label, macro or the like."""
     hidden = ("label", "macro", "overview", "thumbnail")
@@ -156,7 +176,7 @@ def _pages(level: tifffile.TiffPageSeries) -> list[tifffile.TiffPage]:
     for page in pages:
         wide, tall = (page.tilewidth, page.tilelength) if page.is_tiled else (page.imagewidth, page.rowsperstrip)
         size = wide * min(tall, page.imagelength) * page.samplesperpixel * np.dtype(page.dtype).itemsize
-        if size < 1:
+        if not size or not page.imagewidth:
             raise ValueError("a page without pixels")
         if size > MAX_SEGMENT_BYTES:
             raise SlideError(

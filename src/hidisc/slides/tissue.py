@@ -49,16 +49,17 @@ def touches_tissue(mask: NDArray[np.bool_], boxes: Boxes, scale: float) -> NDArr
 def pixel_std(pixels: Pixels) -> float:
     """Standard deviation of pixel values over a patch (H, W, C), mean of the channels, on the 0-255 scale.
 
-    From a histogram a channel: exact, and eight times quicker than the sums over interleaved pixels.
+    From a histogram a channel: exact, and many times quicker than sums over interleaved pixels.
     """
+    height, width, channels = pixels.shape
     top = int(np.iinfo(pixels.dtype).max)
-    value = np.arange(top + 1, dtype=np.float64)
-    stds = []
-    for channel in np.moveaxis(pixels, 2, 0):
-        share = np.bincount(channel.ravel(), minlength=top + 1) / channel.size
-        mean = share @ value
-        stds.append(np.sqrt(max(share @ value**2 - mean**2, 0)))
-    return float(np.mean(stds) * (255 / top))
+    if pixels.dtype == np.uint8 and channels == 3:
+        counts = np.reshape(Image.fromarray(pixels).histogram(), (3, 256))
+    else:
+        counts = np.stack([np.bincount(channel.ravel(), minlength=top + 1) for channel in np.moveaxis(pixels, 2, 0)])
+    value, share = np.arange(top + 1), counts / (height * width)
+    variance = share @ value.astype(float) ** 2 - (share @ value) ** 2
+    return float(np.sqrt(variance.clip(0)).mean() * (255 / top))
 
 
 def _span(

@@ -41,9 +41,9 @@ class WholeSlide(Slide):
             image = self._slide.read_region((round(x * down), round(y * down)), level, (width, height))
         except openslide.OpenSlideError as error:
             raise SlideError(f"pixels at {x}, {y} of level {level} are damaged: {error}.") from error
+        if image.getchannel("A").getextrema() == (255, 255):
+            return np.asarray(image.convert("RGB"))
         rgba = np.asarray(image)
-        if rgba[..., 3].min() == 255:
-            return np.ascontiguousarray(rgba[..., :3])
         alpha = rgba[..., 3:].astype(np.uint16)  # MRXS and others leave out tiles that were never scanned
         laid = (rgba[..., :3] * alpha + self._background * (255 - alpha) + 127) // 255
         return laid.astype(np.uint8)

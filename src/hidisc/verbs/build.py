@@ -13,10 +13,10 @@ from threadpoolctl import threadpool_limits
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.patches.cluster import Outcome, Report, run_tasks
-from hidisc.patches.commit import Member, Recipe, commit_store, refuse_strangers
+from hidisc.patches.commit import Member, Recipe, assign_splits, commit_store, refuse_strangers
 from hidisc.patches.record import RECORD, SlideRecord
-from hidisc.patches.store import Failure, StoreInfo
-from hidisc.reporting.prepared import draw_store
+from hidisc.patches.store import STORE, Failure, StoreInfo
+from hidisc.reporting.prepared import draw_store, is_drawn
 from hidisc.runs import begin, hold, sweep
 from hidisc.verbs.progress import show_progress
 
@@ -82,6 +82,7 @@ def build_store(
     say: Say = lambda _: None,
 ) -> Built:
     """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
+    members = assign_splits(members, recipe)
     with hold(out):
         begin(out, kind, config, changeable, hint)
         refuse_strangers(out, members)
@@ -97,9 +98,11 @@ def build_store(
             reasons = [f"slide {failure.slide!r}: {failure.reason}" for failure in failures[:20]]
             raise UserError("\n  ".join([f"none of the {len(tasks)} slides could be read:", *reasons]))
         sweep(out)  # after workers that were killed
+        before = (out / STORE).read_bytes() if (out / STORE).is_file() else b""
         info = commit_store(out, members, failures, recipe)
-        draw_store(out, info)
-        say(f"pictures to look at are in {out / 'pictures'}")
+        if (out / STORE).read_bytes() != before or not is_drawn(out):
+            say(f"drawing what was kept and dropped into {out / 'pictures'}")
+            draw_store(out)
     return Built(out, info, len(todo) - len(failures))
 
 

@@ -1,0 +1,78 @@
+"""Random reads from a store against one file a patch: Pillow over JPEG files, tifffile over TIFF files.
+
+    python bench/reads.py
+
+Batches of 50 random patches of 300 px, each side up to one array a batch; one thread, everything in the page cache.
+The drawn patches are about 30 KB as JPEG; real H&E of that size is 35 KB.
+"""
+
+import tempfile
+from pathlib import Path
+
+import imagecodecs
+import numpy as np
+import tifffile
+from PIL import Image
+
+from harness import Claim, best_of, on_one_thread
+from hidisc.config import ImportConfig, PixelsConfig
+from hidisc.patches.folders import find_folder
+from hidisc.patches.store import PatchStore
+from hidisc.slides.reader import open_slide
+from hidisc.slides.resample import read_scaled
+from hidisc.slides.synthetic import draw_cohort
+from hidisc.verbs.imports import import_patches
+
+SLIDES, PATCHES, BATCH = 4, 100, 50
+
+
+def write_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Drawn tissue as one JPEG and one TIFF a patch, in patient/slide/patch folders: (jpegs, tiffs)."""
+    draw_cohort(folder / "drawn", patients=4, slides=1, fields=PATCHES, field_px=300, mpp=0.25, seed=0)
+    jpegs, tiffs = [], []
+    for slide_path in sorted((folder / "drawn" / "slides").glob("*.tiff"))[:SLIDES]:
+        with open_slide(slide_path) as slide:
+            for index in range(PATCHES):
+                row, column = divmod(index, 10)
+                patch = read_scaled(slide, 300 + 300 * column, 300 + 300 * row, 300, 300, 1.0)
+                for kind, files in (("jpg", jpegs), ("tif", tiffs)):
+                    path = folder / kind / slide_path.stem / "1" / f"{index:03}.{kind}"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    files.append(path)
+                jpegs[-1].write_bytes(imagecodecs.jpeg8_encode(patch, level=90, subsampling="444"))
+                tifffile.imwrite(tiffs[-1], patch, photometric="rgb")
+    return jpegs, tiffs
+
+
+def measure() -> list[Claim]:
+    """Time one pass over all patches in random order."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        jpegs, tiffs = write_files(folder)
+        stores = {}
+        for codec, kind in (("jpeg", "jpg"), ("raw", "tif")):
+            config = ImportConfig(pixels=PixelsConfig(codec=codec))
+            import_patches(find_folder(folder / kind), folder / f"store-{codec}", config, workers=0)
+            stores[codec] = PatchStore.load(folder / f"store-{codec}")
+        batches = np.random.default_rng(0).permutation(len(jpegs)).reshape(-1, BATCH).tolist()
+        seconds = best_of(
+            15,
+            jpeg=lambda: [stores["jpeg"].read_many(batch) for batch in batches],
+            pillow=lambda: [np.stack([np.asarray(Image.open(jpegs[i])) for i in batch]) for batch in batches],
+            raw=lambda: [stores["raw"].read_many(batch) for batch in batches],
+            tifffile=lambda: [np.stack([tifffile.imread(tiffs[i]) for i in batch]) for batch in batches],
+        )
+    rate = {name: len(jpegs) / time for name, time in seconds.items()}
+    return [
+        Claim("random JPEG reads : Pillow, a JPEG file a patch", rate["jpeg"], rate["pillow"], "patches/s", 1.3),
+        Claim("random raw reads : tifffile, a TIFF file a patch", rate["raw"], rate["tifffile"], "patches/s", 3),
+    ]
+
+
+def claims() -> list[Claim]:
+    """Measure on one thread."""
+    return on_one_thread(measure)
+
+
+if __name__ == "__main__":
+    print(*claims(), sep="\n")

@@ -1,0 +1,315 @@
+"""A store gives back the pixels that went in, to any process, and says what is wrong with it."""
+
+import gc
+import json
+import multiprocessing as mp
+import os
+import pickle
+import shutil
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hidisc.errors import UserError
+from hidisc.patches.record import RECORD, THUMBNAIL, SlideRecord
+from hidisc.patches.store import PATCHES, STORE, PatchError, PatchStore, verify_store
+from hidisc.slides.cohort import hash_file
+from tests.patches.pictures import Pictures, make_store, pictures_of
+
+PICTURES = pictures_of("P1/A", "P1/B", "P2/A", "P3/A", patches=5)
+WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of four slides; not to be changed."""
+    return make_store(tmp_path_factory.mktemp("made"), PICTURES).path
+
+
+@pytest.fixture
+def own(made: Path, tmp_path: Path) -> Path:
+    """A copy of the store to damage."""
+    return shutil.copytree(made, tmp_path / "store")
+
+
+def source_of(store: PatchStore, index: int, pictures: Pictures = PICTURES) -> np.ndarray:
+    """The picture a row was made from."""
+    slide, name = (store.table.column(column)[index] for column in ("slide", "name"))
+    return pictures[f"{slide}/{name}.png"]
+
+
+def flip(path: Path, place: int = -1) -> None:
+    """Change one byte of a file, in its middle unless told."""
+    data = bytearray(path.read_bytes())
+    data[place if place >= 0 else len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def slide_folder(store: Path, slide: str) -> Path:
+    """The folder of a slide of a store."""
+    return next(store / entry.folder for entry in PatchStore.load(store).info.slides if entry.slide == slide)
+
+
+@pytest.mark.parametrize("codec", ["png", "raw"])
+def test_read_gives_the_source_pixels(tmp_path: Path, codec: str) -> None:
+    store = make_store(tmp_path, PICTURES, pixels={"codec": codec})
+    assert len(store) == len(PICTURES) == 20
+    for index in np.random.default_rng(0).permutation(len(store)):
+        np.testing.assert_array_equal(store.read(index), source_of(store, index))
+
+
+def test_jpeg_patches_look_like_their_source(tmp_path: Path) -> None:
+    y, x = np.mgrid[:32, :32] * 6
+    pictures = {"P1/S/0.png": np.stack([x, y, x], axis=-1).astype(np.uint8)}
+    store = make_store(tmp_path, pictures, pixels={"codec": "jpeg", "quality": 95})
+    assert np.abs(store.read(0).astype(int) - pictures["P1/S/0.png"]).max() <= 8
+
+
+def test_read_many_is_read_one_by_one(made: Path) -> None:
+    store = PatchStore.load(made)
+    rows = [7, 0, 7, 19]
+    many = store.read_many(rows)
+    assert many.shape == (4, 16, 16, 3)
+    assert many.dtype == np.uint8
+    for place, index in enumerate(rows):
+        np.testing.assert_array_equal(many[place], store.read(index))
+    assert store.read_many(np.array([], np.int64)).shape == (0, 16, 16, 3)
+
+
+def test_a_row_that_is_not_there(made: Path) -> None:
+    with pytest.raises(IndexError):
+        PatchStore.load(made).read(20)
+
+
+def test_more_shards_than_may_be_open(made: Path) -> None:
+    store = PatchStore.load(made)
+    store._most_open = 2
+    for index in np.random.default_rng(1).integers(0, len(store), 100):
+        np.testing.assert_array_equal(store.read(index), source_of(store, index))
+        assert len(store._open) <= 2
+
+
+def test_pixels_outlive_the_shard_they_came_from(tmp_path: Path) -> None:
+    store = make_store(tmp_path, PICTURES, pixels={"codec": "raw"})  # raw pixels are the memory map itself
+    store._most_open = 1
+    first = store.read(0)
+    for index in range(len(store)):
+        store.read(index)
+    gc.collect()
+    np.testing.assert_array_equal(first, source_of(store, 0))
+
+
+def checksums(store: PatchStore, seed: int) -> dict[str, int]:
+    """Checksums of patches read at random, by name (at module level, so that spawned workers find it)."""
+    names = store.table.column("slide") + store.table.column("name")
+    rows = np.random.default_rng(seed).integers(0, len(store), 60)
+    return {names[row]: zlib.crc32(store.read(row).tobytes()) for row in rows}
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.whole)])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_are_sent_a_store(made: Path, start: str) -> None:
+    store = PatchStore.load(made)
+    with mp.get_context(start).Pool(WORKERS) as pool:
+        there = pool.starmap(checksums, [(store, seed) for seed in range(WORKERS)])
+    assert there == [checksums(store, seed) for seed in range(WORKERS)]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_workers_inherit_an_opened_store(made: Path) -> None:
+    fork = mp.get_context("fork")
+    store, answers = PatchStore.load(made), fork.Queue()
+    store.read(0)  # this shard is open, the others and the columns of names are opened by each worker
+    processes = [fork.Process(target=lambda n=seed: answers.put((n, checksums(store, n)))) for seed in range(WORKERS)]
+    for process in processes:
+        process.start()
+    there = dict(answers.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    assert there == {seed: checksums(store, seed) for seed in range(WORKERS)}
+
+
+def test_it_pickles_by_path(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made.parent)
+    data = pickle.dumps(PatchStore.load(Path(made.name)))
+    assert len(data) < 500
+    monkeypatch.chdir(tmp_path)
+    np.testing.assert_array_equal(pickle.loads(data).read(3), PatchStore.load(made).read(3))
+
+
+def test_imported_slides_have_no_thumbnail(made: Path) -> None:
+    store = PatchStore.load(made)
+    assert [store.thumbnail(slide) for slide in store.info.slides] == [None] * 4
+
+
+# ---- what cannot be opened
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        PatchStore.load(path)
+    return str(caught.value)
+
+
+def test_unfinished(own: Path) -> None:
+    (own / STORE).unlink()
+    assert refusal(own) == f"store {own} is not finished. Run the command that makes it again; it goes on."
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_not_a_store(tmp_path: Path, there: bool) -> None:
+    path = tmp_path / "elsewhere"
+    if there:
+        path.mkdir()
+        (path / "thesis.docx").write_text("")
+    assert refusal(path) == (
+        f"{path} is not a patch store (no store.json). Make one with `hidisc prepare` or `hidisc import`."
+    )
+
+
+def test_another_version(own: Path) -> None:
+    info = json.loads((own / STORE).read_text())
+    (own / STORE).write_text(json.dumps(info | {"format": "hidisc-patches-2"}))
+    assert refusal(own) == (
+        f"{own / STORE} is damaged or of another version of hidisc (Input should be 'hidisc-patches-1')."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": "hidisc-patches-1"}', "[]", "\xff"])
+def test_a_damaged_store_json(own: Path, text: str) -> None:
+    (own / STORE).write_text(text, encoding="latin-1")
+    assert refusal(own).startswith(f"{own / STORE} is damaged or of another version of hidisc (")
+
+
+def test_a_truncated_table(own: Path) -> None:
+    whole = (own / PATCHES).read_bytes()
+    (own / PATCHES).write_bytes(whole[:-100])
+    assert refusal(own) == (
+        f"store {own} is damaged: patches.parquet has {len(whole) - 100} bytes instead of {len(whole)}. "
+        "Run the same `hidisc prepare` or `import` again."
+    )
+
+
+def test_a_missing_table(own: Path) -> None:
+    (own / "dropped.parquet").unlink()
+    assert refusal(own) == (
+        f"store {own} is damaged: dropped.parquet is missing. Run the same `hidisc prepare` or `import` again."
+    )
+
+
+# ---- what cannot be read
+
+
+def damage_patch(own: Path, row: int) -> Path:
+    """Overwrite the start of one patch of the first shard with zeros."""
+    store = PatchStore.load(own)
+    shard = own / store.info.shards[0].path
+    data = shard.read_bytes()
+    start = data.index(bytes(store._opened(0)[row]))
+    shard.write_bytes(data[:start] + bytes(40) + data[start + 40 :])
+    return shard
+
+
+def test_a_damaged_patch_is_named(own: Path) -> None:
+    shard = damage_patch(own, 2)
+    store = PatchStore.load(own)
+    with pytest.raises(PatchError) as caught:
+        store.read(2)
+    sentence = str(caught.value)
+    assert sentence.startswith(f"patch 2 of {shard} cannot be decoded (")
+    assert sentence.endswith(f"). Run `hidisc doctor {own}` to see what is damaged.")
+    np.testing.assert_array_equal(store.read(3), source_of(store, 3))  # its neighbours are well
+
+
+@pytest.mark.parametrize("left", [None, 0, 1000])
+def test_a_missing_or_truncated_shard_is_named(own: Path, left: int | None) -> None:
+    store = PatchStore.load(own)
+    shard = own / store.info.shards[1].path
+    data = shard.read_bytes()
+    shard.unlink()
+    if left is not None:
+        shard.write_bytes(data[:left])
+    with pytest.raises(PatchError, match=r"^patch 0 of .*patches-0\.arrow cannot be decoded"):
+        store.read(5)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@pytest.mark.parametrize("codec", ["png", "raw"])
+def test_any_flipped_bit_gives_pixels_or_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, codec: str, place: float, bit: int
+) -> None:
+    base = tmp_path_factory.getbasetemp() / f"flipped-{codec}"
+    if not base.exists():
+        make_store(base, pictures_of("P/S", patches=4), pixels={"codec": codec})
+        shutil.copy(base / "store" / shard_of(base / "store"), base / "whole.arrow")
+    data = bytearray((base / "whole.arrow").read_bytes())
+    data[int(place * len(data))] ^= 1 << bit
+    (base / "store" / shard_of(base / "store")).write_bytes(data)
+    store = PatchStore.load(base / "store")
+    for index in range(len(store)):
+        with suppress(PatchError):  # anything else, a crash of the process included, fails
+            assert store.read(index).shape == (16, 16, 3)
+
+
+def shard_of(store: Path) -> str:
+    """The path of a store's first shard, relative to it."""
+    return json.loads((store / STORE).read_text())["shards"][0]["path"]
+
+
+# ---- what doctor finds
+
+
+def test_a_whole_store_has_no_problems(made: Path) -> None:
+    assert verify_store(made) == []
+
+
+def test_doctor_finds_a_flipped_byte(own: Path) -> None:
+    flip(own / shard_of(own))
+    assert verify_store(own) == [f"{shard_of(own)} has changed (its checksum differs)"]
+
+
+def test_doctor_finds_a_missing_shard(own: Path) -> None:
+    (own / shard_of(own)).unlink()
+    assert verify_store(own) == [f"{shard_of(own)} is missing"]
+
+
+def test_doctor_finds_a_truncated_table(own: Path) -> None:
+    size = (own / PATCHES).stat().st_size
+    os.truncate(own / PATCHES, size - 7)
+    assert verify_store(own) == [f"patches.parquet has {size - 7} bytes instead of {size}"]
+
+
+def test_doctor_finds_a_changed_slide_record(own: Path) -> None:
+    folder = slide_folder(own, "P2/A")
+    record = folder / RECORD
+    record.write_text(record.read_text().replace('"uint8"', '"uint16"'))
+    assert verify_store(own) == [f"shards/{folder.name}/slide.json is missing or has changed"]
+
+
+def test_doctor_finds_changed_scores(own: Path) -> None:
+    folder = slide_folder(own, "P1/B")
+    flip(folder / "boxes.parquet")
+    assert verify_store(own) == [f"shards/{folder.name}/boxes.parquet is missing or has changed"]
+
+
+def test_doctor_finds_a_missing_thumbnail(own: Path) -> None:
+    folder = slide_folder(own, "P1/B")
+    with_thumbnail = SlideRecord.load(folder).model_copy(update={"thumbnail_downsample": 16.0})
+    before = hash_file(folder / RECORD)
+    (folder / RECORD).write_bytes(with_thumbnail.to_json())
+    info = (own / STORE).read_text()
+    (own / STORE).write_text(info.replace(before, hash_file(folder / RECORD)))
+    assert verify_store(own) == [f"shards/{folder.name}/{THUMBNAIL} is missing"]
+
+
+def test_doctor_finds_everything_at_once(own: Path) -> None:
+    flip(own / shard_of(own))
+    (slide_folder(own, "P3/A") / RECORD).unlink()
+    (own / "dropped.parquet").unlink()
+    assert len(verify_store(own)) == 3

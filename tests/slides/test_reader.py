@@ -1,0 +1,590 @@
+"""Every kind of slide file gives the pixels it was written from, or a sentence that helps."""
+
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from hidisc.slides import picture, tiff
+from hidisc.slides.reader import FORMATS, open_slide, resolve_mpp
+from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+
+
+def draw(height: int, width: int, channels: int = 3, dtype: type = np.uint8, seed: int = 0) -> Pixels:
+    """Noise: any pixel out of place shows."""
+    return np.random.default_rng(seed).integers(0, np.iinfo(dtype).max, (height, width, channels), dtype, endpoint=True)
+
+
+def per_cm(mpp: float) -> dict[str, Any]:
+    return {"resolution": (10_000 / mpp, 10_000 / mpp), "resolutionunit": "CENTIMETER"}
+
+
+def planes(pixels: Pixels) -> Pixels:
+    return np.moveaxis(pixels, 2, 0)
+
+
+@dataclass
+class Written:
+    """What a file was written from and what its reader must say."""
+
+    levels: list[Pixels]
+    reader: str
+    mpp: float | None = None
+
+
+def tiled_pyramid(path: Path) -> Written:
+    levels = [draw(512 >> k, 640 >> k, seed=k) for k in range(3)]
+    with tifffile.TiffWriter(path) as tif:
+        for k, level in enumerate(levels):
+            scale = per_cm(0.25 * 2**k)
+            tif.write(level, tile=(64, 64), compression="zlib", subfiletype=int(k > 0), metadata=None, **scale)
+    return Written(levels, "openslide", 0.25)
+
+
+def ome_rgb_pyramid(path: Path) -> Written:
+    levels = [draw(301 >> k, 263 >> k, seed=k) for k in range(3)]
+    scale = {"PhysicalSizeX": 0.25, "PhysicalSizeXUnit": "µm", "PhysicalSizeY": 0.25, "PhysicalSizeYUnit": "µm"}
+    with tifffile.TiffWriter(path, ome=True) as tif:
+        tif.write(levels[0], subifds=2, tile=(64, 64), compression="zlib", metadata={"axes": "YXS", **scale})
+        for level in levels[1:]:
+            tif.write(level, subfiletype=1, tile=(64, 64), compression="zlib")
+    return Written(levels, "tifffile", 0.25)
+
+
+def ome_16_bit_pyramid_in_nm(path: Path) -> Written:
+    levels = [draw(200 >> k, 150 >> k, 3, np.uint16, seed=k) for k in range(2)]
+    scale = {"PhysicalSizeX": 467, "PhysicalSizeXUnit": "nm", "PhysicalSizeY": 467, "PhysicalSizeYUnit": "nm"}
+    with tifffile.TiffWriter(path, ome=True, bigtiff=True) as tif:
+        options: dict[str, Any] = {"tile": (32, 32), "photometric": "minisblack", "compression": "lzw"}
+        tif.write(planes(levels[0]), subifds=1, metadata={"axes": "CYX", **scale}, **options)
+        tif.write(planes(levels[1]), subfiletype=1, **options)
+    return Written(levels, "tifffile", 0.467)
+
+
+def qptiff(path: Path) -> Written:
+    """As an Akoya scanner writes fluorescence: channel pages, a thumbnail, smaller levels, macro, label."""
+    levels = [draw(256 >> k, 192 >> k, 3, seed=k) for k in range(2)]
+    with tifffile.TiffWriter(path) as tif:
+        common: dict[str, Any] = {"software": "PerkinElmer-QPI", "metadata": None, "compression": "zlib"}
+        for k, level in enumerate(levels):
+            for channel in planes(level):
+                tif.write(channel, tile=(64, 64), subfiletype=int(k > 0), **per_cm(0.5 * 2**k), **common)
+            if k == 0:
+                tif.write(draw(40, 30), subfiletype=1, **common)
+        tif.write(draw(50, 60), description="macro", **common)
+    return Written(levels, "tifffile", 0.5)
+
+
+def flat(reader: str = "tifffile", mpp: float | None = None, **options: Any) -> Callable[[Path], Written]:
+    """A one-level TIFF of 113 x 97 px; `layout` says how the pixels are handed to tifffile."""
+    channels, dtype = options.pop("channels", 3), options.pop("dtype", np.uint8)
+    layout = options.pop("layout", "YXS")
+
+    def write(path: Path) -> Written:
+        pixels = draw(113, 97, channels, dtype)
+        data = planes(pixels) if layout == "CYX" else pixels[..., 0] if layout == "YX" else pixels
+        tifffile.imwrite(path, data, **options)
+        return Written([pixels], reader, mpp)
+
+    return write
+
+
+U16: dict[str, Any] = {"channels": 2, "dtype": np.uint16, "photometric": "minisblack"}
+SLIDES: dict[str, Callable[[Path], Written]] = {
+    "tiled pyramid": tiled_pyramid,
+    "OME RGB pyramid": ome_rgb_pyramid,
+    "OME 16-bit pyramid, nm": ome_16_bit_pyramid_in_nm,
+    "QPTIFF": qptiff,
+    "pages CYX, big-endian": flat(**U16, layout="CYX", byteorder=">", metadata={"axes": "CYX"}),
+    "pages named by nobody": flat(**U16, layout="CYX", metadata=None, rowsperstrip=10),
+    "pages unnamed by tifffile": flat(**U16, layout="CYX", compression="zlib", predictor=True),
+    "ImageJ channels": flat(channels=2, dtype=np.uint16, layout="CYX", imagej=True, metadata={"axes": "CYX"}),
+    "planar, strips": flat(**U16, layout="CYX", planarconfig="separate", rowsperstrip=16),
+    "planar, tiles, big-endian": flat(**U16, layout="CYX", planarconfig="separate", tile=(32, 48), byteorder=">"),
+    "interleaved": flat(**U16, planarconfig="contig", compression="lzw", rowsperstrip=7),
+    "interleaved 5 channels, tiles": flat(**{**U16, "channels": 5}, planarconfig="contig", tile=(64, 32)),
+    "strips RGB with a scale": flat(rowsperstrip=9, mpp=0.5, **per_cm(0.5)),
+    "one strip RGB": flat(rowsperstrip=2**31),
+    "16-bit RGB": flat(dtype=np.uint16, compression="zlib"),
+    "grey tiles": flat(channels=1, layout="YX", tile=(32, 32)),
+    "planar RGB strips": flat(layout="CYX", photometric="rgb", planarconfig="separate"),
+}
+
+
+@pytest.mark.parametrize("kind", SLIDES)
+def test_pixels_of_any_rectangle_are_the_written_ones(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "slide.tif"
+    written = SLIDES[kind](path)
+    rng = np.random.default_rng(1)
+    with open_slide(path) as slide:
+        assert slide.reader == written.reader
+        assert slide.mpp == pytest.approx(written.mpp)
+        height, width, channels = written.levels[0].shape
+        assert (slide.height, slide.width, slide.channels) == (height, width, channels)
+        assert slide.dtype == written.levels[0].dtype
+        assert slide.dtype.isnative
+        assert slide.levels == pytest.approx([width / level.shape[1] for level in written.levels])
+        for number, pixels in enumerate(written.levels):
+            tall, wide, _ = pixels.shape
+            assert slide.level_size(number) == (wide, tall)
+            corners = [(0, 0, wide, tall), (wide - 1, tall - 1, 1, 1), (wide - 20, 0, 20, 7), (0, tall - 9, 33, 9)]
+            inside = [(*rng.integers(0, (wide - 30, tall - 30)), *rng.integers(1, 30, 2)) for _ in range(8)]
+            for x, y, w, h in [*corners, *inside]:
+                got = slide.read(number, int(x), int(y), int(w), int(h))
+                assert got.dtype == pixels.dtype
+                np.testing.assert_array_equal(got, pixels[y : y + h, x : x + w])
+
+
+def test_odd_pyramids_are_read_in_the_right_place(tmp_path: Path) -> None:
+    """OpenSlide addresses coarse levels in level-0 pixels: half of one is the most a rectangle may be off."""
+    ramp = np.add.outer(np.arange(509) // 4, np.arange(601) // 5).astype(np.uint8)[..., None].repeat(3, axis=2)
+    small = np.asarray(Image.fromarray(ramp).resize((150, 127), Image.Resampling.BOX))
+    with tifffile.TiffWriter(tmp_path / "odd.tif") as tif:
+        for k, level in enumerate((ramp, small)):
+            tif.write(level, tile=(64, 64), photometric="rgb", subfiletype=int(k > 0), metadata=None)
+    with open_slide(tmp_path / "odd.tif") as slide:
+        assert slide.reader == "openslide"
+        for x, y in ((0, 0), (61, 40), (130, 107)):
+            got = slide.read(1, x, y, 20, 20).astype(int)
+            assert np.abs(got - small[y : y + 20, x : x + 20]).max() <= 1
+
+
+def test_jpeg_tiles_are_what_tifffile_decodes(tmp_path: Path) -> None:
+    """8-bit OME-TIFFs hold JPEG in YCbCr with shared tables; colours must come out as RGB."""
+    pixels = np.asarray(Image.fromarray(draw(9, 7)).resize((150, 120), Image.Resampling.BICUBIC))
+    tifffile.imwrite(tmp_path / "j.ome.tif", pixels, ome=True, tile=(64, 64), compression="jpeg")
+    with open_slide(tmp_path / "j.ome.tif") as slide:
+        assert (slide.read(0, 0, 0, 150, 120) == tifffile.imread(tmp_path / "j.ome.tif")).all()
+        assert np.abs(slide.read(0, 30, 40, 50, 60).astype(int) - pixels[40:100, 30:80]).mean() < 6
+
+
+def test_alpha_of_a_tiff_is_left_out(tmp_path: Path) -> None:
+    pixels = draw(60, 50, 4)
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric="rgb", extrasamples=["unassalpha"])
+    with open_slide(tmp_path / "a.tif") as slide:
+        assert (slide.read(0, 0, 0, 50, 60) == pixels[..., :3]).all()
+
+
+def test_tiles_that_were_never_scanned_are_background(tmp_path: Path) -> None:
+    """A scanner leaves them out with a byte count of 0."""
+    tifffile.imwrite(tmp_path / "a.tif", np.ones((64, 128), np.uint16), tile=(64, 64), metadata=None)
+    with tifffile.TiffFile(tmp_path / "a.tif", mode="r+") as tif:
+        tif.pages.first.tags["TileByteCounts"].overwrite([64 * 64 * 2, 0])
+    with open_slide(tmp_path / "a.tif") as slide:
+        assert slide.read(0, 0, 0, 128, 64)[..., 0].mean(axis=0).tolist() == [1] * 64 + [0] * 64
+
+
+def test_decoded_tiles_are_kept_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiff, "CACHE_BYTES", 3 * 32 * 32 * 2)
+    pixels = draw(320, 320, 1, np.uint16)
+    tifffile.imwrite(tmp_path / "a.tif", pixels[..., 0], tile=(32, 32))
+    with open_slide(tmp_path / "a.tif") as slide:
+        assert isinstance(slide, tiff.TiffSlide)
+        for _ in range(2):
+            assert (slide.read(0, 0, 0, 320, 320) == pixels).all()
+        assert len(slide._cache) == 3
+        assert slide._cached_bytes == 3 * 32 * 32 * 2
+
+
+# Plain pictures
+
+
+def saved(path: Path, image: Image.Image, **options: Any) -> Slide:
+    image.save(path, **options)
+    return open_slide(path)
+
+
+def test_png(tmp_path: Path) -> None:
+    pixels = draw(41, 53)
+    slide = saved(tmp_path / "a.png", Image.fromarray(pixels), dpi=(50_800, 50_800))
+    assert (slide.reader, slide.width, slide.height, slide.levels, slide.channels) == ("pillow", 53, 41, (1.0,), 3)
+    assert slide.mpp is None
+    assert (slide.read(0, 50, 40, 3, 1) == pixels[40:41, 50:53]).all()
+
+
+@pytest.mark.parametrize(("dtype", "mode"), [(np.uint8, "L"), (np.uint16, "I;16")])
+def test_grey_png_keeps_its_depth(tmp_path: Path, dtype: type, mode: str) -> None:
+    pixels = draw(41, 53, 1, dtype)
+    slide = saved(tmp_path / "a.png", Image.fromarray(pixels[..., 0]))
+    assert Image.open(tmp_path / "a.png").mode == mode
+    assert (slide.channels, slide.dtype) == (1, dtype)
+    assert (slide.read(0, 0, 0, 53, 41) == pixels).all()
+
+
+def test_palette_png(tmp_path: Path) -> None:
+    image = Image.fromarray(draw(41, 53)).quantize(16)
+    slide = saved(tmp_path / "a.png", image)
+    assert (slide.read(0, 0, 0, 53, 41) == np.asarray(image.convert("RGB"))).all()
+
+
+def test_palette_tiff(tmp_path: Path) -> None:
+    """Palette indices are no intensities, so this TIFF is a picture."""
+    image = Image.fromarray(draw(41, 53)).quantize(16)
+    slide = saved(tmp_path / "a.tif", image)
+    assert slide.reader == "pillow"
+    assert (slide.read(0, 0, 0, 53, 41) == np.asarray(image.convert("RGB"))).all()
+
+
+def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
+    pixels = np.zeros((10, 20, 4), np.uint8)
+    pixels[:, 10:] = (200, 0, 0, 255)
+    slide = saved(tmp_path / "a.png", Image.fromarray(pixels))
+    assert slide.read(0, 0, 0, 1, 1).tolist() == [[[255, 255, 255]]]
+    assert slide.read(0, 19, 0, 1, 1).tolist() == [[[200, 0, 0]]]
+
+
+def test_jpeg(tmp_path: Path) -> None:
+    slide = saved(tmp_path / "a.jpg", Image.fromarray(draw(41, 53)), dpi=(300, 300))
+    assert slide.mpp is None
+    assert (slide.read(0, 0, 0, 53, 41) == np.asarray(Image.open(tmp_path / "a.jpg"))).all()
+
+
+# Scales
+
+
+@pytest.mark.parametrize("dpi", [72, 96, 300, 600])
+def test_a_print_resolution_is_no_scale(tmp_path: Path, dpi: int) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", draw(40, 40), resolution=(dpi, dpi), resolutionunit="INCH")
+    assert open_slide(tmp_path / "a.tif").mpp is None
+
+
+@pytest.mark.parametrize(("unit", "per_unit"), [("INCH", 50_800), ("CENTIMETER", 20_000)])
+def test_resolution_tags_of_a_microscope(tmp_path: Path, unit: str, per_unit: int) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", draw(40, 40), resolution=(per_unit, per_unit), resolutionunit=unit)
+    assert open_slide(tmp_path / "a.tif").mpp == pytest.approx(0.5)
+
+
+def test_resolution_tags_without_a_unit_are_no_scale(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", draw(40, 40), resolution=(20_000, 20_000), resolutionunit="NONE")
+    assert open_slide(tmp_path / "a.tif").mpp is None
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "mpp"),
+    [
+        ((0.5, "µm"), (0.5, "µm"), 0.5),
+        ((500, "nm"), (500, "nm"), 0.5),
+        ((0.0005, "mm"), (0.5, "µm"), 0.5),
+        ((0.5, "µm"), (0.6, "µm"), None),
+        ((0.5, "pixel"), (0.5, "pixel"), None),
+        ((0, "µm"), (0, "µm"), None),
+        ((350, "µm"), (350, "µm"), None),
+    ],
+)
+def test_ome_scales(tmp_path: Path, x: tuple[float, str], y: tuple[float, str], mpp: float | None) -> None:
+    names = ("PhysicalSizeX", "PhysicalSizeXUnit", "PhysicalSizeY", "PhysicalSizeYUnit")
+    scale = dict(zip(names, (*x, *y), strict=True))
+    tifffile.imwrite(tmp_path / "a.ome.tif", draw(40, 40), metadata={"axes": "YXS", **scale})
+    assert open_slide(tmp_path / "a.ome.tif").mpp == pytest.approx(mpp)
+
+
+def test_one_scale_needs_both_axes_alike() -> None:
+    assert plausible_mpp(0.5, 0.501) == pytest.approx(0.5005)
+    assert plausible_mpp(0.5, 0.52) is None
+    assert plausible_mpp(0.5, None) is None
+    assert plausible_mpp(float("nan"), float("nan")) is None
+
+
+def test_the_cohort_overrules_the_file_and_the_file_the_assumption(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", draw(40, 40), **per_cm(0.25))
+    slide = open_slide(tmp_path / "a.tif")
+    assert resolve_mpp(slide, 0.4, 0.9) == 0.4
+    assert resolve_mpp(slide, None, 0.9) == pytest.approx(0.25)
+    slide.mpp = None
+    assert resolve_mpp(slide, None, 0.9) == 0.9
+    with pytest.raises(SlideError) as caught:
+        resolve_mpp(slide, None, None)
+    assert str(caught.value) == (
+        f"{tmp_path / 'a.tif'} does not say how large its pixels are. Put micrometres per pixel into the `mpp` "
+        "column of the cohort (40x is usually 0.25, 20x 0.5), or give --assume-mpp for all slides without."
+    )
+
+
+# Label and macro pictures
+
+
+def spoil(path: Path, page: int) -> None:
+    """Overwrite a page's pixels, so that decoding them raises."""
+    with tifffile.TiffFile(path) as tif:
+        spans = list(zip(tif.pages[page].dataoffsets, tif.pages[page].databytecounts, strict=True))
+    with path.open("r+b") as file:
+        for offset, count in spans:
+            file.seek(offset)
+            file.write(b"\xff" * count)
+    with tifffile.TiffFile(path) as tif, pytest.raises(Exception, match=r"(?i)zlib|deflate"):
+        tif.pages[page].asarray()
+
+
+@pytest.mark.parametrize("name", ["label", "Macro image", "Label Image", "OVERVIEW", "slide thumbnail"])
+def test_label_and_macro_are_neither_chosen_nor_decoded(tmp_path: Path, name: str) -> None:
+    """Even when they are larger and come first; their bytes are spoiled, so touching them would raise."""
+    specimen = draw(80, 70)
+    scale = {"PhysicalSizeX": 0.25, "PhysicalSizeY": 0.25}
+    with tifffile.TiffWriter(tmp_path / "a.ome.tif", ome=True) as tif:
+        tif.write(draw(300, 300), compression="zlib", metadata={"axes": "YXS", "Name": name, "PhysicalSizeX": 9.0})
+        tif.write(specimen, compression="zlib", metadata={"axes": "YXS", "Name": "specimen", **scale})
+    spoil(tmp_path / "a.ome.tif", 0)
+    with open_slide(tmp_path / "a.ome.tif") as slide:
+        assert (slide.read(0, 0, 0, 70, 80) == specimen).all()
+        assert slide.mpp == 0.25
+
+
+def test_the_macro_of_a_qptiff_is_not_decoded(tmp_path: Path) -> None:
+    written = qptiff(tmp_path / "a.qptiff")
+    with tifffile.TiffFile(tmp_path / "a.qptiff") as tif:
+        assert [one.name for one in tif.series] == ["Baseline", "Thumbnail", "Macro"]
+        last = len(tif.pages) - 1
+    spoil(tmp_path / "a.qptiff", last)
+    with open_slide(tmp_path / "a.qptiff") as slide:
+        assert (slide.read(0, 0, 0, 192, 256) == written.levels[0]).all()
+
+
+def test_a_file_of_only_a_label_is_refused(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "a.ome.tif", draw(30, 30), metadata={"axes": "YXS", "Name": "label"})
+    with pytest.raises(SlideError, match="holds no specimen picture, only label or macro pictures"):
+        open_slide(tmp_path / "a.ome.tif")
+
+
+def test_no_code_reaches_for_associated_images() -> None:
+    """OpenSlide's door to label and macro pictures."""
+    sources = list((Path(__file__).parents[2] / "src").rglob("*.py"))
+    assert len(sources) > 10
+    assert not [path for path in sources if "associated_images" in path.read_text(encoding="utf-8")]
+
+
+# Refusals
+
+
+def refusal(path: Path) -> str:
+    """Why a file is not read: at opening, or at the latest when all its pixels are."""
+    with pytest.raises(SlideError) as caught:
+        read_all(path)
+    return str(caught.value)
+
+
+def read_all(path: Path) -> None:
+    with open_slide(path) as slide:
+        for level in range(len(slide.levels)):
+            slide.read(level, 0, 0, *slide.level_size(level))
+
+
+def test_a_z_stack(tmp_path: Path) -> None:
+    stack = draw(40, 30, 5, np.uint16)
+    tifffile.imwrite(tmp_path / "z.ome.tif", planes(stack), photometric="minisblack", metadata={"axes": "ZYX"})
+    assert refusal(tmp_path / "z.ome.tif") == (
+        f"{tmp_path / 'z.ome.tif'} cannot be read: a stack of 5 planes along Z. "
+        f"Export one plane as a TIFF of its own. Formats read: {FORMATS}."
+    )
+
+
+def test_more_unnamed_pages_than_channels_can_be(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "i.tif", planes(draw(40, 30, 9, np.uint16)), photometric="minisblack", metadata=None)
+    assert "a stack of 9 planes along I. Export one plane" in refusal(tmp_path / "i.tif")
+
+
+def test_a_stack_of_colour_pages(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "i.tif", np.stack([draw(40, 30), draw(40, 30)]), photometric="rgb", metadata=None)
+    assert "a stack of 2 planes along I. Export one plane" in refusal(tmp_path / "i.tif")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16", "uint32"])
+def test_other_depths(tmp_path: Path, dtype: str) -> None:
+    tifffile.imwrite(tmp_path / "f.tif", np.zeros((40, 40), dtype))
+    said = refusal(tmp_path / "f.tif")
+    assert f"its pixels are {dtype}. Only 8 and 16 bit unsigned are read; convert it." in said
+
+
+def test_a_32_bit_picture(tmp_path: Path) -> None:
+    (tmp_path / "a.pgm").write_bytes(b"P5 4 4 65535\n" + bytes(32))
+    assert "its pixels have 32 bits. Only 8 and 16 bit unsigned are read; convert it." in refusal(tmp_path / "a.pgm")
+
+
+def test_one_huge_strip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiff, "MAX_SEGMENT_BYTES", 2**20)
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((1024, 1024, 3), np.uint8), rowsperstrip=1024)
+    assert (
+        "stored in pieces of 3 MB, which would be read whole. "
+        "Convert it, e.g. `vips tiffsave in.tif out.tiff --tile --pyramid`." in refusal(tmp_path / "a.tif")
+    )
+
+
+def test_too_large_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "MAX_MEGAPIXELS", 0.001)
+    Image.fromarray(draw(40, 50)).save(tmp_path / "a.png")
+    assert (
+        "a picture of 50 x 40 px does not fit in memory (at most 0.001 megapixels). "
+        "Convert it, e.g. `vips tiffsave in.png out.tiff --tile --pyramid`." in refusal(tmp_path / "a.png")
+    )
+
+
+def test_a_decompression_bomb(tmp_path: Path) -> None:
+    """A few bytes that claim 40,000 x 40,000 px are refused before anything is allocated."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", 40_000, 40_000, 8, 0, 0, 0, 0)
+    (tmp_path / "a.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)) + b"\0\0\0\5IDAT"
+    )
+    assert "Convert it to a tiled pyramidal TIFF." in refusal(tmp_path / "a.png")
+
+
+def test_channels_in_several_files(tmp_path: Path) -> None:
+    """The second file's offsets would point at anything in the first."""
+    files = "".join(
+        f'<TiffData IFD="0" FirstC="{c}"><UUID FileName="{c}.ome.tif">urn:uuid:{c}</UUID></TiffData>' for c in (0, 1)
+    )
+    for c in (0, 1):
+        xml = (
+            f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{c}">'
+            '<Image ID="Image:0"><Pixels ID="Pixels:0" DimensionOrder="XYCZT" Type="uint16" SizeX="30" SizeY="40" '
+            f'SizeC="2" SizeZ="1" SizeT="1"><Channel ID="C:0"/><Channel ID="C:1"/>{files}</Pixels></Image></OME>'
+        )
+        tifffile.imwrite(tmp_path / f"{c}.ome.tif", draw(40, 30, 1, np.uint16)[..., 0], description=xml, metadata=None)
+    assert "its channels lie in several files. Save them as one OME-TIFF." in refusal(tmp_path / "0.ome.tif")
+
+
+WHOLE: dict[str, Callable[[Path], object]] = {
+    "a.tif": tiled_pyramid,
+    "a.ome.tif": ome_16_bit_pyramid_in_nm,
+    "strips.tif": flat(rowsperstrip=9),
+    "a.png": lambda path: Image.fromarray(draw(200, 200)).save(path),
+    "a.jpg": lambda path: Image.fromarray(draw(200, 200)).save(path),
+}
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_file_cut_short(tmp_path: Path, name: str, share: float) -> None:
+    WHOLE[name](tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: int(len(data) * share)])
+    assert refusal(tmp_path / name)
+
+
+def test_an_ome_tiff_that_lost_its_names(tmp_path: Path) -> None:
+    """The XML stands last in the file; without it the larger label would pass for the specimen."""
+    with tifffile.TiffWriter(tmp_path / "a.ome.tif", ome=True) as tif:
+        tif.write(draw(200, 200), metadata={"axes": "YXS", "Name": "label"})
+        tif.write(draw(80, 70), metadata={"axes": "YXS", "Name": "specimen"})
+    data = (tmp_path / "a.ome.tif").read_bytes()
+    (tmp_path / "a.ome.tif").write_bytes(data[:-50])
+    assert "cut short (the file ends too early). Copy it again." in refusal(tmp_path / "a.ome.tif")
+
+
+def test_a_tiff_that_lost_its_last_channel(tmp_path: Path) -> None:
+    with tifffile.TiffWriter(tmp_path / "a.tif") as tif:
+        for channel in planes(draw(60, 50, 3, np.uint16)):
+            tif.write(channel, photometric="minisblack", metadata=None, contiguous=False, compression="zlib")
+    with tifffile.TiffFile(tmp_path / "a.tif") as tif:
+        third = tif.pages[2].offset
+    (tmp_path / "a.tif").write_bytes((tmp_path / "a.tif").read_bytes()[:third])
+    assert "cut short (the file ends too early). Copy it again." in refusal(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("strips.tif", "are damaged (the file ends too early). Copy the file again."),
+        ("a.png", "the picture is damaged or cut short (image file is truncated"),
+        ("a.jpg", "the picture is damaged or cut short (image file is truncated"),
+    ],
+)
+def test_a_half_copied_file_says_copy_it_again(tmp_path: Path, name: str, sentence: str) -> None:
+    WHOLE[name](tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: len(data) // 2])
+    said = refusal(tmp_path / name)
+    assert sentence in said
+    assert re.search(r"Copy (it|the file) again\.", said)
+
+
+@pytest.mark.parametrize("name", ["a.svs", "a.tif", "a.ndpi", "a.mrxs", "a.png", "a.dcm", "a"])
+@pytest.mark.parametrize("data", [bytes(5000), np.random.default_rng(0).bytes(5000), b"%PDF-1.7\n"])
+def test_what_is_no_slide_at_all(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert refusal(tmp_path / name) == (
+        f"{tmp_path / name} cannot be read: not a picture or slide format known here. Formats read: {FORMATS}."
+    )
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_flipped_bytes_never_end_in_another_exception(tmp_path: Path, name: str) -> None:
+    """Damage in the head of a file gives pixels or a SlideError, never a stranger's exception."""
+    WHOLE[name](tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(60):
+        damaged = bytearray(data)
+        for position in rng.integers(0, min(len(data), 400), 4):
+            damaged[position] = rng.integers(256)
+        (tmp_path / name).write_bytes(damaged)
+        try:
+            with open_slide(tmp_path / name) as slide:
+                slide.read(0, 0, 0, min(slide.width, 300), min(slide.height, 300))
+        except SlideError:
+            refused += 1
+    assert refused > 10
+
+
+@pytest.mark.parametrize("tag", ["ImageWidth", "ImageLength", "TileWidth", "TileLength"])
+def test_a_page_without_pixels(tmp_path: Path, tag: str) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", draw(64, 64, 1, np.uint16)[..., 0], tile=(32, 32), metadata=None)
+    with tifffile.TiffFile(tmp_path / "a.tif", mode="r+") as tif:
+        tif.pages.first.tags[tag].overwrite(0)
+    assert "the TIFF is damaged or cut short" in refusal(tmp_path / "a.tif")
+
+
+# Real files
+
+
+def test_real_slides(shared_data: Path) -> None:
+    found = {}
+    for path in (shared_data / "wsi").glob("*"):
+        if path.suffix != ".dcm":
+            with open_slide(path) as slide:
+                found[path.name] = (slide.reader, slide.width, slide.height, len(slide.levels), slide.mpp)
+                assert slide.read(0, slide.width - 50, slide.height - 60, 50, 60).shape == (60, 50, 3)
+    assert found == {
+        "cmu-1-small-region.svs": ("openslide", 2220, 2967, 1, 0.499),
+        "generic-four-levels.tiff": ("openslide", 300, 250, 4, None),
+        "tcga-cr-7395-two-levels-no-mpp.svs": ("openslide", 4443, 3567, 2, None),
+    }
+
+
+def test_real_svs_and_jpeg_of_one_region_show_the_same(shared_data: Path) -> None:
+    """The scale in the files is the one the cohort gives, and both readers put the tissue in the same place."""
+    lines = (shared_data / "monusac/cohort_svs.csv").read_text().splitlines()
+    for line in lines[1:4]:
+        patient, slide_id, path, _, mpp = line.split(",")
+        with (
+            open_slide(shared_data / "monusac" / path) as svs,
+            open_slide(shared_data / f"monusac/images/{patient}/{slide_id}.jpg") as jpg,
+        ):
+            assert svs.mpp == pytest.approx(float(mpp), rel=1e-3)
+            assert (svs.width, svs.height) == (jpg.width, jpg.height)
+            a, b = (slide.read(0, 100, 200, 128, 128).astype(int) for slide in (svs, jpg))
+            assert np.abs(a - b).mean() < 8
+
+
+def test_a_real_slide_without_a_scale_is_refused(shared_data: Path) -> None:
+    with (
+        open_slide(shared_data / "wsi/tcga-cr-7395-two-levels-no-mpp.svs") as slide,
+        pytest.raises(SlideError, match=r"no-mpp\.svs does not say how large its pixels are\. Put micrometres"),
+    ):
+        resolve_mpp(slide, None, None)
+
+
+def test_a_real_dicom_file_that_is_no_slide_is_refused(shared_data: Path) -> None:
+    said = refusal(shared_data / "wsi/not-a-slide.dcm")
+    assert (
+        "It is a DICOM file, but not a whole-slide image (VL Whole Slide Microscopy); export the slide itself." in said
+    )

@@ -1,0 +1,208 @@
+"""Settings: closed, documented, all of them read; what a recipe or `--set` gets wrong is said by name."""
+
+import ast
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hidisc import config as module
+from hidisc.config import (
+    Closed,
+    ImportConfig,
+    PrepareConfig,
+    differences,
+    list_recipes,
+    load_config,
+    read_recipe,
+    to_yaml,
+)
+from hidisc.errors import UserError
+
+SRC = Path(module.__file__).parent
+MODELS = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Closed)][1:]
+
+
+def refusal(recipe: str | None = None, *changes: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load_config(PrepareConfig, recipe, changes)
+    return str(caught.value)
+
+
+def fields() -> list[tuple[type[BaseModel], str]]:
+    return [(model, name) for model in MODELS for name in model.model_fields]
+
+
+def is_group(model: type[BaseModel], name: str) -> bool:
+    kind = model.model_fields[name].annotation
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+# What a user types
+
+
+def test_defaults_then_recipe_then_changes(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("grid: {mpp: 0.25, size_px: 64}\nseed: 5\n")
+    config = load_config(PrepareConfig, str(tmp_path / "mine.yaml"), ["grid.mpp=1", "stain.method=none"])
+    assert (config.grid.mpp, config.grid.size_px, config.seed, config.stain.method) == (1.0, 64, 5, "none")
+    assert config.filter == PrepareConfig().filter
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("grid.mpp=0.25", 0.25),
+        (" grid.mpp = 0.25", 0.25),
+        ("grid.mpp=1e-1", 0.1),
+        ("grid.stride_px=null", None),
+        ("grid.allow_upsampling=true", True),
+        ("stain.reference=a=b.png", "a=b.png"),
+        ("stain.reference=[odd", "[odd"),
+        ("split.fractions={a: 1, b: 2}", {"a": 1, "b": 2}),
+    ],
+)
+def test_set_takes_yaml_values(change: str, value: object) -> None:
+    group, name = change.partition("=")[0].strip().split(".")
+    assert getattr(getattr(load_config(PrepareConfig, None, [change]), group), name) == value
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("grid.mpp", "--set 'grid.mpp' has no '='. Write it as --set grid.mpp=VALUE."),
+        ("", "--set '' has no '='. Write it as --set a.b=VALUE."),
+        ("grid.sise_px=3", "'grid.sise_px' is not a setting. Did you mean 'grid.size_px'?"),
+        ("size_px=3", "'size_px' is not a setting. Did you mean 'grid.size_px'?"),
+        ("mpp=3", "'mpp' is not a setting. Did you mean 'grid.mpp'?"),
+        ("qqq=3", "'qqq' is not a setting. Settings are: grid.mpp, grid.size_px, "),
+        ("seed.x=3", "seed = {'x': 3}: input should be a valid integer."),
+        ("grid=5", "grid = 5: input should be a valid dictionary or instance of GridConfig."),
+        ("grid.mpp=", "grid.mpp = None: input should be a valid number."),
+        ("grid.mpp=-1", "grid.mpp = -1: input should be greater than 0."),
+        (
+            "grid.size_px=2.5",
+            "grid.size_px = 2.5: input should be a valid integer, got a number with a fractional part.",
+        ),
+        ("tissue.thumbnail_mpp=.inf", "tissue.thumbnail_mpp = inf: input should be a finite number."),
+        ("pixels.codec=webp", "pixels.codec = 'webp': input should be 'jpeg', 'png' or 'raw'."),
+        ("split.fractions={}", "fractions must name every side, two or more"),
+        ("split.fractions.train=0.7", "--set 'split.fractions={train: 0.7, test: 0.3}'"),
+        ("split.fractions={a: -1, b: 3}", "with shares of at least 0 that add up to more than 0"),
+        ("split.fractions={a: .nan}", "split.fractions.a = nan: input should be a finite number."),
+    ],
+)
+def test_set_refusals(change: str, sentence: str) -> None:
+    said = refusal(None, change)
+    assert sentence in said
+    assert "vfractions" not in said
+
+
+def test_setting_below_a_single_value() -> None:
+    assert "--set seed.x: 'seed' is a single value, not a group of settings." in refusal(None, "seed=1", "seed.x=2")
+
+
+def test_all_wrong_settings_at_once() -> None:
+    said = refusal(None, "grid.mpp=-1", "pixels.codec=webp", "nonsense=1")
+    assert said.startswith("settings:\n  ")
+    assert len(said.splitlines()) == 4
+
+
+@pytest.mark.parametrize("name", ["hee", "nowhere/he.yaml", "__init__", "__pycache__", "."])
+def test_unknown_recipe(name: str) -> None:
+    assert refusal(name) == (
+        f"recipe {name!r} is neither a file nor one of {', '.join(list_recipes())}. Give one of these or a YAML file."
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"grid: {mpp: 0.5", "is not valid YAML: while parsing"),
+        (b"grid:\n\tmpp: 1", "is not valid YAML: while scanning"),
+        (b"- grid\n- mpp\n", "is not a list of settings. Write `grid:` and `  mpp: 0.5` below it."),
+        (b"grid", "is not a list of settings."),
+        (b"# gr\xf6\xdfe\nseed: 1\n", "is not UTF-8 text. Save it as UTF-8."),
+        (b"gird: {mpp: 1}", "'gird' is not a setting. Did you mean 'grid.mpp'?"),
+        (b"1: 2", "1 = 1: keys should be strings."),
+    ],
+)
+def test_bad_recipe_files(tmp_path: Path, data: bytes, sentence: str) -> None:
+    (tmp_path / "mine.yaml").write_bytes(data)
+    said = refusal(str(tmp_path / "mine.yaml"))
+    assert sentence in said
+    assert said.startswith(f"recipe '{tmp_path / 'mine.yaml'}'")
+
+
+def test_an_empty_recipe_and_an_empty_group_are_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("# nothing yet\ngrid:\n")
+    config = load_config(PrepareConfig, str(tmp_path / "mine.yaml"), ["grid.mpp=1"])
+    assert config.grid.size_px == PrepareConfig().grid.size_px
+
+
+# What is shipped
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_shipped_recipes_are_valid_and_say_what_they_are_for(name: str) -> None:
+    text = (resources.files("hidisc.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    heads = [line.split(":")[0] for line in text.splitlines() if line.startswith("# ") and line[2] != " "]
+    assert heads == ["# Purpose", "# Command", "# Machine", "# Paper"]
+    assert f"--recipe {name} " in text
+    assert load_config(PrepareConfig, name) is not None
+    assert read_recipe(name)
+
+
+def test_recipes_are_found() -> None:
+    assert {"he", "srh", "small-regions"} <= set(list_recipes())
+
+
+# The models themselves
+
+
+@pytest.mark.parametrize(("model", "name"), fields())
+def test_every_setting_is_documented(model: type[BaseModel], name: str) -> None:
+    if not is_group(model, name):
+        assert (model.model_fields[name].description or "").endswith(".")
+    assert model.__doc__
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    """A dead key in a recipe is a lie; upstream's `rand_aug_prob` was never read.
+
+    Read means `grid.mpp`, `config.mpp` or `self.mpp` in the code, not any `.mpp`.
+    """
+    read = {
+        (owner.attr if isinstance(owner, ast.Attribute) else owner.id, node.attr)
+        for path in SRC.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(owner := node.value, ast.Attribute | ast.Name)
+    }
+    groups = {model.model_fields[name].annotation: name for model, name in fields() if is_group(model, name)}
+    dead = [
+        f"{model.__name__}.{name}"
+        for model, name in fields()
+        if not {(owner, name) for owner in (groups.get(model), "config", "self")} & read
+    ]
+    assert dead == []
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    config = PrepareConfig()
+    with pytest.raises(ValidationError, match="frozen"):
+        config.seed = 1
+    with pytest.raises(ValidationError, match="frozen"):
+        config.grid.mpp = 1.0
+
+
+@pytest.mark.parametrize("model", [PrepareConfig, ImportConfig])
+def test_yaml_gives_the_same_settings_back(model: type[Closed]) -> None:
+    assert model.model_validate(yaml.safe_load(to_yaml(model()))) == model()
+
+
+def test_differences_are_named_with_both_values() -> None:
+    old = {"kind": "prepare", "grid": {"mpp": 0.5, "size_px": 300}, "gone": 1}
+    new = {"kind": "prepare", "grid": {"mpp": 0.25, "size_px": 300}, "new": 2}
+    assert differences(old, new) == ["grid.mpp: 0.5 -> 0.25", "gone: 1 -> None", "new: None -> 2"]
+    assert differences(old, old) == []
