@@ -218,8 +218,8 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     for item in error.errors():
         name = ".".join(str(part) for part in item["loc"]) or "settings"
         if item["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(name, _names(model), n=1, cutoff=0.5)
-            meant = f" Did you mean {close[0]!r}?" if close else f" Settings are: {', '.join(_names(model))}."
+            close = difflib.get_close_matches(name, setting_names(model), n=1, cutoff=0.5)
+            meant = f" Did you mean {close[0]!r}?" if close else f" Settings are: {', '.join(setting_names(model))}."
             lines.append(f"{name!r} is not a setting.{meant}")
         else:
             said = item["msg"].removeprefix("Value error, ")
@@ -227,12 +227,13 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     return lines
 
 
-def _names(model: type[BaseModel], prefix: str = "") -> list[str]:
+def setting_names(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every setting of a config by its dotted name."""
     names = []
     for name, info in model.model_fields.items():
         kind = info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            names += _names(kind, f"{prefix}{name}.")
+            names += setting_names(kind, f"{prefix}{name}.")
         else:
             names.append(prefix + name)
     return names

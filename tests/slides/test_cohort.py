@@ -192,7 +192,8 @@ def test_good_mpp(write_cohort: Write, mpp: str, value: float) -> None:
 def test_unknown_columns_are_a_warning(write_cohort: Write) -> None:
     loaded = Cohort.load(write_cohort([f"{HEAD},Age,stain", "P1,S1,a.svs,70,HE"], ["a.svs"]))
     assert loaded.warnings == (
-        "cohort.csv: unknown columns 'age', 'stain' are not used (known: patient, slide, path, label, mpp, site, split).",
+        "cohort.csv: unknown columns 'age', 'stain' are not used "
+        "(known: patient, slide, path, label, mpp, site, split).",
     )
 
 

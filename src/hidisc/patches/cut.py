@@ -239,12 +239,12 @@ def _thumbnail_downsample(slide: Slide, wanted: float) -> float:
 
 
 def _sample(slide: Slide, boxes: Boxes, fraction: NDArray[np.float32], task: CutTask) -> dict[int, Pixels]:
-    """Decoded patches to estimate stains from and to show, from the half of the boxes richest in tissue.
+    """Decoded patches to estimate stains from and to show: of boxes that are half tissue, or else the best there are.
 
     Chosen without regard to the filter, so that refiltering does not change the stains.
     """
     wanted = task.config.stain.sample_patches if task.config.stain.method == "macenko" else _SHOWN
-    rich = np.flatnonzero(fraction >= min(0.5, float(np.median(fraction)))) if len(boxes) else np.empty(0, np.intp)
+    rich = np.flatnonzero(fraction >= min(0.5, fraction.max(initial=0)))
     seed = [task.config.seed, *task.row.slide.encode()]
     chosen = np.sort(np.random.default_rng(seed).permutation(rich)[:wanted])
     return dict(_read_boxes(slide, boxes, chosen, {}, task, lambda _: None))

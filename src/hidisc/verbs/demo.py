@@ -15,7 +15,7 @@ def demo(
     """Draw slides of four diagnoses, cut them into patches, and say what is done and how long it takes."""
     started = time.monotonic()
     patients, slides = (8, 2) if quick else (72, 3)
-    say(f"1/2  drawing {patients * slides} slides of {patients} patients with four diagnoses (about half a minute)")
+    say(f"1/2  drawing {patients * slides} slides of {patients} patients with four diagnoses (seconds)")
     cohort = draw_cohort(out / "cohort", patients=patients, slides=slides, seed=seed)
     say(f"2/2  preparing them: tissue, blanks, Macenko stain normalisation ({cohort} -> {out / 'store'})")
     config = PrepareConfig(grid=GridConfig(mpp=0.5, size_px=48), seed=seed)

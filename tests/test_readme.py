@@ -1,0 +1,120 @@
+"""Every command and snippet in README and docs is run, in the order it is written."""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+import typer.main
+from PIL import Image
+
+from hidisc.cli import app
+from hidisc.config import ImportConfig, PrepareConfig, list_recipes, setting_names
+from hidisc.slides.synthetic import draw_cohort
+from tests.patches.test_opensrh import study, write_opensrh
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOT_HERE = ("git clone", "make ", "cd ")  # the set-up of a clean clone, which `.ci/run` does
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def commands(page: Path, language: str = "bash") -> list[str]:
+    lines = [line.split("  #")[0].strip() for block in blocks(page, language) for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith(NOT_HERE)]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that the pages speak of: slides and their cohort, Raman slides, patches, OpenSRH."""
+    folder = tmp_path_factory.mktemp("lab")
+    draw_cohort(folder, patients=5, slides=2, fields=2, field_px=300, seed=0)
+    rng = np.random.default_rng(0)
+    raman = ["patient,slide,path,mpp"]
+    for number in range(2):
+        pixels = rng.integers(0, 65535, (2, 320, 320), dtype=np.uint16)
+        tifffile.imwrite(folder / f"raman{number}.tif", pixels, photometric="minisblack")
+        raman.append(f"R{number},R{number}-1,raman{number}.tif,0.5")
+    (folder / "raman.csv").write_text("\n".join(raman))
+    table, patients = ["patient,slide,path,label"], ["patient,label"]
+    for patient in "abcde":
+        (folder / "patches" / patient / "1").mkdir(parents=True)
+        patients.append(f"{patient},normal")
+        for patch in range(2):
+            path = Path("patches") / patient / "1" / f"{patch}.png"
+            Image.fromarray(rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(folder / path)
+            table.append(f"{patient},1,{path},normal")
+    (folder / "patches.csv").write_text("\n".join(table))
+    (folder / "patients.csv").write_text("\n".join(patients))
+    write_opensrh(folder / "OpenSRH", {"NIO_1": study("NIO_1", "hgg")}, {"train": ["NIO_1"], "val": []})
+    return folder
+
+
+@pytest.mark.whole
+def test_every_command_and_snippet_runs(lab: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    ran = 0
+    for page in PAGES:
+        for command in commands(page):
+            assert command.startswith("hidisc "), f"{page.name}: {command}"
+            done = subprocess.run(
+                shlex.split(command), cwd=lab, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{page.name}: {command}\n{done.stderr}"
+            ran += 1
+        for snippet in blocks(page, "python"):
+            with contextlib.chdir(lab), contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(snippet, page.name, "exec"), {})
+            ran += 1
+    assert ran >= 15
+
+
+def test_commands_for_clusters_have_options_that_exist() -> None:
+    found = [command for page in PAGES for command in commands(page, "sh") if command.startswith("hidisc ")]
+    assert found
+    for command in found:
+        _, verb, *arguments = shlex.split(command)
+        typer.main.get_command(app).commands[verb].make_context(verb, arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_the_pages_name_are_there() -> None:
+    named = [
+        name
+        for page in PAGES
+        for name in re.findall(r"`((?:slides|patches|verbs|tests|reporting)/[\w/]+\.py)", page.read_text())
+    ]
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "src/hidisc" / name).exists(), name
+
+
+def test_every_setting_named_in_the_docs_exists() -> None:
+    known = {*setting_names(PrepareConfig), *setting_names(ImportConfig)}
+    groups = {name.split(".")[0] for name in known if "." in name}
+    pattern = re.compile(rf"`((?:{'|'.join(groups)})\.[a-z_]+)[=`: ]")
+    named = {name for page in PAGES for name in pattern.findall(page.read_text())}
+    assert len(named) >= 8
+    assert named <= known
+
+
+def test_recipes_the_docs_name_are_shipped() -> None:
+    named = {name for page in PAGES for name in re.findall(r"--recipe ([\w-]+)", page.read_text())}
+    assert named <= set(list_recipes())
+    assert named
