@@ -162,6 +162,8 @@ def _doctor(
     else:
         for problem in problems:
             _say(f"damaged: {problem}")
+        if problems:
+            _say(f"delete the folders of the damaged slides below {artefact / 'shards'} and make the store again")
         typer.echo(f"{artefact}: {len(problems)} problems" if problems else f"{artefact}: all files are as written")
     if problems:
         raise typer.Exit(1)
@@ -189,8 +191,8 @@ def _finish(done: Any, as_json: bool) -> None:
         _say(f"failed: slide {failure.slide!r} of patient {failure.patient!r}: {failure.reason}")
     if summary["empty_slides"]:
         _say(
-            f"note: {summary['empty_slides']} slides hold no patch (smaller than one patch, or all dropped); "
-            f"see {done.out / 'pictures'}"
+            f"note: {summary['empty_slides']} slides hold no patch (smaller than one, or all dropped): see "
+            f"{done.out / 'pictures'}; --recipe small-regions cuts smaller ones"
         )
     if as_json:
         typer.echo(json.dumps({**summary, "failures": [failure.model_dump() for failure in failures]}))

@@ -51,7 +51,7 @@ class TissueConfig(Closed):
 class FilterConfig(Closed):
     """Which squares are kept; changed afterwards with `--refilter`."""
 
-    min_pixel_std: float = Field(8.0, ge=0)
+    min_pixel_std: float = Field(10.0, ge=0)
     """The paper's heuristic: standard deviation of pixel values (0-255 scale, mean of channels) of a kept patch."""
     min_tissue_fraction: float = Field(0.0, ge=0, le=1)
     """Share of a kept patch that the tissue mask covers; 0 leaves the decision to the standard deviation."""

@@ -303,3 +303,18 @@ def test_the_malaria_cells_as_table_and_as_folder(shared_data: Path, tmp_path: P
         np.testing.assert_array_equal(pixels, stores["folder"].read(rows["folder"][key]))
         if row % 50 == 0:
             np.testing.assert_array_equal(pixels, np.asarray(Image.open(root / f"{key}.png").convert("RGB")))
+
+
+def test_a_slide_of_two_sites_is_refused(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        Image.new("RGB", (16, 16)).save(tmp_path / f"{name}.png")
+    (tmp_path / "t.csv").write_text("patient,slide,path,site\nP,S,1.png,Ulm\nP,S,2.png,Bern\n")
+    with pytest.raises(UserError, match=r"t.csv row 3: slide 'S' is of site 'Bern', but of 'Ulm' in row 2"):
+        find_table(tmp_path / "t.csv")
+
+
+def test_an_output_inside_the_imported_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in" / "P" / "S").mkdir(parents=True)
+    Image.new("RGB", (16, 16)).save(tmp_path / "in" / "P" / "S" / "1.png")
+    with pytest.raises(UserError, match=r"--out .* lies inside .*, which is read. Give a folder outside of it"):
+        import_patches(find_folder(tmp_path / "in"), tmp_path / "in" / "store", workers=0)

@@ -70,6 +70,13 @@ class SlideRecord(Closed):
         return (self.model_dump_json(indent=1) + "\n").encode()
 
 
+def is_whole(folder: Path, record: SlideRecord) -> bool:
+    """Whether a slide's files are there and of the right size; their content is for `hidisc doctor` to check."""
+    sizes = {shard.name: shard.bytes for shard in record.shards}
+    there = all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
+    return there and (folder / BOXES).is_file()
+
+
 def folder_name(slide: str) -> str:
     """A file-system-safe folder name for any slide id: what is readable of it and a hash of all of it."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", slide).strip("-")[:40]

@@ -90,7 +90,8 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
     slides = [slide for slide in store.info.slides if slide.kept]
     if not slides:
         return None
-    chosen = slides[:: max(1, -(-len(slides) // _SHEET_SLIDES))]
+    places = np.linspace(0, len(slides) - 1, min(_SHEET_SLIDES, len(slides))).round().astype(int)
+    chosen = [slides[place] for place in places]
     tiles = [_caption(_samples(store, slide), slide.slide, size=12) for slide in chosen]
     across = min(3, len(tiles))
     gap, (wide, tall) = 12, tiles[0].size

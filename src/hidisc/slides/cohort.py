@@ -164,9 +164,10 @@ def _find_half_split(slides: Sequence[SlideRow]) -> list[str]:
 
 
 def find_disagreements(rows: Iterable[SlideRow], label_level: Literal["patient", "slide", "patch"]) -> list[str]:
-    """Rows that contradict each other about a patient's split, or about the label of a patient (or slide)."""
+    """Rows that contradict each other about a patient's split, a slide's site, or the label of a patient (or slide)."""
     problems = []
     labelled: dict[tuple[str, ...], SlideRow] = {}
+    placed: dict[tuple[str, str], SlideRow] = {}
     sided: dict[str, SlideRow] = {}
     for row in rows:
         unit = (row.patient,) if label_level == "patient" else (row.patient, row.slide)
@@ -176,6 +177,12 @@ def find_disagreements(rows: Iterable[SlideRow], label_level: Literal["patient",
             problems.append(
                 f"row {row.row}: {label_level} {unit[-1]!r} has label {row.label!r}, but {known.label!r} in row "
                 f"{known.row}. A {label_level} has one label. Fix one of the rows, or --set label_level={below}."
+            )
+        first = placed.setdefault((row.patient, row.slide), row)
+        if first.site != row.site:
+            problems.append(
+                f"row {row.row}: slide {row.slide!r} is of site {row.site!r}, but of {first.site!r} in row "
+                f"{first.row}. A slide comes from one site. Fix one of the rows."
             )
         side = sided.setdefault(row.patient, row)
         if side.split != row.split:

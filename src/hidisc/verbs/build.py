@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.patches.cluster import Outcome, Report, run_tasks
 from hidisc.patches.commit import Member, Recipe, assign_splits, commit_store, refuse_strangers
-from hidisc.patches.record import RECORD, SlideRecord
+from hidisc.patches.record import RECORD, SlideRecord, is_whole
 from hidisc.patches.store import STORE, Failure, StoreInfo
 from hidisc.reporting.prepared import draw_store, is_drawn
 from hidisc.runs import begin, hold, sweep
@@ -107,10 +108,13 @@ def build_store(
 
 
 def _is_open(task: SlideTask, member: Member) -> bool:
-    """Whether a slide must be read: it is not there, or lacks patches; refuses one whose file has changed."""
+    """Whether a slide must be read: it is not there, damaged, or lacks patches; refuses one whose file has changed."""
     if not (task.folder / RECORD).exists():
         return True
     record = SlideRecord.load(task.folder)
+    if not is_whole(task.folder, record):  # a shard was lost or cut short after it was written: make the slide anew
+        shutil.rmtree(task.folder)
+        return True
     if record.source_bytes != task.size_bytes():
         raise UserError(
             f"the file of slide {member.slide!r} ({task.source}) has changed since the store was made. "

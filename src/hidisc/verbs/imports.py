@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from hidisc.config import ImportConfig
+from hidisc.errors import UserError
 from hidisc.patches.commit import Recipe
 from hidisc.patches.pack import PackTask
 from hidisc.patches.sources import Source
@@ -23,6 +24,8 @@ def import_patches(
     Sources: `patches.opensrh.find_opensrh`, `patches.folders.find_folder` and `find_table`, or one's own.
     """
     config = config or ImportConfig()
+    if source.root.is_dir() and out.resolve().is_relative_to(source.root.resolve()):
+        raise UserError(f"--out {out} lies inside {source.root}, which is read. Give a folder outside of it.")
     for warning in source.warnings[:20]:
         say(f"warning: {warning}")
     if len(source.warnings) > 20:
