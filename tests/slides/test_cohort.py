@@ -243,6 +243,18 @@ def test_a_long_list_of_problems_is_cut(write_cohort: Write) -> None:
     assert lines[-1] == "... and 10 more."
 
 
+def test_mrxs_stubs_that_are_alike_are_told_apart_by_their_index(write_cohort: Write, tmp_path: Path) -> None:
+    path = write_cohort([HEAD, "P1,S1,a.mrxs", "P2,S2,b.mrxs"])
+    for name in "ab":
+        (tmp_path / f"{name}.mrxs").write_bytes(b"the same empty stub")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "Slidedat.ini").write_text(f"SLIDE_ID = {name}")
+    assert len(Cohort.load(path).slides) == 2
+    (tmp_path / "b" / "Slidedat.ini").write_text("SLIDE_ID = a")
+    with pytest.raises(UserError, match="is the same file content as slide 'S1' of patient 'P1'"):
+        Cohort.load(path)
+
+
 def test_hash_names_the_content(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert hash_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

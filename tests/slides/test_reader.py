@@ -588,3 +588,16 @@ def test_a_real_dicom_file_that_is_no_slide_is_refused(shared_data: Path) -> Non
     assert (
         "It is a DICOM file, but not a whole-slide image (VL Whole Slide Microscopy); export the slide itself." in said
     )
+
+
+def test_tiles_a_brightfield_file_leaves_out_are_glass(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.ome.tif"
+    pixels = np.full((64, 64, 3), 90, np.uint8)
+    tifffile.imwrite(path, pixels, tile=(32, 32), photometric="rgb", metadata={"axes": "YXS"})
+    with tifffile.TiffFile(path, mode="r+b") as tif:
+        counts = list(tif.pages.first.databytecounts)
+        tif.pages.first.tags["TileByteCounts"].overwrite([0, *counts[1:]])
+    with open_slide(path) as slide:
+        seen = slide.read(0, 0, 0, 64, 64)
+    assert (seen[:32, :32] == 255).all()
+    assert (seen[32:] == 90).all()

@@ -22,7 +22,7 @@ from hidisc.patches.keep import is_blank
 from hidisc.patches.record import BOXES, RECORD, SAMPLES, THUMBNAIL, ShardFile, SlideRecord
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.runs import beside, publish_folder, sync, write_atomic
-from hidisc.slides.cohort import SlideRow, hash_file
+from hidisc.slides.cohort import SlideRow, hash_file, hash_slide
 from hidisc.slides.display import as_rgb, shrink
 from hidisc.slides.grid import Boxes, lay_grid
 from hidisc.slides.reader import open_slide, resolve_mpp
@@ -102,7 +102,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
             _save_samples(samples, painter, part / SAMPLES)
             record = SlideRecord(
                 slide=task.row.slide,
-                checksum=hash_file(task.row.path),
+                checksum=hash_slide(task.row.path),
                 source_bytes=task.row.path.stat().st_size,
                 reader=slide.reader,
                 width=slide.width,

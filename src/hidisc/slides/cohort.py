@@ -206,7 +206,7 @@ def _find_same_content(slides: Iterable[SlideRow]) -> tuple[list[str], list[str]
     problems, warnings = [], []
     for same_size in by_size.values():
         for alike in _group(same_size, lambda row: _hash_ends(row.path)):
-            for equal in _group(alike, lambda row: hash_file(row.path)):
+            for equal in _group(alike, lambda row: hash_slide(row.path)):
                 first = equal[0]
                 for row in equal[1:]:
                     if row.patient != first.patient:
@@ -244,6 +244,14 @@ def _hash_ends(path: Path, length: int = 65536) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file's content; it names a slide in leakage checks whatever the file is called."""
+    """SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_slide(path: Path) -> str:
+    """SHA-256 that names a slide: of its file, and of the index beside it where the file is only a stub (MRXS)."""
+    index = path.with_suffix("") / "Slidedat.ini"
+    if path.suffix.lower() == ".mrxs" and index.is_file():
+        return hashlib.sha256(f"{hash_file(path)} {hash_file(index)}".encode()).hexdigest()
+    return hash_file(path)

@@ -77,7 +77,8 @@ class TiffSlide(Slide):
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """Pixels (height, width, C) of a rectangle inside `level`, in pixels of that level."""
-        out = np.zeros((height, width, self.channels), self.dtype)
+        glass = 255 if self.dtype == np.uint8 and self.channels == 3 else 0  # what a tile the file leaves out shows
+        out = np.full((height, width, self.channels), glass, self.dtype)
         for channel, page in enumerate(self._levels[level]):
             target = out[..., channel * self._samples : (channel + 1) * self._samples]
             tall, wide = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, page.imagewidth)
