@@ -49,10 +49,12 @@ def _head() -> list[str]:
 
 def _row(claim: Claim) -> str:
     sign = "≥" if claim.higher_is_better else "≤"
-    cells = [claim.claim, f"{claim.ours:,.4g}", f"{claim.reference:,.4g}", claim.unit]
-    return (
-        f"| {' | '.join([*cells, f'{claim.ratio:.2f}', f'{sign} {claim.bar:g}', 'yes' if claim.held else '**no**'])} |"
-    )
+    cells = [claim.claim, _number(claim.ours), _number(claim.reference), claim.unit, f"{claim.ratio:.2f}"]
+    return f"| {' | '.join([*cells, f'{sign} {claim.bar:g}', 'yes' if claim.held else '**no**'])} |"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

@@ -96,6 +96,9 @@ def test_imports(tmp_path: Path) -> None:
     srh = hidisc("import", "opensrh", tmp_path / "in", "--out", tmp_path / "o", "--workers", "0")
     assert srh.returncode == 2
     assert "Give the OpenSRH folder that holds `meta`." in srh.stderr
+    odd = hidisc("import", "table", tmp_path / "t.csv", "--out", tmp_path / "x", "--patients", tmp_path / "t.csv")
+    assert odd.returncode == 2
+    assert "--patients goes with `import folder`" in odd.stderr
 
 
 def test_doctor_on_this_machine_and_on_a_store(cohort: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 from hidisc import runs
 from hidisc.config import GridConfig, PrepareConfig
 from hidisc.errors import UserError
-from hidisc.runs import PART, begin, beside, hold, publish_folder, versions, write_atomic
+from hidisc.runs import PART, begin, beside, hold, new_folder, versions, write_atomic
 
 HOLD = """
 import sys, time
@@ -180,20 +180,30 @@ def test_what_is_written_beside_is_recognised_as_left_over(tmp_path: Path) -> No
     assert one != two
 
 
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
-    part = tmp_path / f"{PART}x"
-    part.mkdir()
-    (part / "a").write_text("1")
-    publish_folder(part, tmp_path / "x")
-    assert (tmp_path / "x" / "a").read_text() == "1"
-    assert not part.exists()
+def test_a_folder_appears_when_its_block_ends_and_not_before(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "deep" / "x") as part:
+        (part / "a").write_text("1")
+        assert not (tmp_path / "deep" / "x").exists()
+    assert (tmp_path / "deep" / "x" / "a").read_text() == "1"
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["x"]
+
+
+def test_a_folder_whose_block_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        with new_folder(tmp_path / "x") as part:
+            (part / "a").write_text("1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_quicker_of_two_workers_wins(tmp_path: Path) -> None:
-    for name, text in (("x", "first"), (f"{PART}x", "second")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a").write_text(text)
-    publish_folder(tmp_path / f"{PART}x", tmp_path / "x")
+    with new_folder(tmp_path / "x") as slow:
+        (slow / "a").write_text("second")
+        with new_folder(tmp_path / "x") as quick:
+            (quick / "a").write_text("first")
     assert (tmp_path / "x" / "a").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 

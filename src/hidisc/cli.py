@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,78 +70,49 @@ def _prepare(
     _finish(done, as_json)
 
 
-imports = typer.Typer(help="Make a patch store from patches that exist as files.", no_args_is_help=True)
-app.add_typer(imports, name="import")
+class Kind(StrEnum):
+    """Where patches that exist as files come from."""
+
+    OPENSRH = "opensrh"
+    FOLDER = "folder"
+    TABLE = "table"
 
 
-@imports.command("opensrh")
-def _import_opensrh(
-    root: Annotated[Path, typer.Argument(help="The OpenSRH folder that holds `meta`.")],
-    out: Out,
-    recipe: RecipeOption = None,
-    changes: SetOption = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    as_json: Json = False,
-) -> None:
-    """OpenSRH: meta/opensrh.json and 16-bit two-channel TIFF patches."""
-    from hidisc.patches.opensrh import find_opensrh
-
-    _import(lambda _: find_opensrh(root), out, recipe, changes, seed, workers, scheduler, as_json)
-
-
-@imports.command("folder")
-def _import_folder(
-    root: Annotated[Path, typer.Argument(help="Folder of patient/slide/patch.png.")],
-    out: Out,
-    patients: Annotated[Path | None, typer.Option("--patients", help="CSV: patient, label, site, split.")] = None,
-    recipe: RecipeOption = None,
-    changes: SetOption = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    as_json: Json = False,
-) -> None:
-    """Pictures in folders: patient/slide/patch.png."""
-    from hidisc.patches.folders import find_folder
-
-    _import(lambda _: find_folder(root, patients), out, recipe, changes, seed, workers, scheduler, as_json)
-
-
-@imports.command("table")
-def _import_table(
-    table: Annotated[Path, typer.Argument(help="CSV: patient, slide, path (and patch, label, site, split, ...).")],
-    out: Out,
-    recipe: RecipeOption = None,
-    changes: SetOption = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    as_json: Json = False,
-) -> None:
-    """Pictures listed in a CSV, one row a patch."""
-    from hidisc.patches.folders import find_table
-
-    _import(lambda level: find_table(table, level), out, recipe, changes, seed, workers, scheduler, as_json)
-
-
+@app.command("import")
 def _import(
-    find: Callable[[Any], Any],
-    out: Path,
-    recipe: str | None,
-    changes: list[str] | None,
-    seed: int | None,
-    workers: int | None,
-    scheduler: str | None,
-    as_json: bool,
+    kind: Annotated[
+        Kind, typer.Argument(help="opensrh (meta/*.json), folder (patient/slide/patch.png) or table (CSV).")
+    ],
+    source: Annotated[Path, typer.Argument(help="The OpenSRH folder, the folder of patients, or the CSV of patches.")],
+    out: Out,
+    patients: Annotated[
+        Path | None, typer.Option("--patients", help="With folder, a CSV: patient, label, site, split.")
+    ] = None,
+    recipe: RecipeOption = None,
+    changes: SetOption = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: Json = False,
 ) -> None:
+    """Make a patch store from patches that exist as files."""
     from hidisc.config import ImportConfig, load_config
+    from hidisc.patches.folders import find_folder, find_table
+    from hidisc.patches.opensrh import find_opensrh
     from hidisc.verbs.imports import import_patches
 
     config = load_config(ImportConfig, recipe, [*(changes or []), *_flags(seed=seed)])
-    source = find(config.label_level)
-    _finish(import_patches(source, out, config, workers=workers, scheduler=scheduler, say=_say), as_json)
+    if patients is not None and kind is not Kind.FOLDER:
+        raise UserError(
+            f"--patients goes with `import folder`; `import {kind}` has the patients' labels in its own files."
+        )
+    if kind is Kind.OPENSRH:
+        found = find_opensrh(source)
+    elif kind is Kind.FOLDER:
+        found = find_folder(source, patients)
+    else:
+        found = find_table(source, config.label_level)
+    _finish(import_patches(found, out, config, workers=workers, scheduler=scheduler, say=_say), as_json)
 
 
 @app.command("doctor")

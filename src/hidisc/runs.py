@@ -1,6 +1,6 @@
 """The life of an output folder: begun with a config, held by one process, resumed after a crash, never overwritten.
 
-Every artefact is written the same way: pieces beside and renamed (`write_atomic`, `publish_folder`), the file
+Every artefact is written the same way: pieces beside and renamed (`write_atomic`, `new_folder`), the file
 that makes it whole last. What lies in the folder is a function of the input and the config, not of the time.
 """
 
@@ -106,18 +106,27 @@ def write_atomic(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def publish_folder(part: Path, final: Path) -> None:
-    """Rename a finished folder into place, synced; if another worker was quicker, its equal result stays."""
-    for file in part.iterdir():
-        sync(file)
-    sync(part)
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """A folder to fill that becomes `final` when the block ends well, synced and whole, and vanishes when it does not.
+
+    If another worker was quicker, its equal result stays.
+    """
+    part = beside(final)
+    part.mkdir(parents=True)
     try:
-        part.rename(final)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        shutil.rmtree(part)
-    sync(final.parent)
+        yield part
+        for file in part.iterdir():
+            sync(file)
+        sync(part)
+        try:
+            part.rename(final)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        sync(final.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

@@ -291,16 +291,16 @@ def test_a_slide_file_that_changed_is_refused(own_cohort: Path, tmp_path: Path) 
 def test_a_full_disk_stops_with_a_sentence_and_loses_nothing(
     cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = hidisc.patches.cut.publish_folder
-    published = []
+    hash_slide = hidisc.patches.cut.hash_slide
+    finished = []
 
-    def fill_up(part: Path, final: Path) -> None:
-        if len(published) == 3:
+    def fill_up(path: Path) -> str:
+        if len(finished) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        published.append(final)
-        publish(part, final)
+        finished.append(path)
+        return hash_slide(path)
 
-    monkeypatch.setattr(hidisc.patches.cut, "publish_folder", fill_up)
+    monkeypatch.setattr(hidisc.patches.cut, "hash_slide", fill_up)
     with pytest.raises(UserError, match=r"the disk is full .* free some space and run the same command again"):
         prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     monkeypatch.undo()

@@ -128,7 +128,7 @@ def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
             n_workers=workers,
             threads_per_worker=1,
             host="127.0.0.1",
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",  # any free port: several runs on one machine are usual
             memory_limit=0,  # a worker's memory is bounded by how a slide is cut
             silence_logs=logging.CRITICAL,
         )

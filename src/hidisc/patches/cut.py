@@ -5,7 +5,6 @@ encoded ones; it does not grow with the slide.
 """
 
 import io
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.keep import is_blank
 from hidisc.patches.record import BOXES, RECORD, SAMPLES, THUMBNAIL, ShardFile, SlideRecord
 from hidisc.patches.shard import Shard, ShardWriter
-from hidisc.runs import beside, publish_folder, sync, write_atomic
+from hidisc.runs import beside, new_folder, sync, write_atomic
 from hidisc.slides.cohort import SlideRow, hash_file, hash_slide
 from hidisc.slides.display import as_rgb, shrink
 from hidisc.slides.grid import Boxes, lay_grid
@@ -87,9 +86,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
 
         samples = _sample(slide, candidates, fraction, task)
         painter = _Painter.prepare(task, slide, samples)
-        part = beside(task.folder)
-        part.mkdir(parents=True)
-        try:
+        with new_folder(task.folder) as part:
             stds = np.zeros(len(candidates), np.float32)
             with ShardWriter(part / "patches-0.arrow", _patch_bytes(slide, task)) as shard:
                 for index, pixels in _read_boxes(slide, candidates, np.arange(len(candidates)), samples, task, report):
@@ -121,9 +118,6 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
                 shards=(describe_shard(part / "patches-0.arrow", shard.rows),),
             )
             (part / RECORD).write_bytes(record.to_json())
-            publish_folder(part, task.folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     return record
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.cut import Report, describe_shard
 from hidisc.patches.record import BOXES, RECORD, SlideRecord
 from hidisc.patches.shard import ShardWriter
-from hidisc.runs import beside, publish_folder
+from hidisc.runs import new_folder
 from hidisc.slides.cohort import hash_file
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import resize
@@ -64,11 +63,9 @@ class PackTask:
 
 def pack_slide(task: PackTask, report: Report = lambda _: None) -> SlideRecord:
     """Encode a slide's patch files into its folder, which appears whole or not at all."""
-    part = beside(task.folder)
-    part.mkdir(parents=True)
     digest = hashlib.sha256()
     stds = np.empty(len(task.paths), np.float32)
-    try:
+    with new_folder(task.folder) as part:
         first = read_patch(task.paths[0], task.config.resize_px)
         check_codec(task.config.pixels.codec, first.shape[2], first.dtype)
         with ShardWriter(part / "patches-0.arrow", first.nbytes) as shard:
@@ -96,9 +93,6 @@ def pack_slide(task: PackTask, report: Report = lambda _: None) -> SlideRecord:
             shards=(describe_shard(part / "patches-0.arrow", shard.rows),),
         )
         (part / RECORD).write_bytes(record.to_json())
-        publish_folder(part, task.folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return record
 
 
