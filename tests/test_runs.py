@@ -1,5 +1,6 @@
 """An output folder: held by one process, begun once, resumed with the same settings, never half-written."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -206,6 +207,13 @@ def test_the_quicker_of_two_workers_wins(tmp_path: Path) -> None:
             (quick / "a").write_text("first")
     assert (tmp_path / "x" / "a").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_cores_are_those_of_the_job() -> None:
+    code = "import os; os.sched_setaffinity(0, {0}); from hidisc.runs import count_cores; print(count_cores())"
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system cannot give a process fewer cores")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
 
 
 def test_versions() -> None:

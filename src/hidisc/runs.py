@@ -138,6 +138,11 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def count_cores() -> int:
+    """Cores this process may use: on a cluster node those of the job, not all the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def versions(*packages: str) -> dict[str, str | None]:
     """Installed versions by distribution name, None where one is not installed."""
     found: dict[str, Any] = {}

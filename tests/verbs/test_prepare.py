@@ -257,6 +257,14 @@ def test_slides_added_to_the_cohort_are_added_to_the_store(own_cohort: Path, tmp
     assert contents(grown.out) == contents(fresh.out)
 
 
+def test_patients_that_change_sides_are_named(own_cohort: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0, say=said.append)
+    assert not any("another side" in line for line in said)
+    prepare(own_cohort, tmp_path / "store", config(*EXACT, "split.folds=4"), workers=0, say=said.append)
+    assert any("8 patients are on another side than before ('P001': " in line for line in said)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

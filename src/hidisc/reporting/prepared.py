@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 from bisect import bisect_right
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hidisc.patches.store import SAMPLES, PatchStore, SlideEntry
 from hidisc.patches.table import PatchTable
-from hidisc.runs import write_atomic
+from hidisc.runs import count_cores, write_atomic
 from hidisc.slides.display import as_rgb, shrink
 
 KEPT, DROPPED, INK, PAPER = (0, 132, 80), (214, 69, 38), (40, 40, 46), (255, 255, 255)
@@ -31,7 +30,7 @@ def draw_store(out: Path) -> None:
     (folder / COUNTS).unlink(missing_ok=True)
     folder.mkdir(exist_ok=True)
     kept, dropped = _positions(store.table), _positions(store.dropped())
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow lets go of the interpreter while it works
+    with ThreadPoolExecutor(count_cores()) as pool:  # Pillow lets go of the interpreter while it works
         for _ in pool.map(lambda slide: _draw_slide(store, slide, kept, dropped), store.info.slides):
             pass
     sheet = draw_contact_sheet(store)

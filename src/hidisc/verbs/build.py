@@ -2,13 +2,13 @@
 
 import errno
 import logging
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hidisc.config import Closed
@@ -16,9 +16,10 @@ from hidisc.errors import UserError
 from hidisc.patches.cluster import Outcome, Report, run_tasks
 from hidisc.patches.commit import Member, Recipe, assign_splits, commit_store, refuse_strangers
 from hidisc.patches.record import RECORD, SlideRecord, is_whole
-from hidisc.patches.store import STORE, Failure, StoreInfo
+from hidisc.patches.store import STORE, Failure, PatchStore, StoreInfo
+from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn
-from hidisc.runs import begin, hold, sweep
+from hidisc.runs import begin, count_cores, hold, sweep
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
@@ -100,11 +101,28 @@ def build_store(
             raise UserError("\n  ".join([f"none of the {len(tasks)} slides could be read:", *reasons]))
         sweep(out)  # after workers that were killed
         before = (out / STORE).read_bytes() if (out / STORE).is_file() else b""
+        if before:
+            _warn_of_moved_patients(PatchStore.load(out).table, members, say)
         info = commit_store(out, members, failures, recipe)
         if (out / STORE).read_bytes() != before or not is_drawn(out):
             say(f"drawing what was kept and dropped into {out / 'pictures'}")
             draw_store(out)
     return Built(out, info, len(todo) - len(failures))
+
+
+def _warn_of_moved_patients(table: PatchTable, members: Sequence[Member], say: Say) -> None:
+    """Say which patients are on another side than in the store so far: encoders may have learned from them."""
+    (patient, patients), (split, splits) = table.codes("patient"), table.codes("split")
+    pairs = np.unique(np.stack([patient, split]), axis=1).T.tolist()
+    old = {patients[i]: splits[j] if j >= 0 else None for i, j in pairs}
+    moved = {m.patient: m.split for m in members if m.patient in old and old[m.patient] != m.split}
+    if moved:
+        name, side = next(iter(moved.items()))
+        say(
+            f"warning: {len(moved)} patients are on another side than before ({name!r}: {old[name]} -> {side}), for the "
+            "cohort or the split settings changed. Encoders trained on the old split have seen them; to keep sides "
+            "for good, put a `split` column into the cohort."
+        )
 
 
 def _is_open(task: SlideTask, member: Member) -> bool:
@@ -129,7 +147,7 @@ def _work(
     """Do what is waiting; the failures, in the order of the cohort."""
     if not waiting:
         return []
-    count = min(workers if workers is not None else os.cpu_count() or 1, len(waiting))
+    count = min(workers if workers is not None else count_cores(), len(waiting))
     sizes = {task.folder: task.size_bytes() for task in waiting}
     failures: dict[Path, Failure] = {}
     with show_progress("reading", slides, sum(sizes.values()), done=slides - len(waiting)) as bar:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hidisc.errors import UserError
 from hidisc.patches.store import verify_store
-from hidisc.runs import versions
+from hidisc.runs import count_cores, versions
 
 _PACKAGES = (
     "hidisc",
@@ -31,7 +31,7 @@ def describe_machine() -> dict[str, str]:
 
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     found |= {name: version or "not installed" for name, version in versions(*_PACKAGES).items()}
-    found["cores"] = str(os.cpu_count())
+    found["cores"] = str(count_cores())
     found["memory"] = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB"
     found["free disk here"] = f"{shutil.disk_usage(Path.cwd()).free / 2**30:.0f} GB"
     devices = ["cpu"]
