@@ -33,6 +33,10 @@ def test_help_names_every_verb() -> None:
         assert verb in done.stdout
 
 
+def test_version() -> None:
+    assert hidisc("--version").stdout.startswith("hidisc 0.")
+
+
 def test_a_result_is_one_line_on_stdout(cohort: Path, tmp_path: Path) -> None:
     done = prepare(cohort, tmp_path / "store")
     assert done.returncode == 0

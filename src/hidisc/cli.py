@@ -33,12 +33,22 @@ Workers = Annotated[int | None, typer.Option("--workers", help="Processes here; 
 Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")]
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from hidisc.runs import versions
+
+        typer.echo(f"hidisc {versions('hidisc')['hidisc']}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
-    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
 ) -> None:
-    context.obj = debug
+    """Options of all verbs; `main` reads `--debug` itself, for it must be known when anything goes wrong."""
 
 
 @app.command("prepare")

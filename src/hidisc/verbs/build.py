@@ -119,8 +119,8 @@ def _warn_of_moved_patients(table: PatchTable, members: Sequence[Member], say: S
     if moved:
         name, side = next(iter(moved.items()))
         say(
-            f"warning: {len(moved)} patients are on another side than before ({name!r}: {old[name]} -> {side}), for the "
-            "cohort or the split settings changed. Encoders trained on the old split have seen them; to keep sides "
+            f"warning: {len(moved)} patients are on another side than before ({name!r}: {old[name]} -> {side}): "
+            "the cohort or the split settings changed. Encoders trained on the old split have seen them; to keep sides "
             "for good, put a `split` column into the cohort."
         )
 
