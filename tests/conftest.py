@@ -4,6 +4,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # how long an example takes is no property
+settings.load_profile("untimed")
 
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -120,7 +120,9 @@ def test_doctor_on_this_machine_and_on_a_store(cohort: Path, tmp_path: Path) -> 
     damaged = hidisc("doctor", tmp_path / "store")
     assert damaged.returncode == 1
     assert f"damaged: {shard.relative_to(tmp_path / 'store')} has changed" in damaged.stderr
-    assert hidisc("doctor", tmp_path / "nowhere").returncode == 2
+    nowhere = hidisc("doctor", tmp_path / "nowhere")
+    assert nowhere.returncode == 2
+    assert f"{tmp_path / 'nowhere'} does not exist. Give the folder of a patch store." in nowhere.stderr
 
 
 @pytest.mark.whole

@@ -318,3 +318,11 @@ def test_an_output_inside_the_imported_folder_is_refused(tmp_path: Path) -> None
     Image.new("RGB", (16, 16)).save(tmp_path / "in" / "P" / "S" / "1.png")
     with pytest.raises(UserError, match=r"--out .* lies inside .*, which is read. Give a folder outside of it"):
         import_patches(find_folder(tmp_path / "in"), tmp_path / "in" / "store", workers=0)
+
+
+def test_a_split_given_for_some_patches_only_is_refused(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        Image.new("RGB", (16, 16)).save(tmp_path / f"{name}.png")
+    (tmp_path / "t.csv").write_text("patient,slide,path,split\nP,S,1.png,train\nQ,S,2.png,\n")
+    with pytest.raises(UserError, match=r"t.csv row 3: split is empty, here and in 0 more rows"):
+        find_table(tmp_path / "t.csv")

@@ -100,3 +100,10 @@ def test_names_column_against_a_loop(runs: list[tuple[str | None, int]]) -> None
     assert column.to_pylist() == slow
     first_seen = list(dict.fromkeys(name for name, _ in runs if name is not None))
     assert column.dictionary.to_pylist() == first_seen
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    PatchTable(pa.table({"x": [1]})).save(tmp_path / "t.parquet")
+    for table in (PatchTable(pa.table({"x": [1]})), PatchTable.load(tmp_path / "t.parquet")):
+        with pytest.raises(KeyError, match="column 'y' is none of x"):
+            table.column("y")

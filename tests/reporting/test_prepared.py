@@ -3,6 +3,7 @@
 import csv
 import io
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,12 +63,18 @@ def counted(tmp_path: Path) -> Path:
     for number in range(40):
         patient = int(rng.integers(0, 6))
         label = ["a,b", "c", ""][int(rng.integers(0, 3))]
-        rows.append(f'P{patient},S{rng.integers(0, 2)},{number}.png,"{label}",{["train", "test", ""][patient % 3]}')
+        rows.append(
+            f'P{patient},S{rng.integers(0, 2)},{number}.png,"{label}",{["train", "test", "neither"][patient % 3]}'
+        )
         pictures[f"{number}.png"] = noise(number) if number else np.zeros((16, 16, 3), np.uint8)
     write_pictures(tmp_path, pictures)
     (tmp_path / "patches.csv").write_text("\n".join(rows) + "\n")
     config = ImportConfig(label_level="patch", filter={"min_pixel_std": 1})
-    import_patches(find_table(tmp_path / "patches.csv", "patch"), tmp_path / "store", config, workers=0)
+    source = find_table(tmp_path / "patches.csv", "patch")
+    slides = [
+        (replace(member, split=member.split.replace("neither", "") or None), paths) for member, paths in source.slides
+    ]
+    import_patches(replace(source, slides=tuple(slides)), tmp_path / "store", config, workers=0)  # as OpenSRH can be
     return tmp_path / "store"
 
 

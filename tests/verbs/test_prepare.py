@@ -387,3 +387,24 @@ def test_a_shard_that_was_lost_or_cut_short_is_made_anew(cohort: Path, tmp_path:
     again = prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     assert again.worked == 2
     assert contents(tmp_path / "store") == before
+
+
+@pytest.mark.parametrize("victim", ["patches.parquet", "dropped.parquet", "store.json"])
+def test_a_table_that_was_cut_short_is_written_anew(cohort: Path, tmp_path: Path, victim: str) -> None:
+    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    before = contents(tmp_path / "store")
+    (tmp_path / "store" / victim).write_bytes(before[victim][:50])
+    assert prepare(cohort, tmp_path / "store", config(*EXACT), workers=0).worked == 0
+    assert contents(tmp_path / "store") == before
+
+
+def test_a_changed_slide_is_refused_even_where_its_folder_is_damaged(own_cohort: Path, tmp_path: Path) -> None:
+    prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    shards = sorted((tmp_path / "store").rglob("*.arrow"))
+    for shard in shards:
+        shard.write_bytes(b"")
+    path = own_cohort.parent / rows_of(own_cohort)[-1]["path"]
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(UserError, match="has changed since the store was made"):
+        prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    assert all(shard.parent.is_dir() for shard in shards)  # nothing was removed on the way

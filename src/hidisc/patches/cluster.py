@@ -17,6 +17,8 @@ Report = Callable[[int], None]
 PATIENCE_S = 15.0
 """How long to wait for a scheduler to answer."""
 _TOPIC = "hidisc-progress"
+_SILENT = logging.CRITICAL + 1
+"""Dask logs a client that leaves, or a worker that dies, as critical, with a traceback: ours to say in a sentence."""
 
 
 class Outcome(Generic[Task, Result]):
@@ -111,7 +113,7 @@ def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
         "distributed.scheduler",
         "distributed.core",
     ):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # a dying worker is ours to report, in one sentence
+        logging.getLogger(name).setLevel(_SILENT)
     if scheduler is not None:
         try:
             client = distributed.Client(scheduler, timeout=PATIENCE_S, set_as_default=False)
@@ -130,7 +132,7 @@ def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",  # any free port: several runs on one machine are usual
             memory_limit=0,  # a worker's memory is bounded by how a slide is cut
-            silence_logs=logging.CRITICAL,
+            silence_logs=_SILENT,
         )
     with cluster, distributed.Client(cluster, set_as_default=False) as client:
         yield client

@@ -7,7 +7,7 @@ from unicodedata import normalize
 from hidisc.errors import UserError
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.table import SCHEMA
-from hidisc.slides.cohort import SlideRow, find_disagreements, locate, refuse
+from hidisc.slides.cohort import SlideRow, find_disagreements, find_half_split, locate, refuse
 from hidisc.slides.spreadsheet import read_sheet
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
@@ -72,7 +72,7 @@ def find_table(table_csv: Path, label_level: LabelLevel = "patient") -> Source:
         name = cells.get("patch") or path.stem
         patches.append(PatchFile(cells["patient"], cells["slide"], name, path, label, site, split, more))
         rows.append(SlideRow(cells["patient"], cells["slide"], path, label, None, site, split, number))
-    problems += find_disagreements(rows, label_level)
+    problems += [*find_disagreements(rows, label_level), *find_half_split(rows)]
     refuse(table_csv, [f"{table_csv.name} {problem}" for problem in problems])
     return Source(table_csv, tuple(group_by_slide(patches, label_level)))
 

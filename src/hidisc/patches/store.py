@@ -16,7 +16,7 @@ from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.patches.codec import CodecName, decode
 from hidisc.patches.inputs import InputRule, input_channels
-from hidisc.patches.record import BOXES, RECORD, SAMPLES, THUMBNAIL, ShardFile, SlideRecord
+from hidisc.patches.record import BOXES, RECORD, THUMBNAIL, ShardFile, SlideRecord
 from hidisc.patches.shard import Shard
 from hidisc.patches.table import PatchTable
 from hidisc.slides.cohort import hash_file
@@ -223,6 +223,3 @@ def verify_store(path: Path) -> list[str]:
 def shard_entry(folder: str, shard: ShardFile) -> FileEntry:
     """A slide's shard as a file of the store."""
     return FileEntry(path=f"{folder}/{shard.name}", bytes=shard.bytes, checksum=shard.checksum)
-
-
-__all__ = ["SAMPLES", "PatchStore", "StoreInfo", "read_info", "verify_store"]

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from hidisc.patches.store import SAMPLES, PatchStore, SlideEntry
+from hidisc.patches.record import SAMPLES
+from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.patches.table import PatchTable
 from hidisc.runs import count_cores, write_atomic
 from hidisc.slides.display import as_rgb, shrink

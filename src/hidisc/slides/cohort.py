@@ -56,7 +56,7 @@ class Cohort:
         ]
         doubles, warnings = _find_same_content(slides)
         labels = find_disagreements(slides, "patient" if label_level == "patient" else "patch")
-        conflicts = [*_find_repeats(slides), *labels, *_find_half_split(slides), *doubles]
+        conflicts = [*_find_repeats(slides), *labels, *find_half_split(slides), *doubles]
         problems += [f"{path.name} {problem}" for problem in conflicts]
         refuse(path, problems)
 
@@ -152,7 +152,7 @@ def _find_repeats(slides: Iterable[SlideRow]) -> list[str]:
     return problems
 
 
-def _find_half_split(slides: Sequence[SlideRow]) -> list[str]:
+def find_half_split(slides: Sequence[SlideRow]) -> list[str]:
     """Slides without a side where others have one: they would silently be on neither."""
     without = [row.row for row in slides if row.split is None]
     if not without or len(without) == len(slides):

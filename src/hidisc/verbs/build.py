@@ -4,6 +4,7 @@ import errno
 import logging
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,6 +90,8 @@ def build_store(
         begin(out, kind, config, changeable, hint)
         refuse_strangers(out, members)
         todo = {task.folder: member for task, member in zip(tasks, members, strict=True) if _is_open(task, member)}
+        for folder in todo:
+            _clear_if_damaged(folder)
         say(_plan(len(tasks), len(todo), out))
         waiting = [task for task in tasks if task.folder in todo]
         try:
@@ -101,7 +104,7 @@ def build_store(
             raise UserError("\n  ".join([f"none of the {len(tasks)} slides could be read:", *reasons]))
         sweep(out)  # after workers that were killed
         before = (out / STORE).read_bytes() if (out / STORE).is_file() else b""
-        if before:
+        with suppress(UserError):  # a damaged store is about to be mended
             _warn_of_moved_patients(PatchStore.load(out).table, members, say)
         info = commit_store(out, members, failures, recipe)
         if (out / STORE).read_bytes() != before or not is_drawn(out):
@@ -130,15 +133,18 @@ def _is_open(task: SlideTask, member: Member) -> bool:
     if not (task.folder / RECORD).exists():
         return True
     record = SlideRecord.load(task.folder)
-    if not is_whole(task.folder, record):  # a shard was lost or cut short after it was written: make the slide anew
-        shutil.rmtree(task.folder)
-        return True
     if record.source_bytes != task.size_bytes():
         raise UserError(
             f"the file of slide {member.slide!r} ({task.source}) has changed since the store was made. "
             "Put the old file back, or give a new --out."
         )
-    return task.needs_work(record)
+    return not is_whole(task.folder, record) or task.needs_work(record)
+
+
+def _clear_if_damaged(folder: Path) -> None:
+    """Make room for a slide one of whose files was lost or cut short after it had been written."""
+    if (folder / RECORD).exists() and not is_whole(folder, SlideRecord.load(folder)):
+        shutil.rmtree(folder)
 
 
 def _work(
