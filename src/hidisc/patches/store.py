@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -86,7 +87,7 @@ class StoreInfo(Closed):
 class PatchStore:
     """An opened store: `store.table` has N rows, `store.read(i)` is the i-th patch (size_px, size_px, C).
 
-    Safe with forked and spawned workers: shards are read-only memory maps opened at first use, and a pickled
+    Safe with threads and with forked and spawned workers: shards are read-only memory maps opened at first use, and a pickled
     store opens itself anew. Memory: the table, plus the pages the kernel keeps of what was read.
     """
 
@@ -99,6 +100,7 @@ class PatchStore:
         self._shard: NDArray[np.int32] = table.column("shard")
         self._row: NDArray[np.int32] = table.column("row")
         self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._lock = Lock()
         # a memory map holds a file descriptor: leave most of them to the rest of the process
         self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
@@ -140,14 +142,15 @@ class PatchStore:
         return out
 
     def _opened(self, shard: int) -> Shard:
-        opened = self._open.get(shard)
-        if opened is None:
-            opened = self._open[shard] = Shard(self.path / self.info.shards[shard].path)
-            if len(self._open) > self._most_open:
-                self._open.popitem(last=False)
-        else:
-            self._open.move_to_end(shard)
-        return opened
+        with self._lock:
+            opened = self._open.get(shard)
+            if opened is None:
+                opened = self._open[shard] = Shard(self.path / self.info.shards[shard].path)
+                if len(self._open) > self._most_open:
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(shard)
+            return opened
 
     def record(self, slide: SlideEntry) -> SlideRecord:
         """How one slide was cut."""

@@ -56,8 +56,7 @@ class PatchTable:
 
     def save(self, path: Path) -> None:
         """Write as Parquet; the same rows give the same bytes."""
-        names = [field.name for field in self._schema if pa.types.is_dictionary(field.type)]
-        pq.write_table(self.arrow, path, compression="zstd", use_dictionary=names, row_group_size=_ROW_GROUP)
+        pq.write_table(self.arrow, path, compression="zstd", use_dictionary=self.names, row_group_size=_ROW_GROUP)
 
     def __len__(self) -> int:
         return self._rows
@@ -66,6 +65,11 @@ class PatchTable:
     def columns(self) -> list[str]:
         """Column names."""
         return list(self._schema.names)
+
+    @property
+    def names(self) -> list[str]:
+        """Columns that hold names, for which there are `codes`."""
+        return [field.name for field in self._schema if pa.types.is_dictionary(field.type)]
 
     @property
     def arrow(self) -> pa.Table:

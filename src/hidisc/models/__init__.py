@@ -1,0 +1,1 @@
+"""Image -> embedding: `backbone` (timm by name), `encoder` (backbone and projection; its file)."""

@@ -1,0 +1,62 @@
+"""BYOL (Grill et al., NeurIPS 2020), and its hierarchical form: predict what a slow copy says of one's relatives.
+
+With the levels `[patch]` and two views this is the paper's symmetric loss; with more levels, every row that shares an
+ancestor is a target, level by level, as in HiDisc.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from math import cos, pi
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from hidisc.config import Closed
+from hidisc.models.encoder import Encoder
+from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
+from hidisc.objectives.positives import attract, level_weights
+from hidisc.objectives.predictor import make_predictor
+
+
+class Settings(Closed):
+    """Settings of BYOL."""
+
+    name: Literal["byol"] = "byol"
+    """The objective."""
+    weights: dict[str, float] = Field({})
+    """Weight of each level of the batch; levels not named have 1."""
+    momentum: float = Field(0.996, ge=0, le=1)
+    """Of the target at the beginning; rises to 1 along a cosine."""
+    predictor_dim: int = Field(4096, ge=1)
+    """Hidden width of the predictor."""
+
+
+class Loss(Objective):
+    """2 - 2 cos between the online network's predictions and the target network's projections."""
+
+    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
+        super().__init__(settings, encoder, levels, classes)
+        self.levels, self.weights = tuple(levels), level_weights(settings.weights, levels)
+        self.momentum = settings.momentum
+        self.predictor = make_predictor(encoder.dim, settings.predictor_dim)
+        self.target = deepcopy(encoder).requires_grad_(False)
+
+    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+        """Ranks share no ancestor, so every positive is here."""
+        p = F.normalize(self.predictor(encoder.project(images)).float(), dim=1)
+        with torch.no_grad():
+            target = F.normalize(self.target.project(images).float(), dim=1)
+        total, values = attract(p, target, rows.ancestry, self.weights)
+        parts = parts_by_level(self.levels, self.weights, 2 + 2 * values)
+        return Losses(2 * sum(self.weights) + 2 * total, parts, target)
+
+    @torch.no_grad()
+    def after_step(self, encoder: Encoder, progress: float) -> None:
+        """Move the target's weights a little towards the online network's; their batch statistics are their own."""
+        share = (1 - self.momentum) * (cos(pi * progress) + 1) / 2
+        pairs = zip(self.target.parameters(), encoder.parameters(), strict=True)
+        for slow, quick in pairs:
+            slow.lerp_(quick, share)

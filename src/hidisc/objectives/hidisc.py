@@ -1,0 +1,150 @@
+"""HiDisc (Jiang et al., CVPR 2023): at every level, pull together what shares an ancestor and push apart the rest."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+from torch.autograd import Function
+
+from hidisc.config import Closed
+from hidisc.errors import UserError
+from hidisc.models.encoder import Encoder
+from hidisc.objectives.gather import gather
+from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
+from hidisc.objectives.positives import group, level_weights, mean_positive
+
+_BLOCK = 2**22
+"""Similarities in memory at once."""
+
+
+class Settings(Closed):
+    """Settings of HiDisc; SimCLR is the same with the patch level alone."""
+
+    name: Literal["hidisc"] = "hidisc"
+    """The objective."""
+    weights: dict[str, float] = Field({})
+    """Lambda of each level; levels not named have 1, a level with 0 costs nothing."""
+    temperature: float = Field(0.7, gt=0)
+    """Tau; 0.7 in the paper's text, 0.07 in its public code."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Over anchors: the mean as in public contrastive code, or the sum as the paper's Eq. 1 writes it."""
+
+
+def hidisc_loss(
+    z: Tensor,
+    ancestry: Tensor,
+    weights: Sequence[float],
+    temperature: float = 0.7,
+    *,
+    reduction: Literal["mean", "sum"] = "mean",
+    keys: tuple[Tensor, Tensor, int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Eq. 1-4 of the paper: (weighted sum, value of each level (L,)).
+
+    `z` (N, D) unit vectors, `ancestry` (N, L) ids from coarse to fine, `weights` one a level. Positives of an anchor
+    are all other rows with its id at that level, so a repeated slide is a positive. An anchor without any takes no part
+    in that level. Across ranks, `keys` are everyone's (z (M, D), ancestry (M, L)) and the place of our first row
+    among them: the mean of the ranks' values is then the loss of the one large batch. Computed in float32 or better.
+
+    The positives' similarities are summed as `z_i . sum(z_p)`, group by group, so that all levels share one pass over
+    the N x M similarities, which are never all in memory.
+    """
+    _check(z, ancestry, weights, temperature)
+    z = z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
+    all_z, all_ancestry, first = keys if keys is not None else (z, ancestry, 0)
+    all_z = all_z.to(z.dtype)
+    ranks = len(all_z) / max(len(z), 1)
+    log_sum: Tensor | None = None
+    levels = []
+    for level, weight in enumerate(weights):
+        if weight == 0:
+            levels.append(z.new_zeros(()))
+            continue
+        if log_sum is None:
+            log_sum = _LogSumExp.apply(z, all_z, first, temperature)
+        groups = group(all_ancestry[:, level])
+        similarity, has_any = mean_positive(z, all_z, groups, first)
+        loss = torch.where(has_any, log_sum - similarity / temperature, 0).sum()
+        if reduction == "mean":  # over the anchors of all ranks that have a positive
+            loss = loss * ranks / groups.anchors
+        levels.append(loss)
+    values = torch.stack(levels)
+    return values @ values.new_tensor(list(weights)), values.detach()
+
+
+class Loss(Objective):
+    """HiDisc over the levels of the batch."""
+
+    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
+        super().__init__(settings, encoder, levels, classes)
+        self.settings, self.levels = settings, tuple(levels)
+        self.weights = level_weights(settings.weights, levels)
+
+    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+        """Anchors of this rank against the keys of all."""
+        z = F.normalize(encoder.project(images).float(), dim=1)
+        (keys, first), (ancestry, _) = gather(z), gather(rows.ancestry)
+        total, values = hidisc_loss(
+            z,
+            rows.ancestry,
+            self.weights,
+            self.settings.temperature,
+            reduction=self.settings.reduction,
+            keys=(keys, ancestry, first),
+        )
+        return Losses(total, parts_by_level(self.levels, self.weights, values), z.detach())
+
+
+class _LogSumExp(Function):
+    """log sum over a != i of exp(z_i . z_a / tau), (N,), block by block; the blocks are made anew going back."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, keys: Tensor, first: int, temperature: float) -> Tensor:
+        out = z.new_empty(len(z))
+        for rows in _blocks(len(z), len(keys)):
+            out[rows] = _similarities(z, keys, rows, first, temperature).logsumexp(dim=1)
+        ctx.save_for_backward(z, keys, out)
+        ctx.first, ctx.temperature = first, temperature
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        z, keys, out = ctx.saved_tensors
+        grad_z, grad_keys = torch.empty_like(z), torch.zeros_like(keys)
+        scale = grad / ctx.temperature
+        for rows in _blocks(len(z), len(keys)):
+            share = _similarities(z, keys, rows, ctx.first, ctx.temperature)
+            share.sub_(out[rows, None]).exp_().mul_(scale[rows, None])
+            torch.mm(share, keys, out=grad_z[rows])
+            grad_keys.addmm_(share.T, z[rows])
+        return grad_z, grad_keys, None, None
+
+
+def _similarities(z: Tensor, keys: Tensor, rows: slice, first: int, temperature: float) -> Tensor:
+    """(rows, M) z_i . z_a / tau, and minus infinity for a row with itself."""
+    block = (z[rows] / temperature) @ keys.T
+    block.diagonal(first + rows.start).fill_(-torch.inf)
+    return block
+
+
+def _blocks(rows: int, columns: int) -> list[slice]:
+    height = max(1, _BLOCK // max(columns, 1))
+    return [slice(start, min(start + height, rows)) for start in range(0, rows, height)]
+
+
+def _check(z: Tensor, ancestry: Tensor, weights: Sequence[float], temperature: float) -> None:
+    """Say what does not fit together."""
+    if z.ndim != 2 or not z.is_floating_point():
+        raise UserError(f"z is {z.dtype} of shape {tuple(z.shape)}. Give (N, D) floating-point unit vectors.")
+    if ancestry.ndim != 2 or len(ancestry) != len(z) or ancestry.is_floating_point():
+        raise UserError(
+            f"ancestry is {ancestry.dtype} of shape {tuple(ancestry.shape)} for z of shape {tuple(z.shape)}. Give "
+            "integer ids (N, levels), from coarse to fine."
+        )
+    if len(weights) != ancestry.shape[1]:
+        raise UserError(f"{len(weights)} weights for {ancestry.shape[1]} levels. Give one weight a level.")
+    if temperature <= 0:
+        raise UserError(f"temperature is {temperature}. Give a number above 0, such as 0.7.")

@@ -1,0 +1,91 @@
+"""Objective: what every file of this folder has in common, and how one is found by its name.
+
+A file is an objective when it has a class `Settings` (whose `name` is the file's) and a class `Loss(Objective)`. A new
+one is a new file; nothing else changes.
+"""
+
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from hidisc import objectives
+from hidisc.config import Closed, validate
+from hidisc.errors import UserError
+from hidisc.models.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Whose the N = M V images of a batch are, views of a patch next to each other."""
+
+    ancestry: Tensor
+    """(N, L) ids from coarse to fine."""
+    labels: Tensor
+    """(N,) label codes, -1 where there is none."""
+    views: int
+    """V."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a batch came to."""
+
+    total: Tensor
+    parts: dict[str, Tensor]
+    """Values to write down, by name: one a level, or the terms of the loss."""
+    embeddings: Tensor
+    """(N, D) what the loss saw, detached: its effective rank tells a collapse."""
+
+
+class Objective(nn.Module):
+    """Images of a batch -> loss; holds whatever the method adds to the encoder."""
+
+    needs_labels: ClassVar[bool] = False
+    uses_head: ClassVar[bool] = True
+
+    def __init__(self, settings: Any, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
+        super().__init__()
+
+    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+        """The losses of images (N, C, H, W)."""
+        raise NotImplementedError
+
+    def after_step(self, encoder: Encoder, progress: float) -> None:
+        """What follows an optimiser step; `progress` from 0 to 1 over the run."""
+
+
+def list_objectives() -> list[str]:
+    """Names of the objectives there are."""
+    names = [module.name for module in pkgutil.iter_modules(objectives.__path__)]
+    return sorted(name for name in names if hasattr(_module(name), "Settings"))
+
+
+def load_settings(values: dict[str, Any]) -> Closed:
+    """The settings of the objective a config names, every value spelled out."""
+    return validate(_find(values).Settings, values, "objective")
+
+
+def find_objective(settings: Closed) -> type[Objective]:
+    """The class that settings belong to."""
+    loss: type[Objective] = _find(settings.model_dump()).Loss
+    return loss
+
+
+def _find(values: dict[str, Any]) -> Any:
+    name, known = values.get("name", "hidisc"), list_objectives()
+    if name not in known:
+        raise UserError(f"objective.name = {name!r} is none of {', '.join(known)}. Give one of these.")
+    return _module(name)
+
+
+def _module(name: str) -> Any:
+    return import_module(f"{objectives.__name__}.{name}")
+
+
+def parts_by_level(levels: Sequence[str], weights: Sequence[float], values: Tensor) -> dict[str, Tensor]:
+    """The values (L,) of the levels that count, by name."""
+    return {level: value for level, weight, value in zip(levels, weights, values, strict=True) if weight}

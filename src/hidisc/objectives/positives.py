@@ -1,0 +1,75 @@
+"""Positives by ancestry (Eq. 3): sums over all rows with the same id, in time and memory linear in the rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hidisc.errors import UserError
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows (M,) grouped by equal id."""
+
+    of: Tensor
+    """(M,) the group of each row."""
+    sizes: Tensor
+    """(G,) rows of each group."""
+
+    @property
+    def anchors(self) -> Tensor:
+        """How many rows have a positive, at least 1."""
+        return (self.sizes * (self.sizes > 1)).sum().clamp(min=1)
+
+
+def group(ids: Tensor) -> Groups:
+    """Rows with equal ids (M,) in one group."""
+    _, of, sizes = torch.unique(ids, return_inverse=True, return_counts=True)
+    return Groups(of, sizes)
+
+
+def sum_groups(values: Tensor, groups: Groups) -> Tensor:
+    """(G, D) sums of the rows (M, D) of each group."""
+    return values.new_zeros(len(groups.sizes), values.shape[1]).index_add(0, groups.of, values)
+
+
+def mean_positive(queries: Tensor, keys: Tensor, groups: Groups, first: int = 0) -> tuple[Tensor, Tensor]:
+    """(N,) mean of q_i . k_p over the positives p of row i, and (N,) whether there are any.
+
+    Row i of `queries` (N, D) is row `first + i` of `keys` (M, D), which is no positive of itself.
+    """
+    mine = slice(first, first + len(queries))
+    at = groups.of[mine]
+    count = groups.sizes[at] - 1
+    total = (queries * (sum_groups(keys, groups)[at] - keys[mine])).sum(dim=1)
+    return total / count.clamp(min=1), count > 0
+
+
+def attract(queries: Tensor, targets: Tensor, ancestry: Tensor, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Weighted sum over levels, and (L,) each level's value, of minus the mean similarity with an anchor's positives.
+
+    `queries` and `targets` are unit vectors (N, D); row i of both is the same image.
+    """
+    levels = []
+    for level, weight in enumerate(weights):
+        if weight == 0:
+            levels.append(queries.new_zeros(()))
+            continue
+        groups = group(ancestry[:, level])
+        similarity, has_any = mean_positive(queries, targets, groups)
+        levels.append(-torch.where(has_any, similarity, 0).sum() / groups.anchors)
+    values = torch.stack(levels)
+    return values @ values.new_tensor(list(weights)), values.detach()
+
+
+def level_weights(weights: dict[str, float], levels: Sequence[str]) -> tuple[float, ...]:
+    """One weight a level, 1 where none is given."""
+    unknown = [name for name in weights if name not in levels]
+    if unknown or any(value < 0 for value in weights.values()):
+        raise UserError(
+            f"objective.weights = {weights}: the levels of this run are {', '.join(levels)}, and weights are at least "
+            "0. Change objective.weights or batch.levels."
+        )
+    return tuple(weights.get(level, 1.0) for level in levels)

@@ -1,0 +1,46 @@
+"""SimSiam (Chen and He, CVPR 2021), and its hierarchical form: predict the projection of one's relatives.
+
+With the levels `[patch]` and two views this is the paper's symmetric loss; with more levels, every row that shares an
+ancestor is a target, level by level, as in HiDisc. There are no negatives: the stopped gradient keeps it from collapse.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from hidisc.config import Closed
+from hidisc.models.encoder import Encoder
+from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
+from hidisc.objectives.positives import attract, level_weights
+from hidisc.objectives.predictor import make_predictor
+
+
+class Settings(Closed):
+    """Settings of SimSiam."""
+
+    name: Literal["simsiam"] = "simsiam"
+    """The objective."""
+    weights: dict[str, float] = Field({})
+    """Weight of each level of the batch; levels not named have 1."""
+    predictor_dim: int = Field(512, ge=1)
+    """Hidden width of the predictor."""
+
+
+class Loss(Objective):
+    """Negative cosine similarity of predictions with projections whose gradient is stopped."""
+
+    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
+        super().__init__(settings, encoder, levels, classes)
+        self.levels, self.weights = tuple(levels), level_weights(settings.weights, levels)
+        self.predictor = make_predictor(encoder.dim, settings.predictor_dim)
+
+    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+        """Ranks share no ancestor, so every positive is here."""
+        z = encoder.project(images)
+        p = F.normalize(self.predictor(z).float(), dim=1)
+        target = F.normalize(z.detach().float(), dim=1)
+        total, values = attract(p, target, rows.ancestry, self.weights)
+        return Losses(total, parts_by_level(self.levels, self.weights, values), target)

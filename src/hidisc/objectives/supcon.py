@@ -1,0 +1,41 @@
+"""SupCon (Khosla et al., NeurIPS 2020): all patches with the same label are positives; the paper's upper bound."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from hidisc.config import Closed
+from hidisc.models.encoder import Encoder
+from hidisc.objectives.gather import gather
+from hidisc.objectives.hidisc import hidisc_loss
+from hidisc.objectives.objective import Losses, Objective, Rows
+
+
+class Settings(Closed):
+    """Settings of SupCon."""
+
+    name: Literal["supcon"] = "supcon"
+    """The objective."""
+    temperature: float = Field(0.7, gt=0)
+    """Tau; 0.7 for all methods in the HiDisc paper."""
+
+
+class Loss(Objective):
+    """HiDisc's loss with the label in the ancestor's place."""
+
+    needs_labels = True
+
+    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
+        super().__init__(settings, encoder, levels, classes)
+        self.settings = settings
+
+    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+        """Anchors of this rank against the keys of all."""
+        z = F.normalize(encoder.project(images).float(), dim=1)
+        label = rows.labels[:, None]
+        (keys, first), (ids, _) = gather(z), gather(label)
+        total, values = hidisc_loss(z, label, [1.0], self.settings.temperature, keys=(keys, ids, first))
+        return Losses(total, {"label": values[0]}, z.detach())

@@ -1,0 +1,40 @@
+"""Supervised: cross-entropy of a linear classifier on the embedding, the paper's labelled reference."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from hidisc.config import Closed
+from hidisc.models.encoder import Encoder
+from hidisc.objectives.objective import Losses, Objective, Rows
+
+
+class Settings(Closed):
+    """Settings of supervised training."""
+
+    name: Literal["supervised"] = "supervised"
+    """The objective."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Share of each target spread over all labels."""
+
+
+class Loss(Objective):
+    """Cross-entropy over the labels of the store."""
+
+    needs_labels = True
+    uses_head = False
+
+    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
+        super().__init__(settings, encoder, levels, classes)
+        self.settings = settings
+
+    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+        """The classifier is the encoder's own and is saved with it."""
+        features = encoder.features(images)
+        logits = encoder.classify_features(features).float()
+        loss = F.cross_entropy(logits, rows.labels, label_smoothing=self.settings.label_smoothing)
+        accuracy = (logits.detach().argmax(dim=1) == rows.labels).float().mean()
+        return Losses(loss, {"cross_entropy": loss.detach(), "accuracy": accuracy}, features.detach().float())

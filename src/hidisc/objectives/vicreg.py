@@ -1,0 +1,82 @@
+"""VICReg (Bardes et al., ICLR 2022), and its hierarchical form: relatives alike, dimensions varied and unrelated.
+
+With the levels `[patch]` and two views this is the paper's loss (the variance term averaged over the branches, as in
+its public code); with more levels, the invariance term is over all rows that share an ancestor, level by level.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hidisc.config import Closed
+from hidisc.models.encoder import Encoder
+from hidisc.objectives.gather import gather
+from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
+from hidisc.objectives.positives import group, level_weights, sum_groups
+
+_EPSILON = 1e-4
+
+
+class Settings(Closed):
+    """Settings of VICReg."""
+
+    name: Literal["vicreg"] = "vicreg"
+    """The objective."""
+    weights: dict[str, float] = Field({})
+    """Weight of each level of the batch in the invariance term; levels not named have 1."""
+    invariance: float = Field(25.0, ge=0)
+    """Weight of the mean squared distance of relatives."""
+    variance: float = Field(25.0, ge=0)
+    """Weight of the hinge that keeps each dimension's standard deviation at 1."""
+    covariance: float = Field(1.0, ge=0)
+    """Weight of the squared covariances between dimensions."""
+
+
+class Loss(Objective):
+    """Invariance, variance and covariance over the rows of all ranks."""
+
+    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
+        super().__init__(settings, encoder, levels, classes)
+        self.settings, self.levels = settings, tuple(levels)
+        self.weights = level_weights(settings.weights, levels)
+
+    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+        """Every rank computes the loss of the whole batch, as the paper's code does."""
+        (z, _), (ancestry, _) = gather(encoder.project(images).float()), gather(rows.ancestry)
+        pairs = zip(ancestry.T, self.weights, strict=True)
+        values = [invariance(z, ids) if weight else z.new_zeros(()) for ids, weight in pairs]
+        alike = torch.stack(values) @ z.new_tensor(self.weights)
+        branches = z.reshape(-1, rows.views, z.shape[1]).transpose(0, 1)  # (V, M, D)
+        varied = torch.stack([variance(branch) for branch in branches]).mean()
+        unrelated = 2 * torch.stack([covariance(branch) for branch in branches]).mean()
+        weigh = self.settings
+        total = weigh.invariance * alike + weigh.variance * varied + weigh.covariance * unrelated
+        parts = parts_by_level(self.levels, self.weights, torch.stack(values).detach())
+        return Losses(total, parts | {"variance": varied.detach(), "covariance": unrelated.detach()}, z.detach())
+
+
+def invariance(z: Tensor, ids: Tensor) -> Tensor:
+    """Mean over anchors and their positives of the mean squared difference; z (N, D), ids (N,).
+
+    Summed over all pairs of a group of n, squared distances are 2 n times those from the group's mean.
+    """
+    groups = group(ids)
+    centre = sum_groups(z, groups) / groups.sizes[:, None]
+    size = groups.sizes[groups.of]
+    spread = ((z - centre[groups.of]) ** 2).mean(dim=1)
+    return (2 * size / (size - 1).clamp(min=1) * spread).sum() / groups.anchors
+
+
+def variance(z: Tensor) -> Tensor:
+    """Hinge on the standard deviation of each dimension of z (N, D)."""
+    return (1 - (z.var(dim=0) + _EPSILON).sqrt()).relu().mean()
+
+
+def covariance(z: Tensor) -> Tensor:
+    """Sum of squared covariances between different dimensions of z (N, D), divided by D."""
+    z = z - z.mean(dim=0)
+    cov = z.T @ z / (len(z) - 1)
+    return (cov.square().sum() - cov.diagonal().square().sum()) / z.shape[1]

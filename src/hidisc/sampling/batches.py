@@ -1,0 +1,129 @@
+"""Batches read ahead of training by threads; an unreadable patch is replaced by another of its slide.
+
+Threads, not processes: decoding lets go of Python's lock, nothing is copied between processes, and there is nothing to
+start or to leave behind (measured in `bench/reading.py`).
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hidisc.config import DataConfig
+from hidisc.errors import UserError
+from hidisc.patches.inputs import InputRule, as_input
+from hidisc.patches.store import PatchError, PatchStore
+from hidisc.runs import count_cores
+from hidisc.sampling.hierarchy import Tree
+from hidisc.sampling.sampler import Sampler
+
+_TRIES = 8
+_FEW = 1000
+"""Patches read before the share of bad ones says anything."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """M patches as they are stored, and whose they are."""
+
+    step: int
+    pixels: Tensor
+    """(M, C, H, W) uint8 as stored, or float32 ready as input."""
+    ancestry: Tensor
+    """(M, levels) int64."""
+    labels: Tensor
+    """(M,) int64 codes of the label column, -1 where there is none."""
+    bad: tuple[str, ...]
+    """What was wrong with each patch that was replaced."""
+
+
+class Batches:
+    """Reads the batches of the steps of one rank, `ahead` of them before they are asked for, in order.
+
+    Memory: `ahead` + 1 batches of stored patches.
+    """
+
+    def __init__(self, store: PatchStore, tree: Tree, sampler: Sampler, config: DataConfig, seed: int, rank: int = 0):
+        self._store, self._tree, self._sampler, self._config = store, tree, sampler, config
+        self._seed, self._rank = seed, rank
+        self._labels: NDArray[np.int32] = store.table.codes("label")[0]
+        self.read, self.bad = 0, 0
+
+    def steps(self, first: int, last: int) -> Iterator[Batch]:
+        """The batches of steps first ... last - 1; raises UserError when too many patches are bad."""
+        threads = self._config.threads or min(count_cores(), 8)
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="hidisc-read")
+        waiting: deque[Future[Batch]] = deque()
+        try:
+            for step in range(first, last):
+                while len(waiting) < self._config.ahead + 1 and step + len(waiting) < last:
+                    waiting.append(pool.submit(self.load, step + len(waiting)))
+                batch = waiting.popleft().result()
+                self._count(batch)
+                yield batch
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def load(self, step: int) -> Batch:
+        """The batch of one step."""
+        draw = self._sampler.draw(step, self._rank)
+        store, ancestry = self._store, draw.ancestry.copy()
+        pixels = np.empty((len(draw.places), *store.shape), store.dtype)
+        bad: list[str] = []
+        for index, place in enumerate(draw.places):
+            ancestry[index, -1] = self._read(int(place), pixels[index], step, index, bad)
+        return Batch(
+            step,
+            _as_tensor(pixels, store.info.input),
+            torch.from_numpy(ancestry),
+            torch.from_numpy(self._labels[ancestry[:, -1]].astype(np.int64)),
+            tuple(bad),
+        )
+
+    def _read(self, place: int, out: NDArray[np.generic], step: int, index: int, bad: list[str]) -> int:
+        """Read the patch at a place of the tree, or another of its slide; the table row that was read."""
+        leaves = self._tree.leaves
+        try:
+            self._store.read(int(leaves[place]), out)
+            return int(leaves[place])
+        except PatchError as error:
+            bad.append(str(error))
+        first, last = self._tree.siblings(place)
+        rng = np.random.default_rng([self._seed, step, 2, self._rank, index])
+        for other in rng.choice(np.arange(first, last), min(_TRIES, last - first), replace=False):
+            if other == place:
+                continue
+            try:
+                self._store.read(int(leaves[other]), out)
+                return int(leaves[other])
+            except PatchError as error:
+                bad.append(str(error))
+        raise UserError(f"{bad[-1]} Nor can {_TRIES} others beside it: mend or remove that slide, then train again.")
+
+    def _count(self, batch: Batch) -> None:
+        """Stop when more than the set share of what was read is bad."""
+        self.read += len(batch.pixels)
+        self.bad += len(batch.bad)
+        share = self._config.max_bad_share
+        if self.bad > share * max(self.read, _FEW):
+            raise UserError(
+                f"{self.bad} of the {self.read:,} patches read so far cannot be read, more than data.max_bad_share = "
+                f"{share:g} allows; the last: {batch.bad[-1]}"
+            )
+
+
+def _as_tensor(pixels: NDArray[np.generic], rule: InputRule) -> Tensor:
+    """(M, C, H, W) from stored pixels (M, H, W, C), their memory as it is; 8-bit ones stay small until the device."""
+    if rule != "unit" or pixels.dtype != np.uint8:
+        pixels = as_input(pixels, rule)
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+
+def to_input(pixels: Tensor) -> Tensor:
+    """Float32 input in [0, 1] of a batch's pixels, on their device."""
+    return pixels.float().div_(255) if pixels.dtype == torch.uint8 else pixels

@@ -1,0 +1,85 @@
+"""What changes a pixel's colour: brightness, contrast, saturation, hue, autocontrast, solarize, stain.
+
+Meanings are those of `torchvision.transforms.v2.functional` on floats, with every parameter drawn per image:
+`images` (n, C, H, W) in [0, 1] may be overwritten, the result has the same shape and range.
+"""
+
+import torch
+from torch import Tensor
+
+from hidisc.slides.stain import LIGHT, REFERENCE
+
+GREY = (0.2989, 0.587, 0.114)
+"""Weights of R, G and B in torchvision's grey."""
+
+
+def brighten(images: Tensor, factor: Tensor) -> Tensor:
+    """Pixels times `factor` (n,)."""
+    return images.mul_(_each(factor)).clamp_(0, 1)
+
+
+def change_contrast(images: Tensor, factor: Tensor, colour: bool) -> Tensor:
+    """Distance of the pixels from the image's mean grey times `factor` (n,); all channels alike if not colour."""
+    means = images.mean(dim=(2, 3))  # (n, C)
+    grey = means @ means.new_tensor(GREY) if colour else means.mean(dim=1)
+    return images.mul_(_each(factor)).add_(_each((1 - factor) * grey)).clamp_(0, 1)
+
+
+def saturate(images: Tensor, factor: Tensor) -> Tensor:
+    """Distance of RGB pixels from their own grey times `factor` (n,)."""
+    red, green, blue = images.unbind(1)
+    grey = red.mul(GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2]).mul_((1 - factor).view(-1, 1, 1))
+    return images.mul_(_each(factor)).add_(grey.unsqueeze(1)).clamp_(0, 1)
+
+
+def turn_hue(images: Tensor, turns: Tensor) -> Tensor:
+    """RGB pixels with their hue moved along the colour circle by `turns` (n,), in HSV.
+
+    On a circle of length 6 with red at 0, green at 2 and blue at -2, a channel is largest within 1 of its place
+    and smallest beyond 2. So with the least channel taken off and the largest scaled to 1, hue is plus or minus
+    1 + g + b - r, and a channel is its distance from the opposite place, less 1, cut to [0, 1].
+    """
+    red, green, blue = images.unbind(1)
+    least = torch.minimum(torch.minimum(red, green), blue)
+    span = torch.maximum(torch.maximum(red, green), blue).sub_(least)
+    hue = (green + blue).sub_(red).sub_(least).div_(span.clamp(min=1e-9)).add_(1)
+    hue.copysign_(green - blue)
+    shift = 6 * turns[:, None] - turns.new_tensor([0, 2, -2])
+    shift -= 6 * (shift / 6).round()  # to [-3, 3], so that |hue + shift| <= 6, where the next line is periodic
+    torch.add(hue.unsqueeze(1), shift[:, :, None, None], out=images).abs_().sub_(3).abs_().clamp_(1, 2)
+    return images.mul_(span.unsqueeze(1)).add_(least.sub_(span).unsqueeze(1)).clamp_(0, 1)
+
+
+def autocontrast(images: Tensor) -> Tensor:
+    """Every channel stretched to [0, 1]; flat channels stay as they are."""
+    low = images.amin(dim=(2, 3), keepdim=True)
+    span = images.amax(dim=(2, 3), keepdim=True).sub_(low)
+    flat = span == 0
+    return images.sub_(low.masked_fill_(flat, 0)).div_(span.masked_fill_(flat, 1))
+
+
+def solarize(images: Tensor, threshold: float) -> Tensor:
+    """Pixels of at least `threshold` inverted."""
+    below = torch.tensor(threshold).nextafter(torch.tensor(-1.0)).item()
+    # 1 - 2x where x is to become 1 - x, elsewhere 0: `torch.where` takes several times as long.
+    return images.add_(torch.rsub(torch.threshold(images, below, 0.5), 1, alpha=2))
+
+
+def restain(images: Tensor, factor: Tensor, bias: Tensor) -> Tensor:
+    """RGB pixels with the amounts of haematoxylin and eosin times `factor` (n, 2) plus `bias` (n, 2).
+
+    Amounts are those of the published reference stains; what is of neither stain is kept. All of it is one
+    affine map of the optical density: OD + V ((factor - 1) V⁺ OD + bias).
+    """
+    vectors = torch.as_tensor(REFERENCE.vectors, dtype=torch.float32).to(images.device)  # V: (3, 2)
+    change = vectors * (factor - 1)[:, None, :] @ torch.linalg.pinv(vectors)  # (n, 3, 3)
+    matrix = change + torch.eye(3, device=images.device)
+    offset = bias @ vectors.T  # (n, 3)
+    minus_od = images.mul_(255 / LIGHT).add_(1 / LIGHT).log_().flatten(2)
+    painted = torch.baddbmm(-offset[:, :, None], matrix, minus_od).exp_()
+    return painted.mul_(LIGHT / 255).sub_(1 / 255).clamp_(0, 1).view_as(images)
+
+
+def _each(values: Tensor) -> Tensor:
+    """(n,) as (n, 1, 1, 1)."""
+    return values.view(-1, 1, 1, 1)

@@ -1,0 +1,110 @@
+"""Sampler: the batch of a step, a pure function of (seed, step, rank): nothing to save, nothing to lose."""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.config import BatchConfig
+from hidisc.errors import UserError
+from hidisc.sampling.hierarchy import Tree
+from hidisc.sampling.shuffle import Ints, draw_distinct, shuffled
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The patches of one rank's batch, M = P S K of them, siblings next to each other."""
+
+    places: Ints
+    """(M,) where each is in the tree's `leaves`."""
+    ancestry: Ints
+    """(M, levels) the node of every level it belongs to, from coarse to fine; the last is its table row."""
+
+
+class Sampler:
+    """Draws P roots (patients), S of their children each (slides), K of theirs (patches), at any depth.
+
+    A pass goes over all roots in a random order before any comes again; what is missing in its last batch is
+    filled with the roots that were first in the pass. Within a batch every node is drawn once while there are
+    enough of them, and repeated in turn when there are not; ranks share no root. A batch costs the same whatever it
+    is drawn from.
+    """
+
+    def __init__(
+        self, tree: Tree, config: BatchConfig, seed: int, world: int = 1, labels: NDArray[np.int32] | None = None
+    ) -> None:
+        """`labels` (roots,): draw the roots of each label equally often."""
+        if not len(tree.leaves):
+            raise UserError("there is no patch to learn from. Check data.splits and the store's `split` column.")
+        self._tree, self._seed, self._world = tree, seed, world
+        self._children = [config.draw.get(level, 1) for level in tree.levels[1:]]
+        below = {level: count for level, count in config.draw.items() if level not in tree.levels[1:] or count < 1}
+        if below:
+            raise UserError(
+                f"batch.draw = {config.draw}: below {tree.levels[0]!r} it can name "
+                f"{', '.join(tree.levels[1:]) or 'nothing'}, each at least 1. Change batch.draw or batch.levels."
+            )
+        self._groups = None if labels is None else [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        groups = len(self._groups) if self._groups else 1
+        each = prod(self._children) * config.views
+        self.roots = config.images // each
+        """P, over all ranks."""
+        if config.images % (each * groups * world) or not self.roots:
+            step = each * groups * world
+            near = max(step, round(config.images / step) * step)
+            raise UserError(
+                f"batch.images = {config.images} is not a multiple of {step} ({each} images a {tree.levels[0]}"
+                f"{f' x {groups} labels' if groups > 1 else ''}{f' x {world} devices' if world > 1 else ''}). "
+                f"Set batch.images={near}."
+            )
+        fewest = min(len(group) for group in self._groups) if self._groups else tree.roots
+        if fewest < world:
+            raise UserError(
+                f"{fewest} {tree.levels[0]}s cannot be shared out to {world} devices. Use at most {fewest} devices."
+            )
+        self.repeats = fewest < self.roots // groups
+        """Whether roots are repeated within a batch because there are too few."""
+
+    def draw(self, step: int, rank: int = 0) -> Draw:
+        """The batch of a step, counted from 0, for one rank."""
+        nodes = self._roots(step)
+        ids = [nodes]
+        rng = np.random.default_rng([self._seed, step, 1])
+        for starts, count in zip(self._tree.starts, self._children, strict=True):
+            nodes = _draw_children(nodes, starts, count, rng)
+            ids = [*(np.repeat(above, count) for above in ids), nodes]
+        mine = slice(rank * len(nodes) // self._world, (rank + 1) * len(nodes) // self._world)
+        ids[-1] = self._tree.leaves[nodes].astype(np.int64)
+        return Draw(nodes[mine], np.stack(ids, axis=1)[mine])
+
+    def _roots(self, step: int) -> Ints:
+        """(P,) roots of a step, those of a rank next to each other."""
+        if self._groups is None:
+            return self._take(self._tree.roots, self.roots, step, 0).ravel()
+        share = self.roots // len(self._groups)
+        taken = [group[self._take(len(group), share, step, number)] for number, group in enumerate(self._groups)]
+        return np.concatenate(taken, axis=1).ravel()
+
+    def _take(self, size: int, count: int, step: int, group: int) -> Ints:
+        """(world, count / world) of 0 ... size - 1."""
+        steps_a_pass = -(-size // count)
+        number, place = divmod(step, steps_a_pass)
+        rng = np.random.default_rng([self._seed, number, 0, group])
+        each = count // self._world
+        if size >= count:
+            positions = (place * count + np.arange(count)) % size
+            return shuffled(positions, size, rng).reshape(self._world, each)
+        order = rng.permutation(size)  # too few: each rank repeats its own
+        return np.stack([np.resize(order[rank :: self._world], each) for rank in range(self._world)])
+
+
+def _draw_children(nodes: Ints, starts: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """(B x count,) children of `nodes` (B,); a node that stands there twice gives other children each time."""
+    unique, which, copies = np.unique(nodes, return_inverse=True, return_counts=True)
+    first = starts[unique]
+    drawn = draw_distinct(starts[unique + 1] - first, count * int(copies.max()), rng)
+    order = np.argsort(which, kind="stable")
+    nth = np.empty(len(nodes), np.int64)  # how often the node stood there before
+    nth[order] = np.arange(len(nodes)) - np.repeat(np.cumsum(copies) - copies, copies)
+    return (first[which, None] + drawn[which[:, None], nth[:, None] * count + np.arange(count)]).ravel()

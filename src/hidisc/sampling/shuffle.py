@@ -1,0 +1,55 @@
+"""Shuffled passes and distinct draws whose cost does not grow with what is drawn from."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+_SMALL = 4096
+_ROUNDS = 6
+
+
+def shuffled(positions: Ints, size: int, rng: np.random.Generator) -> Ints:
+    """What stands at `positions` (B,) of a random order of 0 ... size - 1; one order a state of `rng`.
+
+    Up to a few thousand, the order itself; beyond, a keyed permutation (a Feistel network, walked on from numbers
+    that are not below `size`), which costs the same for a million and for a billion.
+    """
+    if size <= _SMALL:
+        return rng.permutation(size)[positions]
+    keys = rng.integers(0, 2**63, _ROUNDS, dtype=np.uint64)
+    half = np.uint64(((size - 1).bit_length() + 1) // 2)
+    found = _permute(positions.astype(np.uint64), keys, half)
+    while (outside := np.flatnonzero(found >= size)).size:
+        found[outside] = _permute(found[outside], keys, half)
+    return found.astype(np.int64)
+
+
+def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], half: np.uint64) -> NDArray[np.uint64]:
+    """One-to-one on numbers of 2 x `half` bits."""
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for key in keys:
+        left, right = right, left ^ (_mix(right ^ key) & mask)
+    return (left << half) | right
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Every bit of the result depends on every bit of the value (the finaliser of splitmix64, Steele et al. 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def draw_distinct(sizes: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """(B, count) different numbers below `sizes` (B,), in random order; repeated in turn where there are fewer."""
+    drawn = np.empty((len(sizes), count), np.int64)
+    for place in range(count):
+        value = rng.integers(0, np.maximum(sizes - place, 1))
+        # step over what was drawn before, in ascending order: uniform over the numbers that are left
+        for earlier in np.sort(drawn[:, :place], axis=1).T:
+            value += value >= earlier
+        drawn[:, place] = value
+    few = np.flatnonzero(sizes < count)
+    if few.size:
+        drawn[few] = drawn[few[:, None], np.arange(count) % sizes[few][:, None]]
+    return drawn
