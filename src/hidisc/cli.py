@@ -125,6 +125,41 @@ def _import(
     _finish(import_patches(found, out, config, workers=workers, scheduler=scheduler, say=_say), as_json)
 
 
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+
+
+@app.command("train")
+def _train(
+    store: Annotated[Path, typer.Argument(help="A patch store, made by `hidisc prepare` or `hidisc import`.")],
+    out: Out,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", help="hidisc-patient, simclr, ...; a+b puts b over a: byol+weak.")
+    ] = None,
+    changes: SetOption = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    devices: Annotated[str, typer.Option("--devices", help="How many, or auto: all there are.")] = "auto",
+    nodes: Annotated[int, typer.Option("--nodes", help="Machines; start the command on each.", min=1)] = 1,
+    as_json: Json = False,
+) -> None:
+    """Learn an encoder from a patch store, without labels."""
+    from hidisc.config import TrainConfig, load_config
+    from hidisc.verbs.train import train
+
+    config = load_config(TrainConfig, recipe, [*(changes or []), *_flags(seed=seed)])
+    run = train(store, out, config, device=device, devices=devices, nodes=nodes, say=_say)
+    if run is None:
+        return
+    info = run.info
+    if as_json:
+        typer.echo(json.dumps({"run": str(out), **info.model_dump(mode="json", exclude={"patients"})}))
+    else:
+        typer.echo(
+            f"{out}: {info.objective} {info.backbone}, {info.steps:,} steps, {info.images:,} images of "
+            f"{len(info.patients)} patients in {info.seconds / 60:.1f} min"
+        )
+
+
 @app.command("doctor")
 def _doctor(
     artefact: Annotated[Path | None, typer.Argument(help="A patch store to verify file by file.")] = None,
@@ -202,7 +237,8 @@ def main() -> None:
     except UserError as error:
         if debug:
             traceback.print_exc()
-        _say(f"hidisc: {error}")
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # the processes of the other devices say the same
+            _say(f"hidisc: {error}")
         sys.exit(2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,6 +7,7 @@ A setting that does not exist is refused with the nearest name that does, and ev
 import difflib
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -20,6 +21,7 @@ class Closed(BaseModel):
     """A frozen model that refuses unknown keys and documents each field by the string under it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    recipes: ClassVar[str] = "prepare"
 
 
 class GridConfig(Closed):
@@ -356,11 +358,17 @@ class TrainConfig(Closed):
 
 
 Config = TypeVar("Config", bound=Closed)
+SHELVES = ("prepare", "train")
+"""The folders of `recipes/`, a verb each."""
+_WHOLE = ("draw", "weights", "fractions")
+"""Settings that are a list of names with numbers: a recipe replaces them, it does not add to them."""
 
 
 def load_config(model: type[Config], recipe: str | None = None, changes: Sequence[str] = ()) -> Config:
-    """Defaults, then the recipe (a shipped name or a YAML file), then `a.b=c` changes."""
-    settings: dict[str, Any] = read_recipe(recipe) if recipe else {}
+    """Defaults, then the recipes (shipped names or YAML files, `a+b`: b over a), then `a.b=c` changes."""
+    settings: dict[str, Any] = {}
+    for name in _layers(recipe):
+        _merge(settings, read_recipe(name, model.recipes))
     for change in changes:
         name, equals, value = change.partition("=")
         if not equals:
@@ -377,16 +385,19 @@ def validate(model: type[Config], settings: Mapping[str, Any], source: str) -> C
         raise UserError("\n  ".join([f"{source}:", *_explain(error, model)])) from error
 
 
-def read_recipe(name: str) -> dict[str, Any]:
-    """The settings of a recipe shipped with hidisc, or of a YAML file of the user's."""
-    shipped = {Path(file.name).stem: file for file in resources.files("hidisc.recipes").iterdir()}
-    if name in shipped and not shipped[name].name.startswith("_"):
-        text = shipped[name].read_bytes()
+def read_recipe(name: str, kind: str) -> dict[str, Any]:
+    """The settings of a recipe shipped with hidisc for a verb, or of a YAML file of the user's."""
+    if name in list_recipes(kind):
+        text = (_shelf(kind) / f"{name}.yaml").read_bytes()
     elif Path(name).is_file():
         text = Path(name).read_bytes()
     else:
-        valid = ", ".join(sorted(stem for stem in shipped if not stem.startswith("_")))
-        raise UserError(f"recipe {name!r} is neither a file nor one of {valid}. Give one of these or a YAML file.")
+        other = [verb for verb in SHELVES if name in list_recipes(verb)]
+        hint = f" It is a recipe of `hidisc {other[0]}`." if other else ""
+        valid = ", ".join(list_recipes(kind))
+        raise UserError(
+            f"recipe {name!r} is neither a file nor one of {valid}. Give one of these or a YAML file.{hint}"
+        )
     try:
         settings = yaml.safe_load(text.decode("utf-8")) or {}
     except UnicodeDecodeError as error:
@@ -398,10 +409,30 @@ def read_recipe(name: str) -> dict[str, Any]:
     return settings
 
 
-def list_recipes() -> list[str]:
-    """Names of the recipes shipped with hidisc."""
-    files = resources.files("hidisc.recipes").iterdir()
-    return sorted(Path(file.name).stem for file in files if file.name.endswith(".yaml"))
+def list_recipes(kind: str) -> list[str]:
+    """Names of the recipes shipped with hidisc for a verb."""
+    return sorted(Path(file.name).stem for file in _shelf(kind).iterdir() if file.name.endswith(".yaml"))
+
+
+def _shelf(kind: str) -> Traversable:
+    return resources.files("hidisc.recipes") / kind
+
+
+def _layers(recipe: str | None) -> list[str]:
+    """`a+b` as two recipes, unless there is a file of that name."""
+    if not recipe:
+        return []
+    return [recipe] if Path(recipe).is_file() else [name.strip() for name in recipe.split("+")]
+
+
+def _merge(settings: dict[str, Any], over: Mapping[str, Any]) -> None:
+    """Put one recipe's settings over another's, group by group."""
+    for key, value in over.items():
+        below = settings.get(key)
+        if isinstance(below, dict) and isinstance(value, Mapping) and key not in _WHOLE:
+            _merge(below, value)
+        else:
+            settings[key] = value
 
 
 def to_yaml(config: BaseModel) -> str:

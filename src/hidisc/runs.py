@@ -129,6 +129,24 @@ def new_folder(final: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
+@contextmanager
+def full_disk_said(what_is_safe: str) -> Iterator[None]:
+    """Turn a full disk into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        refuse_full_disk(error, what_is_safe)
+        raise
+
+
+def refuse_full_disk(error: BaseException | None, what_is_safe: str) -> None:
+    """Raise a sentence if the error is a full disk; do nothing about others."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise UserError(
+            f"the disk is full ({error.strerror}). {what_is_safe}: free some space and run the same command again."
+        ) from error
+
+
 def sync(path: Path) -> None:
     """Make a file's content, or the renames inside a folder, survive a power cut."""
     handle = os.open(path, os.O_RDONLY)

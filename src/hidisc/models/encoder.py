@@ -50,8 +50,8 @@ class EncoderCard(Closed):
     """Width of the embedding."""
     classes: tuple[str, ...] = ()
     """Labels a supervised run can predict, in the order of its scores."""
-    labels_used: str | None = None
-    """What labels were used for; null: not at all."""
+    labels_used: tuple[str, ...] = ()
+    """What labels were used for; empty: not at all."""
     learned_from: tuple[LearnedSlide, ...] = ()
     """Every slide it has seen, for leakage checks."""
 

@@ -67,12 +67,12 @@ def hidisc_loss(
             log_sum = _LogSumExp.apply(z, all_z, first, temperature)
         groups = group(all_ancestry[:, level])
         similarity, has_any = mean_positive(z, all_z, groups, first)
-        loss = torch.where(has_any, log_sum - similarity / temperature, 0).sum()
+        loss = torch.where(has_any, log_sum - similarity / temperature, 0).sum() * ranks
         if reduction == "mean":  # over the anchors of all ranks that have a positive
-            loss = loss * ranks / groups.anchors
+            loss = loss / groups.anchors
         levels.append(loss)
     values = torch.stack(levels)
-    return values @ values.new_tensor(list(weights)), values.detach()
+    return (values * values.new_tensor(list(weights))).sum(), values.detach()
 
 
 class Loss(Objective):
@@ -104,8 +104,9 @@ class _LogSumExp(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, keys: Tensor, first: int, temperature: float) -> Tensor:
         out = z.new_empty(len(z))
-        for rows in _blocks(len(z), len(keys)):
-            out[rows] = _similarities(z, keys, rows, first, temperature).logsumexp(dim=1)
+        with torch.autocast(z.device.type, enabled=False):
+            for rows in _blocks(len(z), len(keys)):
+                out[rows] = _similarities(z, keys, rows, first, temperature).logsumexp(dim=1)
         ctx.save_for_backward(z, keys, out)
         ctx.first, ctx.temperature = first, temperature
         return out
@@ -115,18 +116,19 @@ class _LogSumExp(Function):
         z, keys, out = ctx.saved_tensors
         grad_z, grad_keys = torch.empty_like(z), torch.zeros_like(keys)
         scale = grad / ctx.temperature
-        for rows in _blocks(len(z), len(keys)):
-            share = _similarities(z, keys, rows, ctx.first, ctx.temperature)
-            share.sub_(out[rows, None]).exp_().mul_(scale[rows, None])
-            torch.mm(share, keys, out=grad_z[rows])
-            grad_keys.addmm_(share.T, z[rows])
+        with torch.autocast(z.device.type, enabled=False):
+            for rows in _blocks(len(z), len(keys)):
+                share = _similarities(z, keys, rows, ctx.first, ctx.temperature)
+                share.sub_(out[rows, None]).exp_().mul_(scale[rows, None])
+                torch.mm(share, keys, out=grad_z[rows])
+                grad_keys.addmm_(share.T, z[rows])
         return grad_z, grad_keys, None, None
 
 
 def _similarities(z: Tensor, keys: Tensor, rows: slice, first: int, temperature: float) -> Tensor:
-    """(rows, M) z_i . z_a / tau, and minus infinity for a row with itself."""
+    """(rows, M) z_i . z_a / tau, and the lowest number for a row with itself (infinities would make NaN of one row)."""
     block = (z[rows] / temperature) @ keys.T
-    block.diagonal(first + rows.start).fill_(-torch.inf)
+    block.diagonal(first + rows.start).fill_(torch.finfo(block.dtype).min)
     return block
 
 

@@ -61,15 +61,15 @@ def attract(queries: Tensor, targets: Tensor, ancestry: Tensor, weights: Sequenc
         similarity, has_any = mean_positive(queries, targets, groups)
         levels.append(-torch.where(has_any, similarity, 0).sum() / groups.anchors)
     values = torch.stack(levels)
-    return values @ values.new_tensor(list(weights)), values.detach()
+    return (values * values.new_tensor(list(weights))).sum(), values.detach()
 
 
 def level_weights(weights: dict[str, float], levels: Sequence[str]) -> tuple[float, ...]:
     """One weight a level, 1 where none is given."""
-    unknown = [name for name in weights if name not in levels]
-    if unknown or any(value < 0 for value in weights.values()):
+    found = tuple(weights.get(level, 1.0) for level in levels)
+    if not set(weights) <= set(levels) or min(found) < 0 or max(found) == 0:
         raise UserError(
             f"objective.weights = {weights}: the levels of this run are {', '.join(levels)}, and weights are at least "
-            "0. Change objective.weights or batch.levels."
+            "0, one of them above. Change objective.weights or batch.levels."
         )
-    return tuple(weights.get(level, 1.0) for level in levels)
+    return found

@@ -87,8 +87,8 @@ class StoreInfo(Closed):
 class PatchStore:
     """An opened store: `store.table` has N rows, `store.read(i)` is the i-th patch (size_px, size_px, C).
 
-    Safe with threads and with forked and spawned workers: shards are read-only memory maps opened at first use, and a pickled
-    store opens itself anew. Memory: the table, plus the pages the kernel keeps of what was read.
+    Safe with threads and with forked and spawned workers: shards are read-only memory maps opened at first use, and a
+    pickled store opens itself anew. Memory: the table, plus the pages the kernel keeps of what was read.
     """
 
     def __init__(self, path: Path, info: StoreInfo, table: PatchTable) -> None:
@@ -121,6 +121,11 @@ class PatchStore:
     def input_channels(self) -> int:
         """Channels of a network's input."""
         return input_channels(self.info.input, self.info.channels)
+
+    @property
+    def is_colour(self) -> bool:
+        """Whether the channels of the input are red, green and blue."""
+        return self.info.input == "unit" and self.info.channels == 3
 
     def read(self, index: int, out: Pixels | None = None) -> Pixels:
         """Patch (size_px, size_px, C) of row `index`, into `out` if given; raises PatchError naming a damaged one."""

@@ -5,7 +5,7 @@ start or to leave behind (measured in `bench/reading.py`).
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -45,16 +45,25 @@ class Batch:
 class Batches:
     """Reads the batches of the steps of one rank, `ahead` of them before they are asked for, in order.
 
-    Memory: `ahead` + 1 batches of stored patches.
+    `bad` counts from before a resumption. Memory: `ahead` + 1 batches of stored patches.
     """
 
-    def __init__(self, store: PatchStore, tree: Tree, sampler: Sampler, config: DataConfig, seed: int, rank: int = 0):
+    def __init__(
+        self,
+        store: PatchStore,
+        tree: Tree,
+        sampler: Sampler,
+        config: DataConfig,
+        seed: int,
+        rank: int = 0,
+        bad: int = 0,
+    ) -> None:
         self._store, self._tree, self._sampler, self._config = store, tree, sampler, config
         self._seed, self._rank = seed, rank
         self._labels: NDArray[np.int32] = store.table.codes("label")[0]
-        self.read, self.bad = 0, 0
+        self.read, self.bad = 0, bad
 
-    def steps(self, first: int, last: int) -> Iterator[Batch]:
+    def steps(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps first ... last - 1; raises UserError when too many patches are bad."""
         threads = self._config.threads or min(count_cores(), 8)
         pool = ThreadPoolExecutor(threads, thread_name_prefix="hidisc-read")

@@ -4,9 +4,11 @@ Meanings are those of `torchvision.transforms.v2.functional` on floats, with eve
 `images` (n, C, H, W) in [0, 1] may be overwritten, the result has the same shape and range.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hidisc.sampling.planes import in_groups
 from hidisc.slides.stain import LIGHT, REFERENCE
 
 GREY = (0.2989, 0.587, 0.114)
@@ -45,9 +47,10 @@ def turn_hue(images: Tensor, turns: Tensor) -> Tensor:
     hue = (green + blue).sub_(red).sub_(least).div_(span.clamp(min=1e-9)).add_(1)
     hue.copysign_(green - blue)
     shift = 6 * turns[:, None] - turns.new_tensor([0, 2, -2])
-    shift -= 6 * (shift / 6).round()  # to [-3, 3], so that |hue + shift| <= 6, where the next line is periodic
-    torch.add(hue.unsqueeze(1), shift[:, :, None, None], out=images).abs_().sub_(3).abs_().clamp_(1, 2)
-    return images.mul_(span.unsqueeze(1)).add_(least.sub_(span).unsqueeze(1)).clamp_(0, 1)
+    shift -= 6 * (shift / 6).round()  # to [-3, 3], so that |hue + shift| <= 6, where the distance is | |.| - 3 |
+    for channel, moved in zip(images.unbind(1), shift[:, :, None, None].unbind(1), strict=True):
+        torch.add(hue, moved, out=channel).abs_().sub_(3).abs_().sub_(1).clamp_(0, 1).mul_(span).add_(least)
+    return images
 
 
 def autocontrast(images: Tensor) -> Tensor:
@@ -60,9 +63,11 @@ def autocontrast(images: Tensor) -> Tensor:
 
 def solarize(images: Tensor, threshold: float) -> Tensor:
     """Pixels of at least `threshold` inverted."""
-    below = torch.tensor(threshold).nextafter(torch.tensor(-1.0)).item()
-    # 1 - 2x where x is to become 1 - x, elsewhere 0: `torch.where` takes several times as long.
-    return images.add_(torch.rsub(torch.threshold(images, below, 0.5), 1, alpha=2))
+    below = float(np.nextafter(np.float32(threshold), np.float32(-1)))
+    for planes in in_groups(images):
+        # 1 - 2x where x is to become 1 - x, elsewhere 0: `torch.where` takes several times as long.
+        planes.add_(torch.threshold(planes, below, 0.5).mul_(-2).add_(1))
+    return images
 
 
 def restain(images: Tensor, factor: Tensor, bias: Tensor) -> Tensor:
@@ -71,7 +76,7 @@ def restain(images: Tensor, factor: Tensor, bias: Tensor) -> Tensor:
     Amounts are those of the published reference stains; what is of neither stain is kept. All of it is one
     affine map of the optical density: OD + V ((factor - 1) V⁺ OD + bias).
     """
-    vectors = torch.as_tensor(REFERENCE.vectors, dtype=torch.float32).to(images.device)  # V: (3, 2)
+    vectors = images.new_tensor(REFERENCE.vectors.tolist())  # V: (3, 2)
     change = vectors * (factor - 1)[:, None, :] @ torch.linalg.pinv(vectors)  # (n, 3, 3)
     matrix = change + torch.eye(3, device=images.device)
     offset = bias @ vectors.T  # (n, 3)

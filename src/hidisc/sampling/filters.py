@@ -7,15 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PLANES_VALUES = 2**17
-"""Values filtered at a time on a CPU, so that the few buffers of a filter stay in a core's second-level cache."""
+from hidisc.sampling.planes import in_groups
 
 
 def sharpen(images: Tensor, factor: float) -> Tensor:
     """Pixels moved away from (below 1: towards) the mean of their 3 x 3 with the centre 5 times; not at the edge."""
     if min(images.shape[2:]) <= 2:
         return images
-    for planes in _groups(images):
+    for planes in in_groups(images):
         three = planes[..., :-2] + planes[..., 1:-1]
         three += planes[..., 2:]
         nine = three[:, :-2] + three[:, 1:-1]
@@ -29,7 +28,7 @@ def blur(images: Tensor, kernel_px: int, sigma: float) -> Tensor:
     """Gaussian blur with a kernel of odd side, the image reflected at its edges."""
     reach = kernel_px // 2
     weights = torch.softmax(-((torch.arange(kernel_px) - reach) ** 2) / (2 * sigma**2), dim=0).tolist()
-    for planes in _groups(images):
+    for planes in in_groups(images):
         padded = F.pad(planes.unsqueeze(0), (reach,) * 4, mode="reflect")[0]
         planes.copy_(_correlate(_correlate(padded, weights, 2), weights, 1))
     return images
@@ -48,10 +47,3 @@ def _correlate(planes: Tensor, weights: list[float], dim: int) -> Tensor:
     for start, weight in enumerate(weights[1:], 1):
         total.add_(planes.narrow(dim, start, size), alpha=weight)
     return total
-
-
-def _groups(images: Tensor) -> tuple[Tensor, ...]:
-    """Views (m, H, W) of the channels of all images: a few at a time on a CPU."""
-    planes = images.flatten(0, 1)
-    few = max(1, PLANES_VALUES // planes[0].numel()) if images.device.type == "cpu" else len(planes)
-    return planes.split(few)

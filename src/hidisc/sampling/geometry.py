@@ -1,7 +1,7 @@
 """What moves pixels: erasing, affine, resized crop, and how their boxes and shifts are drawn.
 
 As in `colour`, meanings are torchvision's, and `images` (n, C, H, W) in [0, 1] may be overwritten. The `draw_`
-functions turn uniform numbers in [0, 1) into parameters, one row an image; boxes are (top, left, height, width) in pixels.
+functions turn uniform numbers in [0, 1) into parameters, a row an image; boxes are (top, left, height, width) in px.
 """
 
 import math
@@ -44,8 +44,8 @@ def _central_crop(size: tuple[int, int], ratio: Range) -> tuple[int, int, int, i
 
 def _draw_shapes(uniform: Tensor, size: tuple[int, int], scale: Range, ratio: Range) -> tuple[Tensor, Tensor]:
     """Areas in pixels and aspect ratios (n, TRIES), the latter uniform in their logarithm."""
-    area = _between(uniform[:, :TRIES], scale) * (size[0] * size[1])
-    aspect = _between(uniform[:, TRIES : 2 * TRIES], (math.log(ratio[0]), math.log(ratio[1]))).exp()
+    area = between(uniform[:, :TRIES], scale) * (size[0] * size[1])
+    aspect = between(uniform[:, TRIES : 2 * TRIES], (math.log(ratio[0]), math.log(ratio[1]))).exp()
     return area, aspect
 
 
@@ -62,9 +62,9 @@ def _place_first(
 
 def draw_affine(uniform: Tensor, size: tuple[int, int], degrees: float, translate: Range) -> Tensor:
     """Rotations in degrees and whole-pixel shifts in x and y (n, 3); `translate` is a share of width and height."""
-    angle = _between(uniform[:, :1], (-degrees, degrees))
+    angle = between(uniform[:, :1], (-degrees, degrees))
     reach = uniform.new_tensor([translate[0] * size[1], translate[1] * size[0]])
-    return torch.cat([angle, (_between(uniform[:, 1:], (-1, 1)) * reach).round()], dim=1)
+    return torch.cat([angle, (between(uniform[:, 1:], (-1, 1)) * reach).round()], dim=1)
 
 
 def erase(images: Tensor, boxes: Tensor) -> Tensor:
@@ -78,19 +78,15 @@ def erase(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def affine(images: Tensor, moves: Tensor) -> Tensor:
-    """Images turned clockwise about their centre, then shifted, by moves (n, 3): degrees, x, y; nearest, black outside."""
-    count, _, height, width = images.shape
-    angle, x, y = moves.unbind(1)
+    """Images turned clockwise about their centre and shifted by moves (n, 3): degrees, x, y; nearest, black outside."""
+    height, width = images.shape[2:]
+    angle, right, down = moves[:, :, None].unbind(1)  # (n, 1) each
     cos, sin = angle.deg2rad().cos(), angle.deg2rad().sin()
-    # The inverse: where, from the centre, an output pixel (x, y, 1) is read.
-    matrix = torch.stack([cos, -sin, sin, cos, -cos * x - sin * y, sin * x - cos * y], dim=1).view(count, 3, 2)
-    matrix /= matrix.new_tensor([width / 2, height / 2])
-    ys, xs = _centred(height, images), _centred(width, images)
-    places = torch.stack(
-        [xs.expand(height, -1), ys[:, None].expand(-1, width), torch.ones_like(xs).expand(height, -1)], -1
-    )
-    grid = places.view(1, -1, 3).expand(count, -1, -1).bmm(matrix).view(count, height, width, 2)
-    return F.grid_sample(images, grid, mode="nearest", padding_mode="zeros", align_corners=False)
+    x, y = _pixels(width, moves) - width / 2 - right, _pixels(height, moves) - height / 2 - down  # (n, W), (n, H)
+    # Turned back, both parts of a place are a sum of one term in x and one in y.
+    columns = torch.complex(x * cos * (2 / width), x * -sin * (2 / height))
+    rows = torch.complex(y * sin * (2 / width), y * cos * (2 / height))
+    return _sample(images, columns, rows, "nearest")
 
 
 def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
@@ -98,22 +94,29 @@ def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
 
     A box is no larger than the picture, so antialiasing would change nothing.
     """
-    count, _, height, width = images.shape
-    grid = images.new_empty(count, height, width, 2)
-    for axis, size in ((0, height), (1, width)):
-        start, extent = boxes[:, axis, None], boxes[:, 2 + axis, None]
-        place = (torch.arange(size, device=images.device) + 0.5) * (extent / size) - 0.5  # (n, size), within the box
-        place = torch.minimum(place.clamp_(min=0), extent - 1).add_(start)
-        place = place.add_(0.5).mul_(2 / size).sub_(1)  # as grid_sample counts: -1 and 1 are the outer edges
-        grid[..., 1 - axis] = place[:, :, None] if axis == 0 else place[:, None, :]
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    along = []
+    for size, start, extent in zip(images.shape[2:], boxes[:, :2].T, boxes[:, 2:].T, strict=True):
+        place = _pixels(size, boxes) * (extent / size)[:, None]  # (n, size), from the box's edge
+        place = torch.minimum(place.clamp_(min=0.5), extent[:, None] - 0.5)  # as if its border pixels went on
+        along.append((place + start[:, None]) * (2 / size) - 1)
+    y, x = along
+    return _sample(images, torch.complex(x, torch.zeros_like(x)), torch.complex(torch.zeros_like(y), y), "bilinear")
 
 
-def _centred(size: int, like: Tensor) -> Tensor:
-    """Pixel centres (size,) along an axis, counted from the middle."""
-    return torch.arange(size, device=like.device, dtype=like.dtype) - (size - 1) / 2
+def _sample(images: Tensor, columns: Tensor, rows: Tensor, mode: str) -> Tensor:
+    """Images read at columns (n, W) + rows (n, H), complex numbers x + iy; -1 and 1 are the picture's edges.
+
+    Adding up complex numbers makes the grid of pairs in one pass over contiguous memory.
+    """
+    grid = torch.view_as_real(columns[:, None, :] + rows[:, :, None])  # (n, H, W, 2)
+    return F.grid_sample(images, grid, mode=mode, padding_mode="zeros", align_corners=False)
 
 
-def _between(uniform: Tensor, bounds: Range) -> Tensor:
+def _pixels(size: int, like: Tensor) -> Tensor:
+    """Centres (size,) of the pixels along an axis."""
+    return torch.arange(size, device=like.device, dtype=like.dtype) + 0.5
+
+
+def between(uniform: Tensor, bounds: Range) -> Tensor:
     """Uniform numbers in [0, 1) stretched to a range."""
     return bounds[0] + uniform * (bounds[1] - bounds[0])

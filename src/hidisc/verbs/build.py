@@ -1,6 +1,5 @@
 """What `prepare` and `import` share: one task a slide with progress, failures listed, the store committed and drawn."""
 
-import errno
 import logging
 import shutil
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from hidisc.patches.record import RECORD, SlideRecord, is_whole
 from hidisc.patches.store import STORE, Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn
-from hidisc.runs import begin, count_cores, hold, sweep
+from hidisc.runs import begin, count_cores, hold, refuse_full_disk, sweep
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
@@ -174,11 +173,7 @@ def _run(task: SlideTask, report: Report) -> SlideRecord:
 def _failure(outcome: Outcome[SlideTask, SlideRecord], member: Member) -> Failure:
     """Why a slide failed; a full disk ends everything, for it is no slide's fault."""
     error = outcome.error
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        raise UserError(
-            f"the disk is full ({error.strerror}). Slides already finished are safe: free some space and run the "
-            "same command again."
-        ) from error
+    refuse_full_disk(error, "Slides already finished are safe")
     reason = str(error) if isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {error}"
     return Failure(patient=member.patient, slide=member.slide, path=str(outcome.task.source), reason=reason)
 

@@ -1,4 +1,4 @@
-"""The progress bar of work that is one task a slide: slides done, patches a second, time left; on stderr."""
+"""Progress bars on stderr: live on a terminal, a line now and then in a log file."""
 
 import sys
 import time
@@ -16,6 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+from hidisc.training.fit import StepsDone
 
 _EVERY_S = 30  # seconds between lines where there is no terminal (a SLURM log)
 
@@ -79,3 +81,46 @@ def show_progress(title: str, slides: int, total_bytes: int, done: int = 0) -> I
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         yield SlideProgress(bar, slides, total_bytes, done)
+
+
+class TrainProgress:
+    """Steps done, the last losses, images a second, time left; called with every step's progress."""
+
+    def __init__(self, bar: Progress, steps: int, shown: bool) -> None:
+        self._bar, self._shown = bar, shown
+        self._task = bar.add_task("", total=steps, losses="", rate="")
+        self._first: int | None = None
+        self._start = self._said = time.monotonic()
+
+    def __call__(self, now: StepsDone) -> None:
+        """Show it."""
+        if self._first is None:
+            self._first = now.step - 1
+            self._bar.reset(self._task, total=now.steps, completed=self._first)
+        row = now.row
+        hidden = {"step", "learning_rate", "grad_norm", "images_per_s", "wait_share"}
+        losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in hidden)
+        losses = losses.replace("effective_rank", "rank").replace("knn_accuracy", "kNN")
+        rate = f"{row['images_per_s']:,.0f} images/s" if row else ""
+        self._bar.update(self._task, completed=now.step, losses=losses, rate=rate)
+        if self._shown and not self._bar.console.is_terminal and time.monotonic() - self._said > _EVERY_S:
+            self._said = time.monotonic()
+            left = (self._said - self._start) * (now.steps - now.step) / max(now.step - self._first, 1)
+            self._bar.console.print(f"step {now.step:,}/{now.steps:,}  {losses}  {rate}  {left / 60:.0f} min left")
+
+
+@contextmanager
+def show_training(steps: int, shown: bool) -> Iterator[TrainProgress]:
+    """A bar while a run trains; `shown` on one rank only."""
+    console = Console(file=sys.stderr, soft_wrap=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("training"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+        TextColumn("{task.fields[losses]}"),
+        TextColumn("{task.fields[rate]}"),
+        _Left(),
+    )
+    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
+        yield TrainProgress(bar, steps, shown)

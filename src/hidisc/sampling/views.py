@@ -1,0 +1,171 @@
+"""Random views of patches: which operations each view gets, with which parameters, applied a batch at a time.
+
+All parameters are drawn first, for every view at once; then a few views at a time go through the operations in
+order, each of which sees only the views it was drawn for. `colour`, `filters` and `geometry` hold the operations.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hidisc.config import Op, ViewsConfig
+from hidisc.errors import UserError
+from hidisc.sampling import colour as colours
+from hidisc.sampling import filters, geometry
+from hidisc.sampling.geometry import BOX_DRAWS, between
+
+CPU_VALUES, DEVICE_VALUES = 2**18, 2**27
+"""Pixel values worked on at a time, one image at least: on a CPU as many as stay in a core's second-level cache."""
+DRAWS: dict[Op, int] = {
+    "flips": 2,
+    "noise": 1 + 1,
+    "jitter": 1 + 8,
+    "autocontrast": 1,
+    "solarize": 1,
+    "sharpness": 1,
+    "blur": 1,
+    "erasing": 1 + BOX_DRAWS,
+    "affine": 1 + 3,
+    "crop": 1 + BOX_DRAWS,
+    "stain": 1 + 4,
+}
+"""Uniform numbers a view needs for each operation: the first says whether it is applied (flips: both do)."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A part of an operation: the views (N,) it was drawn for, and the parameters (N, k) of all views."""
+
+    chosen: Tensor
+    parameters: Tensor
+    apply: Callable[[Tensor, Tensor], Tensor]
+    """From images (n, C, H, W), which it may overwrite, and their parameters (n, k) to images of the same shape."""
+
+
+@torch.no_grad()
+def make_views(images: Tensor, views: int, config: ViewsConfig, generator: torch.Generator, *, colour: bool) -> Tensor:
+    """Return random views (N, V, C, H, W) of images (N, C, H, W), both float32 in [0, 1] and on the same device.
+
+    A pure function of the arguments and the generator's state. `colour` says that the channels are red, green and
+    blue: only then hue, saturation and stain mean anything. The generator is on the images' device or on the CPU.
+    """
+    _check(images, config, colour)
+    count, channels, height, width = images.shape
+    rows = count * views
+    numbers = sum(DRAWS[op] for op in config.ops)
+    # To the CPU all at once: which images an operation gets must be known there, and they are few.
+    uniform = torch.rand((rows, numbers), generator=generator, device=generator.device).cpu()
+    steps = list(_plan(uniform, (height, width), config, generator, colour))
+    chosen = np.array([step.chosen.numpy() for step in steps]).reshape(len(steps), rows)
+
+    made = _allocate((rows, channels, height, width), images.device)
+    source = torch.arange(count, device=images.device).repeat_interleave(views)
+    values = CPU_VALUES if images.device.type == "cpu" else DEVICE_VALUES
+    size = max(1, values // max(1, channels * height * width))
+    for start in range(0, rows, size):
+        chunk, here = made[start : start + size], chosen[:, start : start + size]
+        now = torch.index_select(images, 0, source[start : start + size], out=chunk)
+        for step in np.flatnonzero(here.any(axis=1)):
+            now = _apply(steps[step], now, np.flatnonzero(here[step]), start)
+        if now is not chunk:
+            chunk.copy_(now)
+    return made.view(count, views, channels, height, width)
+
+
+def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Memory for float32; on a CPU NumPy's, which asks for huge pages: a quarter of the time to touch it first."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.empty(shape, np.float32))
+    return torch.empty(shape, device=device)
+
+
+def _apply(step: _Step, chunk: Tensor, places: NDArray[np.int64], start: int) -> Tensor:
+    """Return a chunk of rows from `start` on, which may be overwritten, with those at `places` put through a step."""
+    if len(places) == len(chunk):
+        return step.apply(chunk, step.parameters[start : start + len(chunk)].to(chunk.device))
+    where = torch.from_numpy(places)
+    parameters = step.parameters[where + start].to(chunk.device)
+    where = where.to(chunk.device)
+    return chunk.index_copy_(0, where, step.apply(chunk[where], parameters))
+
+
+def _plan(
+    uniform: Tensor, size: tuple[int, int], config: ViewsConfig, generator: torch.Generator, colour: bool
+) -> Iterator[_Step]:
+    """Yield the steps of the config's operations, in its order, from uniform numbers (N, sum of their DRAWS)."""
+    columns = torch.split(uniform, [DRAWS[op] for op in config.ops], dim=1)
+    for op, column in zip(config.ops, columns, strict=True):
+        chosen, numbers = column[:, 0] < config.probability, column[:, 1:]
+        match op:
+            case "flips":
+                yield _Step(chosen, numbers, lambda x, _: x.flip(3))
+                yield _Step(numbers[:, 0] < config.probability, numbers, lambda x, _: x.flip(2))
+            case "noise":
+                sigma = between(numbers, config.noise_sigma)
+                yield _Step(chosen, sigma, lambda x, p: filters.add_noise(x, p[:, 0], generator))
+            case "jitter":
+                yield from _plan_jitter(chosen, numbers, config, colour)
+            case "autocontrast":
+                yield _Step(chosen, numbers, lambda x, _: colours.autocontrast(x))
+            case "solarize":
+                yield _Step(chosen, numbers, lambda x, _: colours.solarize(x, config.solarize_threshold))
+            case "sharpness":
+                yield _Step(chosen, numbers, lambda x, _: filters.sharpen(x, config.sharpness_factor))
+            case "blur":
+                yield _Step(chosen, numbers, lambda x, _: filters.blur(x, config.blur_kernel_px, config.blur_sigma))
+            case "erasing":
+                boxes = geometry.draw_erasing(numbers, size, config.erase_scale, config.erase_ratio)
+                yield _Step(chosen, boxes, geometry.erase)
+            case "affine":
+                moves = geometry.draw_affine(numbers, size, config.affine_degrees, config.affine_translate)
+                yield _Step(chosen, moves, geometry.affine)
+            case "crop":
+                boxes = geometry.draw_crop(numbers, size, config.crop_scale, config.crop_ratio)
+                yield _Step(chosen, boxes, geometry.resized_crop)
+            case "stain":
+                factor = between(numbers[:, :2], (1 - config.stain_sigma, 1 + config.stain_sigma))
+                bias = between(numbers[:, 2:], (-config.stain_bias, config.stain_bias))
+                amounts = torch.cat([factor, bias], dim=1)
+                yield _Step(chosen, amounts, lambda x, p: colours.restain(x, p[:, :2], p[:, 2:]))
+
+
+def _plan_jitter(chosen: Tensor, uniform: Tensor, config: ViewsConfig, colour: bool) -> Iterator[_Step]:
+    """Yield colour jitter's parts in a random order of each view: four places, in each some views for every part.
+
+    Of the uniform numbers (N, 8) the first four give the factors and the ranks of the others the order.
+    """
+    parts: list[tuple[float, float, Callable[[Tensor, Tensor], Tensor]]] = [
+        (1, config.brightness, lambda x, p: colours.brighten(x, p[:, 0])),
+        (1, config.contrast, lambda x, p: colours.change_contrast(x, p[:, 0], colour)),
+    ]
+    if colour:
+        parts.append((1, config.saturation, lambda x, p: colours.saturate(x, p[:, 0])))
+        parts.append((0, config.hue, lambda x, p: colours.turn_hue(x, p[:, 0])))
+    order = uniform[:, 4 : 4 + len(parts)].argsort(dim=1)  # (N, parts)
+    for place in range(len(parts)):
+        for part, (centre, reach, apply) in enumerate(parts):
+            if reach > 0:
+                factor = between(uniform[:, part : part + 1], (centre - reach, centre + reach))
+                yield _Step(chosen & (order[:, place] == part), factor, apply)
+
+
+def _check(images: Tensor, config: ViewsConfig, colour: bool) -> None:
+    """Raise unless the images are such as the operations need."""
+    if images.ndim != 4 or images.dtype != torch.float32 or (colour and images.shape[1] != 3):
+        kind = "(N, 3, H, W), red, green and blue," if colour else "(N, C, H, W)"
+        raise ValueError(f"images: {tuple(images.shape)} of {images.dtype}; {kind} of float32 is needed.")
+    if "stain" in config.ops and not colour:
+        raise UserError(
+            f"views.ops: 'stain' is among {', '.join(config.ops)}, but the patches are no RGB pictures. Haematoxylin "
+            "and eosin are told apart by their colour in red, green and blue. Leave 'stain' out of views.ops."
+        )
+    largest = 2 * min(images.shape[2:]) - 1
+    if "blur" in config.ops and config.blur_kernel_px > largest:
+        raise UserError(
+            f"views.blur_kernel_px = {config.blur_kernel_px}: the patches are {images.shape[3]} x {images.shape[2]} px "
+            f"and are mirrored at their edges once at most. Set {largest} or less, or leave 'blur' out of views.ops."
+        )

@@ -1,0 +1,47 @@
+"""From a config to what is trained: encoder, objective, optimiser."""
+
+import torch
+
+from hidisc.config import TrainConfig
+from hidisc.models.encoder import build_encoder
+from hidisc.objectives.objective import find_objective, load_settings
+from hidisc.patches.store import PatchStore
+from hidisc.training.learner import Learner
+from hidisc.training.material import Material
+
+
+def choose_material(store: PatchStore, config: TrainConfig) -> Material:
+    """The patches the config learns from."""
+    return Material.choose(store, config, find_objective(load_settings(config.objective)).needs_labels)
+
+
+def build_learner(material: Material, config: TrainConfig, world: int) -> Learner:
+    """Encoder and objective, their random weights from the config's seed alone."""
+    settings = load_settings(config.objective)
+    kind = find_objective(settings)
+    store = material.store
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        encoder = build_encoder(
+            config.model.backbone,
+            config.model.options,
+            config.model.head if kind.uses_head else None,
+            channels=store.input_channels,
+            size_px=store.info.size_px,
+            mpp=store.info.mpp,
+            input=store.info.input,
+            weights=config.model.weights,
+            classes=() if kind.uses_head else material.classes,
+        )
+        learner = Learner(encoder, kind(settings, encoder, config.batch.levels, material.classes))
+    if config.compute.sync_batchnorm and world > 1:
+        learner = torch.nn.SyncBatchNorm.convert_sync_batchnorm(learner)  # type: ignore[no-untyped-call]
+    if config.compute.compile:
+        learner.encoder.backbone.compile()
+    return learner.to(memory_format=torch.channels_last) if config.compute.channels_last else learner
+
+
+def build_optimizer(learner: Learner, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW over everything that learns."""
+    trained = [parameter for parameter in learner.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, config.optim.learning_rate, weight_decay=config.optim.weight_decay)

@@ -1,0 +1,220 @@
+"""The training loop, read top to bottom: build, resume, step, write down, save."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from hidisc.config import TrainConfig
+from hidisc.errors import UserError
+from hidisc.models.rank import effective_rank
+from hidisc.patches.store import PatchStore
+from hidisc.runs import full_disk_said, versions, write_atomic
+from hidisc.sampling.batches import Batch, Batches, to_input
+from hidisc.sampling.views import make_views
+from hidisc.training.alarm import check_finite, check_rank
+from hidisc.training.build import build_learner, build_optimizer, choose_material
+from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
+from hidisc.training.journal import Journal
+from hidisc.training.learner import Learner
+from hidisc.training.material import Material
+from hidisc.training.monitor import Monitor
+from hidisc.training.ranks import mean_of_all, on_any
+from hidisc.training.run import RUN, RunInfo
+from hidisc.training.schedule import learning_rate
+from hidisc.training.stop import StopWish
+
+_PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
+
+
+@dataclass(frozen=True)
+class StepsDone:
+    """How far a run is, for whoever shows it."""
+
+    step: int
+    steps: int
+    row: dict[str, float]
+    """The last row of metrics, empty before the first."""
+
+
+Say = Callable[[str], None]
+Watch = Callable[[StepsDone], None]
+
+
+def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: Say, watch: Watch) -> None:
+    """Train, from the beginning or from the last checkpoint, and write the encoder and `run.json`.
+
+    The caller holds `out`. Memory: the model with its gradients and two moments, the activations of one batch and
+    the batches read ahead; nothing grows with the number of patches but the table's few bytes a patch.
+    """
+    material = choose_material(store, config)
+    sampler = material.sampler(config, fabric.world_size)
+    if sampler.repeats and fabric.is_global_zero:
+        say(
+            f"note: a batch of {config.batch.images} images draws {sampler.roots} {config.batch.levels[0]}s and there "
+            f"are {material.tree.roots}: some repeat within a batch, as positives. Smaller batch.images avoid it."
+        )
+    learner: Any = build_learner(material, config, fabric.world_size)
+    learner, optimizer = fabric.setup(learner, build_optimizer(learner, config))
+    module: Learner = learner.module
+
+    done = _resume(fabric, out, module, optimizer.optimizer, store, say)
+    batches = Batches(store, material.tree, sampler, config.data, config.seed, fabric.global_rank, done.bad_patches)
+    monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
+    journal = Journal(fabric, out, config, done.step)
+    began = time.monotonic()
+
+    def save(step: int) -> None:
+        check_finite(fabric, int(first_bad), out)
+        if fabric.is_global_zero:
+            with full_disk_said("The last checkpoint is whole"):
+                save_checkpoint(
+                    out,
+                    module,
+                    optimizer.optimizer,
+                    config.checkpoint.keep,
+                    step=step,
+                    store=store.info.patches.checksum,
+                    seconds=done.seconds + time.monotonic() - began,
+                    bad_patches=batches.bad,
+                    scaler=_scaler_state(fabric),
+                )
+
+    steps, accumulate = config.optim.steps, config.optim.accumulate
+    first_bad = torch.full((), -1, device=fabric.device)  # kept on the device, so that no step waits to look at it
+    learner.train()
+    source = batches.steps(done.step * accumulate, steps * accumulate)
+    with StopWish() as stop, torch.random.fork_rng(devices=[]):
+        for step in range(done.step + 1, steps + 1):
+            is_logged = step % config.log.every == 0 or step == steps
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step - 1, config.optim)
+            for part in range(accumulate):
+                asked = time.monotonic()
+                batch = next(source)
+                journal.waited += time.monotonic() - asked
+                for reason in batch.bad:
+                    say(f"warning: step {step}: {reason} Another patch of its slide was taken.")
+                with fabric.no_backward_sync(learner, enabled=part < accumulate - 1):
+                    total, parts, embeddings = _forward(fabric, learner, batch, store, config)
+                    fabric.backward(total / accumulate)
+            norm = _clip(fabric, learner, optimizer, config.optim.clip, is_logged)
+            optimizer.step()
+            optimizer.zero_grad()
+            module.objective.after_step(module.encoder, step / steps)
+            first_bad = torch.where(~torch.isfinite(total.detach()) & (first_bad < 0), step, first_bad)
+
+            if is_logged:
+                values = {"loss": mean_of_all(fabric, total)}
+                values |= {name: mean_of_all(fabric, value) for name, value in parts.items()}
+                values |= {"learning_rate": learning_rate(step - 1, config.optim), "grad_norm": float(norm)}
+                values["effective_rank"] = effective_rank(embeddings)
+                if monitor:
+                    values["knn_accuracy"] = monitor.look(step, steps, module.encoder, fabric.device)
+                with full_disk_said("The last checkpoint is whole"):
+                    journal.write(step, values)
+                check_finite(fabric, int(first_bad), out)
+                check_rank(fabric, values["effective_rank"], step, config, out)
+            watch(StepsDone(step, steps, journal.row))
+
+            if on_any(fabric, stop.wish is not None) and step < steps:
+                save(step)
+                if fabric.is_global_zero:
+                    say(f"stopped after step {step:,}, which is saved: run the same command to go on.")
+                raise SystemExit(143) if stop.wish == signal.SIGTERM else KeyboardInterrupt
+            if step % config.checkpoint.every == 0 or step == steps:
+                save(step)
+    source.close()
+    journal.close()
+
+    if fabric.is_global_zero:
+        seconds = done.seconds + time.monotonic() - began
+        with full_disk_said("The last checkpoint is whole"):
+            _finish(out, module, material, config, fabric, round(seconds, 1), batches.bad)
+    fabric.barrier()
+
+
+def _resume(
+    fabric: Fabric, out: Path, learner: Learner, optimizer: torch.optim.Optimizer, store: PatchStore, say: Say
+) -> CheckpointInfo:
+    """Go on from the newest checkpoint; step 0 when there is none."""
+    found = list_checkpoints(out)
+    if not found:
+        return CheckpointInfo(step=0, store="", seconds=0, bad_patches=0, groups=[], checksum=0)
+    info = load_checkpoint(found[-1], learner, optimizer)
+    if info.store != store.info.patches.checksum:
+        raise UserError(
+            f"{out} was begun with other patches than {store.path} holds now. Give a new --out, or the old store."
+        )
+    scaler = getattr(fabric.strategy.precision, "scaler", None)
+    if scaler is not None and info.scaler:
+        scaler.load_state_dict(info.scaler)
+    if fabric.is_global_zero:
+        say(f"going on after step {info.step:,} ({found[-1]})")
+    return info
+
+
+def _scaler_state(fabric: Fabric) -> dict[str, float]:
+    scaler = getattr(fabric.strategy.precision, "scaler", None)
+    return dict(scaler.state_dict()) if scaler is not None else {}
+
+
+def _forward(
+    fabric: Fabric, learner: Any, batch: Batch, store: PatchStore, config: TrainConfig
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Views on the device, then the loss; all randomness is a function of (seed, step, rank)."""
+    words = np.random.SeedSequence([config.seed, batch.step, fabric.global_rank, 4]).generate_state(1, np.uint64)
+    seed = int(words[0] >> 1)
+    torch.manual_seed(seed)  # dropout and stochastic depth draw from here
+    generator = torch.Generator(fabric.device).manual_seed(seed)
+    with torch.no_grad():
+        x = to_input(fabric.to_device(batch.pixels))
+        views = make_views(x, config.batch.views, config.views, generator, colour=store.is_colour)
+        if config.compute.channels_last:
+            flat = views.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+            views = flat.view(views.shape[0], views.shape[1], *flat.shape[1:])
+    ancestry, labels = fabric.to_device((batch.ancestry, batch.labels))
+    return learner(views, ancestry, labels)
+
+
+def _clip(fabric: Fabric, learner: Any, optimizer: Any, limit: float | None, is_logged: bool) -> float | Tensor:
+    """The gradient norm, before it is clipped; only worked out when someone asks."""
+    if limit is None and not is_logged:
+        return 0.0
+    norm = fabric.clip_gradients(learner, optimizer, max_norm=limit or inf, error_if_nonfinite=False)
+    return norm if norm is not None else 0.0
+
+
+def _finish(
+    out: Path, learner: Learner, material: Material, config: TrainConfig, fabric: Fabric, seconds: float, bad: int
+) -> None:
+    """Write the encoder with what it has seen, then `run.json`."""
+    slides = material.slides()
+    card = learner.encoder.card.model_copy(update={"labels_used": material.labels_used, "learned_from": slides})
+    learner.encoder.save(out, card)
+    info = RunInfo(
+        objective=config.objective["name"],
+        backbone=config.model.backbone,
+        seed=config.seed,
+        steps=config.optim.steps,
+        images=config.batch.images * config.optim.accumulate * config.optim.steps,
+        seconds=seconds,
+        devices=f"{fabric.world_size} x {fabric.device.type}, {config.compute.precision}",
+        store=material.store.info.patches.checksum,
+        splits=config.data.splits,
+        patients=tuple(dict.fromkeys(slide.patient for slide in slides)),
+        slides=len(slides),
+        patches=len(material.tree.leaves),
+        labels_used=material.labels_used,
+        bad_patches=bad,
+        versions=versions(*_PACKAGES),
+    )
+    write_atomic(out / RUN, (info.model_dump_json(indent=1) + "\n").encode())

@@ -1,0 +1,67 @@
+"""A look at how well nearest neighbours tell the labels while training; it changes nothing in it."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hidisc.config import DataConfig, MonitorConfig
+from hidisc.errors import UserError
+from hidisc.models.encoder import Encoder
+from hidisc.patches.inputs import as_input
+from hidisc.patches.store import PatchStore
+
+_BATCH = 64
+
+
+class Monitor:
+    """Accuracy of k nearest neighbours: a fixed sample of the side to guess against one of those learned from.
+
+    The guess is by majority of similarities; `hidisc evaluate` has the paper's protocol.
+    """
+
+    def __init__(self, store: PatchStore, config: MonitorConfig, data: DataConfig, seed: int) -> None:
+        self._store, self._k, self._every = store, config.k, config.every or 1
+        split, sides = store.table.codes("split")
+        labels, self._classes = store.table.codes("label")
+        if config.split not in sides:
+            raise UserError(f"monitor.split = {config.split!r} is no side of {store.path}: {', '.join(sides)}.")
+        rng = np.random.default_rng([seed, 3])
+        self._bank, self._queries = (
+            _sample(
+                np.flatnonzero(np.isin(split, [sides.index(s) for s in names]) & (labels >= 0)), config.patches, rng
+            )
+            for names in (data.splits, (config.split,))
+        )
+        if not len(self._bank) or not len(self._queries):
+            raise UserError(f"monitor.split = {config.split!r}: there are no labelled patches to compare.")
+        self._labels = torch.from_numpy(labels.astype(np.int64))
+
+    def look(self, step: int, steps: int, encoder: Encoder, device: torch.device) -> float:
+        """The accuracy when a look is due, NaN when not."""
+        is_due = step % self._every == 0 or step == steps
+        return self.accuracy(encoder, device) if is_due else float("nan")
+
+    @torch.inference_mode()
+    def accuracy(self, encoder: Encoder, device: torch.device) -> float:
+        """Share of the sampled patches whose label is guessed."""
+        was_training = encoder.training
+        encoder.eval()
+        bank, queries = (self._embed(encoder, rows, device) for rows in (self._bank, self._queries))
+        encoder.train(was_training)
+        near = (queries @ bank.T).topk(min(self._k, len(bank)), dim=1)
+        votes = F.one_hot(self._labels[self._bank][near.indices], len(self._classes)) * near.values[..., None]
+        return float((votes.sum(dim=1).argmax(dim=1) == self._labels[self._queries]).float().mean())
+
+    def _embed(self, encoder: Encoder, rows: NDArray[np.int64], device: torch.device) -> Tensor:
+        parts = []
+        for start in range(0, len(rows), _BATCH):
+            pixels = as_input(self._store.read_many(rows[start : start + _BATCH]), self._store.info.input)
+            x = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
+            parts.append(F.normalize(encoder.features(x).float(), dim=1).cpu())
+        return torch.cat(parts)
+
+
+def _sample(rows: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    return np.sort(rng.choice(rows, min(count, len(rows)), replace=False)) if len(rows) else rows

@@ -1,0 +1,41 @@
+"""The processes of a run, and what they must agree on."""
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from hidisc.config import TrainConfig
+from hidisc.errors import UserError
+
+_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+def start(config: TrainConfig, device: str, devices: str | int, nodes: int) -> Fabric:
+    """This process, or one a device; torchrun and SLURM are recognised by Lightning."""
+    try:
+        fabric = Fabric(
+            accelerator=device,
+            devices=int(devices) if str(devices).isdigit() else devices,
+            num_nodes=nodes,
+            precision=_PRECISION[config.compute.precision],  # type: ignore[arg-type]
+        )
+    except Exception as error:
+        raise UserError(f"--device {device} --devices {devices} --nodes {nodes}: {error}") from error
+    fabric.launch()
+    return fabric
+
+
+def on_any(fabric: Fabric, mine: bool) -> bool:
+    """Whether it is so on any rank."""
+    if fabric.world_size == 1:
+        return mine
+    count = torch.tensor(float(mine), device=fabric.device)
+    return bool(fabric.all_reduce(count, reduce_op="sum") > 0)  # type: ignore[operator]
+
+
+def mean_of_all(fabric: Fabric, value: Tensor) -> float:
+    """The mean of a number over ranks."""
+    value = value.detach().float()
+    if fabric.world_size > 1:
+        value = fabric.all_reduce(value, reduce_op="mean")  # type: ignore[assignment]
+    return float(value)

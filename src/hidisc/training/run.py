@@ -1,0 +1,79 @@
+"""Run: the folder a training leaves behind; `run.json` is written last and makes it whole."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from hidisc.config import Closed
+from hidisc.errors import UserError
+from hidisc.models.encoder import Encoder, EncoderCard, read_card
+from hidisc.training.metrics import METRICS, read_metrics
+
+RUN = "run.json"
+
+
+class RunInfo(Closed):
+    """`run.json`: what was learned from what, by which code, in which time."""
+
+    format: Literal["hidisc-run-1"] = "hidisc-run-1"
+    objective: str
+    backbone: str
+    seed: int
+    steps: int
+    images: int
+    """Views the encoder was shown."""
+    seconds: float
+    """Time of training, over all resumptions."""
+    devices: str
+    """Where it ran last."""
+    store: str
+    """Checksum of the table of patches that was learned from."""
+    splits: tuple[str, ...]
+    patients: tuple[str, ...]
+    """Whom it learned from; the slides and their checksums are in encoder.json."""
+    slides: int
+    patches: int
+    """Patches there were to draw from."""
+    labels_used: tuple[str, ...]
+    """What labels were used for; empty: not at all."""
+    bad_patches: int
+    """Unreadable patches that were replaced by others of their slides."""
+    versions: dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training: `Run.load(path)`, then `.encoder()`, `.metrics()`."""
+
+    path: Path
+    info: RunInfo
+
+    @classmethod
+    def load(cls, path: Path) -> "Run":
+        """Open a finished run; an unfinished one is refused with what to do."""
+        file = path / RUN
+        if not file.is_file():
+            if (path / "config.yaml").is_file() and not (path / "store.json").is_file():
+                raise UserError(f"run {path} is not finished. Run the same `hidisc train` again; it goes on.")
+            raise UserError(f"{path} is not a run (no {RUN}). Make one with `hidisc train`.")
+        try:
+            return cls(path, RunInfo.model_validate_json(file.read_bytes()))
+        except ValidationError as error:
+            raise UserError(
+                f"{file} is damaged or of another version of hidisc ({error.errors()[0]['msg']})."
+            ) from error
+
+    @property
+    def card(self) -> EncoderCard:
+        """What the encoder is and has seen."""
+        return read_card(self.path)
+
+    def encoder(self) -> Encoder:
+        """The trained encoder, in evaluation mode, on the CPU."""
+        return Encoder.load(self.path)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Rows of metrics.csv."""
+        return read_metrics(self.path / METRICS)

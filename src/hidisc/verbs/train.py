@@ -1,0 +1,46 @@
+"""`hidisc train`: a PatchStore -> a Run with an encoder."""
+
+import logging
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+
+from hidisc.config import TrainConfig
+from hidisc.objectives.objective import load_settings
+from hidisc.patches.store import PatchStore
+from hidisc.runs import begin, hold
+from hidisc.training.fit import Say, fit
+from hidisc.training.ranks import start
+from hidisc.training.run import RUN, Run
+from hidisc.verbs.progress import show_training
+
+
+def train(
+    store_path: Path,
+    out: Path,
+    config: TrainConfig | None = None,
+    *,
+    device: str = "auto",
+    devices: str | int = "auto",
+    nodes: int = 1,
+    say: Say = lambda _: None,
+) -> Run | None:
+    """Learn an encoder from a store; an unfinished run goes on from its last checkpoint.
+
+    On several devices every process calls this and only the first gets the run, the others None.
+    """
+    config = config or TrainConfig()
+    config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
+    store = PatchStore.load(store_path)
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")  # its advice is about loaders we do not use
+    fabric = start(config, device, devices, nodes)
+    is_first = fabric.is_global_zero
+    with hold(out) if is_first else nullcontext():
+        if is_first:
+            begin(out, "train", config, ("data.threads", "data.ahead", "data.max_bad_share", "log.", "checkpoint."))
+        fabric.barrier()
+        if not (out / RUN).is_file():
+            with show_training(config.optim.steps, shown=is_first) as watch:
+                fit(fabric, store, out, config, say, watch)
+    return Run.load(out) if is_first else None
