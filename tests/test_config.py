@@ -1,6 +1,7 @@
 """Settings: closed, documented, all of them read; what a recipe or `--set` gets wrong is said by name."""
 
 import ast
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hidisc.config import (
     Closed,
     ImportConfig,
     PrepareConfig,
+    TrainConfig,
     differences,
     list_recipes,
     load_config,
@@ -20,6 +22,7 @@ from hidisc.config import (
     to_yaml,
 )
 from hidisc.errors import UserError
+from hidisc.objectives.objective import list_objectives, load_settings
 
 SRC = Path(module.__file__).parent
 MODELS = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Closed)][1:]
@@ -112,7 +115,7 @@ def test_all_wrong_settings_at_once() -> None:
 @pytest.mark.parametrize("name", ["hee", "nowhere/he.yaml", "__init__", "__pycache__", "."])
 def test_unknown_recipe(name: str) -> None:
     assert refusal(name) == (
-        f"recipe {name!r} is neither a file nor one of {', '.join(list_recipes())}. Give one of these or a YAML file."
+        f"recipe {name!r} is neither a file nor one of {', '.join(list_recipes('prepare'))}. Give one of these or a YAML file."
     )
 
 
@@ -144,18 +147,62 @@ def test_an_empty_recipe_and_an_empty_group_are_the_defaults(tmp_path: Path) -> 
 # What is shipped
 
 
-@pytest.mark.parametrize("name", list_recipes())
-def test_shipped_recipes_are_valid_and_say_what_they_are_for(name: str) -> None:
-    text = (resources.files("hidisc.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("kind", [PrepareConfig, TrainConfig])
+def test_shipped_recipes_are_valid_and_say_what_they_are_for(kind: type[Closed]) -> None:
+    for name in list_recipes(kind.recipes):
+        check_recipe(name, kind)
+
+
+def check_recipe(name: str, kind: type[Closed]) -> None:
+    text = (resources.files("hidisc.recipes") / kind.recipes / f"{name}.yaml").read_text(encoding="utf-8")
     heads = [line.split(":")[0] for line in text.splitlines() if line.startswith("# ") and line[2] != " "]
     assert heads == ["# Purpose", "# Command", "# Machine", "# Paper"]
-    assert f"--recipe {name} " in text
-    assert load_config(PrepareConfig, name) is not None
-    assert read_recipe(name)
+    assert re.search(rf"hidisc {kind.recipes} .*--recipe (\S+\+)*{name}(\+\S+)* ", text)
+    assert load_config(kind, name) is not None
+    assert read_recipe(name, kind.recipes)
 
 
 def test_recipes_are_found() -> None:
-    assert {"he", "srh", "small-regions"} <= set(list_recipes())
+    assert {"he", "srh", "small-regions"} <= set(list_recipes("prepare"))
+    assert {"hidisc-patient", "simclr", "weak", "tcga"} <= set(list_recipes("train"))
+
+
+def test_recipes_in_layers_the_later_over_the_earlier(tmp_path: Path) -> None:
+    (tmp_path / "a+b.yaml").write_text("seed: 7\n")
+    config = load_config(TrainConfig, "hidisc-slide+weak+tcga", ["optim.steps=5"])
+    assert config.objective["weights"] == {"patient": 0, "slide": 1, "patch": 1}
+    assert (config.views.ops, config.batch.images, config.batch.draw) == (("flips",), 448, {"slide": 1, "patch": 2})
+    assert (config.optim.steps, config.optim.learning_rate) == (5, 1e-3)
+    assert load_config(TrainConfig, "simclr").batch.draw == {}
+    assert load_config(TrainConfig, str(tmp_path / "a+b.yaml")).seed == 7
+
+
+def test_a_recipe_of_another_verb_is_named() -> None:
+    with pytest.raises(UserError, match="Give one of these or a YAML file. It is a recipe of `hidisc prepare`."):
+        load_config(TrainConfig, "simclr+he")
+    assert "It is a recipe of `hidisc train`." in refusal("weak")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("views.crop_scale=[0.5, 0.2]", "crop_scale must be a range [low, high] above 0"),
+        ("views.noise_sigma=[-1, 0.2]", "noise_sigma must be a range [low, high] above 0"),
+        ("views.blur_kernel_px=4", "blur_kernel_px must be odd, not 4"),
+        ("views.ops=[flips, flips]", "ops names one operation twice; name each once"),
+        ("views.ops=[rotate]", "views.ops.0 = 'rotate': input should be 'flips', 'noise',"),
+        ("optim.lr=1", "'optim.lr' is not a setting. Did you mean 'optim.clip'?"),
+    ],
+)
+def test_refused_training_settings(change: str, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(TrainConfig, None, [change])
+    assert sentence in str(caught.value)
+
+
+def test_a_filter_by_labels_needs_both_parts() -> None:
+    assert "run and drop_labels go together" in refusal(None, "filter.run=somewhere")
+    assert "run and drop_labels go together" in refusal(None, "filter.drop_labels=[blank]")
 
 
 # The models themselves
@@ -183,9 +230,18 @@ def test_every_setting_is_read_somewhere() -> None:
     dead = [
         f"{model.__name__}.{name}"
         for model, name in fields()
-        if not {(owner, name) for owner in (groups.get(model), "config", "self")} & read
+        if not {(owner, name) for owner in (groups.get(model), "config", "_config", "self")} & read
     ]
     assert dead == []
+
+
+@pytest.mark.parametrize("name", list_objectives())
+def test_every_setting_of_an_objective_is_documented_and_read_in_its_file(name: str) -> None:
+    text = (SRC / "objectives" / f"{name}.py").read_text(encoding="utf-8")
+    settings = load_settings({"name": name})
+    for field, info in type(settings).model_fields.items():
+        assert (info.description or "").endswith(".")
+        assert field == "name" or re.search(rf"(settings|weigh)\.{field}\b", text), field
 
 
 def test_settings_cannot_be_changed_afterwards() -> None:
@@ -196,7 +252,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         config.grid.mpp = 1.0
 
 
-@pytest.mark.parametrize("model", [PrepareConfig, ImportConfig])
+@pytest.mark.parametrize("model", [PrepareConfig, ImportConfig, TrainConfig])
 def test_yaml_gives_the_same_settings_back(model: type[Closed]) -> None:
     assert model.model_validate(yaml.safe_load(to_yaml(model()))) == model()
 

@@ -16,7 +16,8 @@ import typer.main
 from PIL import Image
 
 from hidisc.cli import app
-from hidisc.config import ImportConfig, PrepareConfig, list_recipes, setting_names
+from hidisc.config import ImportConfig, PrepareConfig, TrainConfig, list_recipes, setting_names
+from hidisc.objectives.objective import list_objectives, load_settings
 from hidisc.slides.synthetic import draw_cohort
 from tests.patches.test_opensrh import study, write_opensrh
 
@@ -98,7 +99,7 @@ def test_files_the_pages_name_are_there() -> None:
     named = [
         name
         for page in PAGES
-        for name in re.findall(r"`((?:slides|patches|verbs|tests|reporting)/[\w/]+\.py)", page.read_text())
+        for name in re.findall(r"`((?:slides|patches|sampling|models|objectives|training|verbs|tests|reporting)/[\w/]+\.py)", page.read_text())
     ]
     assert len(named) > 10
     for name in named:
@@ -106,7 +107,9 @@ def test_files_the_pages_name_are_there() -> None:
 
 
 def test_every_setting_named_in_the_docs_exists() -> None:
-    known = {*setting_names(PrepareConfig), *setting_names(ImportConfig)}
+    known = {name for model in (PrepareConfig, ImportConfig, TrainConfig) for name in setting_names(model)}
+    for objective in list_objectives():
+        known |= {f"objective.{name}" for name in setting_names(type(load_settings({"name": objective})))}
     groups = {name.split(".")[0] for name in known if "." in name}
     pattern = re.compile(rf"`((?:{'|'.join(groups)})\.[a-z_]+)[=`: ]")
     named = {name for page in PAGES for name in pattern.findall(page.read_text())}
@@ -115,6 +118,6 @@ def test_every_setting_named_in_the_docs_exists() -> None:
 
 
 def test_recipes_the_docs_name_are_shipped() -> None:
-    named = {name for page in PAGES for name in re.findall(r"--recipe ([\w-]+)", page.read_text())}
-    assert named <= set(list_recipes())
+    named = {name for page in PAGES for name in re.findall(r"--recipe ([\w+-]+)", page.read_text())}
+    assert {part for name in named for part in name.split("+")} <= {*list_recipes("prepare"), *list_recipes("train")}
     assert named

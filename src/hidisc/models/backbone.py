@@ -12,18 +12,30 @@ from torch import Tensor, nn
 from hidisc.errors import UserError
 
 HUB = "hub"
+_OURS = ("in_chans", "num_classes", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path")
+"""Arguments of timm that are set here, or bring weights that need not be safetensors."""
 
 
-def create_backbone(name: str, channels: int, size_px: int, options: dict[str, Any], weights: str | None) -> nn.Module:
-    """A timm model (B, C, H, W) -> (B, features), randomly initialised from torch's seed or with `weights`."""
+def create_backbone(
+    name: str, channels: int, size_px: int, options: dict[str, Any], weights: str | None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """A timm model (B, C, H, W) -> (B, features), random from torch's seed or with `weights`; and its options."""
     if not timm.is_model(name) and not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")):
         close = timm.list_models(f"*{name.split('.')[0]}*")[:5] or timm.list_models("resnet*")[:5]
         raise UserError(f"model.backbone = {name!r} is no timm model. Near it are {', '.join(close)}.")
+    ours = [option for option in _OURS if option in options]
+    if ours:
+        raise UserError(
+            f"model.options has {ours[0]!r}, which is not yours to set: channels come from the store, weights from "
+            "model.weights. Leave it out."
+        )
     try:
         try:  # transformers must know the size of the picture, others do not take it
-            backbone = _create(name, channels, {"img_size": size_px, **options}, weights == HUB)
+            used = {"img_size": size_px, **options}
+            backbone = _create(name, channels, used, weights == HUB)
         except TypeError:
-            backbone = _create(name, channels, options, weights == HUB)
+            used = options
+            backbone = _create(name, channels, used, weights == HUB)
     except (TypeError, AssertionError, ValueError) as error:
         raise UserError(
             f"model.backbone = {name!r} cannot be made for {channels} channels of {size_px} px with model.options = "
@@ -36,7 +48,7 @@ def create_backbone(name: str, channels: int, size_px: int, options: dict[str, A
         ) from error
     if weights is not None and weights != HUB:
         _load_weights(backbone, Path(weights), name)
-    return backbone
+    return backbone, used
 
 
 def _create(name: str, channels: int, options: dict[str, Any], pretrained: bool) -> nn.Module:
@@ -81,6 +93,12 @@ def count_features(backbone: nn.Module, channels: int, size_px: int) -> int:
     """Width of what a backbone gives for a picture."""
     was_training = backbone.training
     backbone.eval()
-    width = int(backbone(torch.zeros(1, channels, size_px, size_px)).shape[-1])
+    try:
+        width = int(backbone(torch.zeros(1, channels, size_px, size_px)).shape[-1])
+    except (AssertionError, RuntimeError) as error:
+        raise UserError(
+            f"the backbone takes no pictures of {channels} channels and {size_px} px ({str(error).splitlines()[0]}). "
+            "Change model.backbone or model.options, or prepare patches of another size."
+        ) from error
     backbone.train(was_training)
     return width

@@ -33,7 +33,7 @@ class EncoderCard(Closed):
     backbone: str
     """timm's name."""
     options: dict[str, Any]
-    """Further arguments of the timm model."""
+    """Further arguments of the timm model, its `img_size` among them where it takes one."""
     head: HeadConfig | None
     """None: the objective had no projection."""
     channels: int
@@ -108,7 +108,7 @@ class Encoder(nn.Module):
     def load(cls, folder: Path) -> "Encoder":
         """Read an encoder back, in evaluation mode, on the CPU; nothing is unpickled."""
         card = read_card(folder)
-        backbone = create_backbone(card.backbone, card.channels, card.size_px, card.options, None)
+        backbone, _ = create_backbone(card.backbone, card.channels, card.size_px, card.options, None)
         encoder = cls(card, backbone)
         state = read_tensors(folder / WEIGHTS)
         try:
@@ -133,7 +133,7 @@ def build_encoder(
     classes: tuple[str, ...] = (),
 ) -> Encoder:
     """A new encoder, its random weights from torch's seed; given weights bring the mean and deviation they expect."""
-    net = create_backbone(backbone, channels, size_px, options, weights)
+    net, options = create_backbone(backbone, channels, size_px, options, weights)
     mean, std = _scale_of(net, weights, channels)
     card = EncoderCard(
         backbone=backbone,
@@ -153,7 +153,7 @@ def build_encoder(
 
 def _scale_of(net: nn.Module, weights: str | None, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(mean, std) a channel: none for random weights, else what the weights were trained with."""
-    if weights is not None and (Path(weights).parent / CARD).is_file():
+    if weights is not None and Path(weights).name == WEIGHTS and (Path(weights).parent / CARD).is_file():
         card = read_card(Path(weights).parent)
         return card.mean, card.std
     known: dict[str, Any] = getattr(net, "pretrained_cfg", None) or {}

@@ -20,7 +20,7 @@ class _Gather(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        grad = grad.contiguous()
+        grad = grad.clone(memory_format=torch.contiguous_format)  # autograd may hand the same tensor to others
         dist.all_reduce(grad)
         first = dist.get_rank() * ctx.count
         return grad[first : first + ctx.count]

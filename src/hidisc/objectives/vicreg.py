@@ -48,7 +48,7 @@ class Loss(Objective):
         (z, _), (ancestry, _) = gather(encoder.project(images).float()), gather(rows.ancestry)
         pairs = zip(ancestry.T, self.weights, strict=True)
         values = [invariance(z, ids) if weight else z.new_zeros(()) for ids, weight in pairs]
-        alike = torch.stack(values) @ z.new_tensor(self.weights)
+        alike = (torch.stack(values) * z.new_tensor(self.weights)).sum()
         branches = z.reshape(-1, rows.views, z.shape[1]).transpose(0, 1)  # (V, M, D)
         varied = torch.stack([variance(branch) for branch in branches]).mean()
         unrelated = 2 * torch.stack([covariance(branch) for branch in branches]).mean()
@@ -78,5 +78,6 @@ def variance(z: Tensor) -> Tensor:
 def covariance(z: Tensor) -> Tensor:
     """Sum of squared covariances between different dimensions of z (N, D), divided by D."""
     z = z - z.mean(dim=0)
-    cov = z.T @ z / (len(z) - 1)
+    with torch.autocast(z.device.type, enabled=False):  # sums of squares leave float16's range
+        cov = z.T @ z / (len(z) - 1)
     return (cov.square().sum() - cov.diagonal().square().sum()) / z.shape[1]

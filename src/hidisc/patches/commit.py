@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from hidisc.config import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.errors import UserError
 from hidisc.patches.inputs import InputRule
-from hidisc.patches.keep import is_blank
+from hidisc.patches.keep import is_blank, is_unwanted
+from hidisc.patches.predicted import LABEL, SCORE, load_predicted
 from hidisc.patches.record import BOXES, RECORD, SlideRecord, folder_name
 from hidisc.patches.shard import Shard
 from hidisc.patches.splits import split_patients
@@ -62,6 +63,14 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Judge:
+    """The trained run whose predictions lie beside the slides."""
+
+    checksum: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The settings a commit needs, shared by prepared and imported stores."""
 
@@ -71,6 +80,7 @@ class Recipe:
     seed: int
     mpp: float | None
     input: InputRule = "unit"
+    judge: Judge | None = None
 
 
 def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failure], recipe: Recipe) -> StoreInfo:
@@ -85,13 +95,13 @@ def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failur
     shards: list[FileEntry] = []
     parts, counts, kept_counts = [], [], []
     for member, record in zip(there, records, strict=True):
-        boxes = _boxes(out / member.folder, record, recipe.filter, first_shard=len(shards))
+        boxes = _boxes(out / member.folder, record, recipe, first_shard=len(shards))
         shards += [shard_entry(member.folder, shard) for shard in record.shards]
         parts.append(boxes)
         counts.append(len(boxes["patch"]))
-        kept_counts.append(int(_is_kept(boxes["is_blank"], boxes["shard"]).sum()))
-    table = _table(there, parts, counts, recipe.mpp)
-    kept_rows = _is_kept(table.column("is_blank"), table.column("shard"))
+        kept_counts.append(int(boxes["is_kept"].sum()))
+    table = _table(there, parts, counts, recipe)
+    kept_rows = np.concatenate([part["is_kept"] for part in parts])
 
     new = {PATCHES: beside(out / PATCHES), DROPPED: beside(out / DROPPED)}
     files = {}
@@ -185,33 +195,33 @@ def _one_shape(records: Sequence[SlideRecord]) -> tuple[int, int, Any]:
     return first.size_px, first.channels, first.dtype
 
 
-def _boxes(folder: Path, record: SlideRecord, filter: FilterConfig, first_shard: int) -> dict[str, NDArray[Any]]:
-    """The columns of one slide's boxes, with where each is stored (-1: nowhere)."""
+def _boxes(folder: Path, record: SlideRecord, recipe: Recipe, first_shard: int) -> dict[str, NDArray[Any]]:
+    """The columns of one slide's boxes, with where each is stored (-1: nowhere) and whether it is kept."""
     scores = pq.read_table(folder / BOXES)
     columns = {name: scores[name].to_numpy() for name in ("tissue_fraction", "pixel_std")}
     for axis in ("x", "y"):
         columns[axis] = scores[axis].to_numpy() if axis in scores.column_names else np.full(record.boxes, -1, np.int32)
     columns["patch"] = np.arange(record.boxes, dtype=np.int32)
-    columns["is_blank"] = is_blank(columns["pixel_std"], columns["tissue_fraction"], filter)
+    columns["is_blank"] = is_blank(columns["pixel_std"], columns["tissue_fraction"], recipe.filter)
     columns["shard"] = np.full(record.boxes, -1, np.int32)
     columns["row"] = np.full(record.boxes, -1, np.int32)
     for number, shard in enumerate(record.shards):
         stored = Shard(folder / shard.name).boxes()
         columns["shard"][stored] = first_shard + number
         columns["row"][stored] = np.arange(len(stored), dtype=np.int32)
+    # a box that a new filter keeps is not stored yet when its slide failed just now
+    columns["is_kept"] = ~columns["is_blank"] & (columns["shard"] >= 0)
+    if recipe.judge:
+        columns[LABEL], columns[SCORE] = load_predicted(folder, recipe.judge.checksum, record.boxes)
+        columns["is_kept"] &= ~is_unwanted(columns[LABEL], recipe.judge.labels, recipe.filter)
     return columns
-
-
-def _is_kept(blank: NDArray[np.bool_], shard: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """(N,) boxes of `patches.parquet`; one that a new filter keeps is not stored yet when its slide failed just now."""
-    return ~blank & (shard >= 0)
 
 
 def _table(
     members: Sequence[Member],
     parts: Sequence[dict[str, NDArray[Any]]],
     counts: Sequence[int],
-    mpp: float | None,
+    recipe: Recipe,
 ) -> PatchTable:
     columns: dict[str, Any] = {
         name: names_column([getattr(member, name) for member in members], counts)
@@ -222,8 +232,14 @@ def _table(
         missing = np.isnan(values) if values.dtype.kind == "f" else values < 0 if values.dtype.kind == "i" else None
         columns[name] = pa.array(values, SCHEMA.field(name).type, mask=missing)
     total = sum(counts)
-    columns["mpp"] = pa.array(np.full(total, mpp or 0, np.float32), mask=np.full(total, mpp is None))
+    columns["mpp"] = pa.array(np.full(total, recipe.mpp or 0, np.float32), mask=np.full(total, recipe.mpp is None))
     fields = list(SCHEMA)
+    if recipe.judge:
+        codes, scores = (np.concatenate([part[name] for part in parts]) for name in (LABEL, SCORE))
+        indices = pa.array(codes.astype(np.int32), mask=codes < 0)
+        columns[LABEL] = pa.DictionaryArray.from_arrays(indices, pa.array(recipe.judge.labels, pa.string()))
+        columns[SCORE] = pa.array(scores, pa.float32(), mask=np.isnan(scores))
+        fields += [pa.field(name, columns[name].type) for name in (LABEL, SCORE)]
     for name in dict.fromkeys(name for member in members for name in member.columns):
         named = [
             value

@@ -4,7 +4,6 @@ Meanings are those of `torchvision.transforms.v2.functional` on floats, with eve
 `images` (n, C, H, W) in [0, 1] may be overwritten, the result has the same shape and range.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,8 +33,8 @@ def saturate(images: Tensor, factor: Tensor) -> Tensor:
     return images.mul_(_each(factor)).add_(grey.unsqueeze(1)).clamp_(0, 1)
 
 
-def turn_hue(images: Tensor, turns: Tensor) -> Tensor:
-    """RGB pixels with their hue moved along the colour circle by `turns` (n,), in HSV.
+def turn_hue(images: Tensor, shifts: Tensor) -> Tensor:
+    """RGB pixels with their hue in HSV moved along the colour circle; `shifts` (n, 3) are those of `hue_shifts`.
 
     On a circle of length 6 with red at 0, green at 2 and blue at -2, a channel is largest within 1 of its place
     and smallest beyond 2. So with the least channel taken off and the largest scaled to 1, hue is plus or minus
@@ -46,11 +45,18 @@ def turn_hue(images: Tensor, turns: Tensor) -> Tensor:
     span = torch.maximum(torch.maximum(red, green), blue).sub_(least)
     hue = (green + blue).sub_(red).sub_(least).div_(span.clamp(min=1e-9)).add_(1)
     hue.copysign_(green - blue)
-    shift = 6 * turns[:, None] - turns.new_tensor([0, 2, -2])
-    shift -= 6 * (shift / 6).round()  # to [-3, 3], so that |hue + shift| <= 6, where the distance is | |.| - 3 |
-    for channel, moved in zip(images.unbind(1), shift[:, :, None, None].unbind(1), strict=True):
-        torch.add(hue, moved, out=channel).abs_().sub_(3).abs_().sub_(1).clamp_(0, 1).mul_(span).add_(least)
+    for channel, shift in zip((red, green, blue), shifts[:, :, None, None].unbind(1), strict=True):
+        torch.add(hue, shift, out=channel).abs_().sub_(3).abs_().sub_(1).clamp_(0, 1).mul_(span).add_(least)
     return images
+
+
+def hue_shifts(turns: Tensor) -> Tensor:
+    """What to add to a hue in [-3, 3] to have its place as R, G and B (n, 3) see it, after `turns` (n,) of the circle.
+
+    Within [-3, 3] themselves, so that the sum is in [-6, 6], where | |sum| - 3 | is the distance from the opposite.
+    """
+    shifts = 6 * turns[:, None] - turns.new_tensor([0, 2, -2])
+    return shifts - 6 * (shifts / 6).round()
 
 
 def autocontrast(images: Tensor) -> Tensor:
@@ -63,26 +69,28 @@ def autocontrast(images: Tensor) -> Tensor:
 
 def solarize(images: Tensor, threshold: float) -> Tensor:
     """Pixels of at least `threshold` inverted."""
-    below = float(np.nextafter(np.float32(threshold), np.float32(-1)))
     for planes in in_groups(images):
-        # 1 - 2x where x is to become 1 - x, elsewhere 0: `torch.where` takes several times as long.
-        planes.add_(torch.threshold(planes, below, 0.5).mul_(-2).add_(1))
+        # |x - 1| or |x - 0|: `torch.where`, and a mask of booleans, take several times as long.
+        planes.sub_(torch.ge(planes, threshold, out=torch.empty_like(planes))).abs_()
     return images
 
 
-def restain(images: Tensor, factor: Tensor, bias: Tensor) -> Tensor:
-    """RGB pixels with the amounts of haematoxylin and eosin times `factor` (n, 2) plus `bias` (n, 2).
-
-    Amounts are those of the published reference stains; what is of neither stain is kept. All of it is one
-    affine map of the optical density: OD + V ((factor - 1) V⁺ OD + bias).
-    """
-    vectors = images.new_tensor(REFERENCE.vectors.tolist())  # V: (3, 2)
-    change = vectors * (factor - 1)[:, None, :] @ torch.linalg.pinv(vectors)  # (n, 3, 3)
-    matrix = change + torch.eye(3, device=images.device)
-    offset = bias @ vectors.T  # (n, 3)
-    minus_od = images.mul_(255 / LIGHT).add_(1 / LIGHT).log_().flatten(2)
-    painted = torch.baddbmm(-offset[:, :, None], matrix, minus_od).exp_()
+def restain(images: Tensor, maps: Tensor) -> Tensor:
+    """RGB pixels with their stains changed; `maps` (n, 3, 4) are those of `stain_maps`."""
+    minus_od = images.mul_(255 / LIGHT).add_(1 / LIGHT).log_()
+    painted = torch.bmm(maps[:, :, :3], minus_od.flatten(2)).sub_(maps[:, :, 3:]).exp_()
     return painted.mul_(LIGHT / 255).sub_(1 / 255).clamp_(0, 1).view_as(images)
+
+
+def stain_maps(factor: Tensor, bias: Tensor) -> Tensor:
+    """Affine maps (n, 3, 4) of optical density: amounts of haematoxylin and eosin times `factor` plus `bias`, (n, 2).
+
+    Amounts are those of the published reference stains V; what is of neither stain is kept:
+    OD + V ((factor - 1) V⁺ OD + bias).
+    """
+    vectors = factor.new_tensor(REFERENCE.vectors.tolist())  # (3, 2)
+    matrix = vectors * (factor - 1)[:, None, :] @ torch.linalg.pinv(vectors) + torch.eye(3)
+    return torch.cat([matrix, (bias @ vectors.T)[:, :, None]], dim=2)
 
 
 def _each(values: Tensor) -> Tensor:

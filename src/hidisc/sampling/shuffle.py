@@ -42,14 +42,12 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def draw_distinct(sizes: Ints, count: int, rng: np.random.Generator) -> Ints:
     """(B, count) different numbers below `sizes` (B,), in random order; repeated in turn where there are fewer."""
-    drawn = np.empty((len(sizes), count), np.int64)
-    for place in range(count):
+    different = min(count, int(sizes.max()))
+    drawn = np.empty((len(sizes), different), np.int64)
+    for place in range(different):
         value = rng.integers(0, np.maximum(sizes - place, 1))
-        # step over what was drawn before, in ascending order: uniform over the numbers that are left
-        for earlier in np.sort(drawn[:, :place], axis=1).T:
-            value += value >= earlier
-        drawn[:, place] = value
-    few = np.flatnonzero(sizes < count)
-    if few.size:
-        drawn[few] = drawn[few[:, None], np.arange(count) % sizes[few][:, None]]
-    return drawn
+        # step over what was drawn before: uniform over the numbers that are left
+        left_before = np.sort(drawn[:, :place], axis=1) - np.arange(place)
+        drawn[:, place] = value + (left_before <= value[:, None]).sum(axis=1)
+    turns = np.arange(count) % np.minimum(sizes, different)[:, None]
+    return np.take_along_axis(drawn, turns, axis=1)

@@ -6,6 +6,7 @@ order, each of which sees only the views it was drawn for. `colour`, `filters` a
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -38,12 +39,12 @@ DRAWS: dict[Op, int] = {
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A part of an operation: the views (N,) it was drawn for, and the parameters (N, k) of all views."""
+    """A part of an operation: the views (N,) it was drawn for, and the parameters (N, ...) of all views."""
 
     chosen: Tensor
     parameters: Tensor
     apply: Callable[[Tensor, Tensor], Tensor]
-    """From images (n, C, H, W), which it may overwrite, and their parameters (n, k) to images of the same shape."""
+    """From images (n, C, H, W), which it may overwrite, and their parameters (n, ...) to images of the same shape."""
 
 
 @torch.no_grad()
@@ -105,8 +106,8 @@ def _plan(
                 yield _Step(chosen, numbers, lambda x, _: x.flip(3))
                 yield _Step(numbers[:, 0] < config.probability, numbers, lambda x, _: x.flip(2))
             case "noise":
-                sigma = between(numbers, config.noise_sigma)
-                yield _Step(chosen, sigma, lambda x, p: filters.add_noise(x, p[:, 0], generator))
+                sigma = between(numbers[:, 0], config.noise_sigma)
+                yield _Step(chosen, sigma, lambda x, sigma: filters.add_noise(x, sigma, generator))
             case "jitter":
                 yield from _plan_jitter(chosen, numbers, config, colour)
             case "autocontrast":
@@ -127,10 +128,11 @@ def _plan(
                 boxes = geometry.draw_crop(numbers, size, config.crop_scale, config.crop_ratio)
                 yield _Step(chosen, boxes, geometry.resized_crop)
             case "stain":
-                factor = between(numbers[:, :2], (1 - config.stain_sigma, 1 + config.stain_sigma))
-                bias = between(numbers[:, 2:], (-config.stain_bias, config.stain_bias))
-                amounts = torch.cat([factor, bias], dim=1)
-                yield _Step(chosen, amounts, lambda x, p: colours.restain(x, p[:, :2], p[:, 2:]))
+                factor, bias = (
+                    _about(1, config.stain_sigma, numbers[:, :2]),
+                    _about(0, config.stain_bias, numbers[:, 2:]),
+                )
+                yield _Step(chosen, colours.stain_maps(factor, bias), colours.restain)
 
 
 def _plan_jitter(chosen: Tensor, uniform: Tensor, config: ViewsConfig, colour: bool) -> Iterator[_Step]:
@@ -138,19 +140,24 @@ def _plan_jitter(chosen: Tensor, uniform: Tensor, config: ViewsConfig, colour: b
 
     Of the uniform numbers (N, 8) the first four give the factors and the ranks of the others the order.
     """
-    parts: list[tuple[float, float, Callable[[Tensor, Tensor], Tensor]]] = [
-        (1, config.brightness, lambda x, p: colours.brighten(x, p[:, 0])),
-        (1, config.contrast, lambda x, p: colours.change_contrast(x, p[:, 0], colour)),
+    brightness, contrast, saturation, hue = uniform[:, :4].unbind(1)
+    parts: list[tuple[float, Tensor, Callable[[Tensor, Tensor], Tensor]]] = [
+        (config.brightness, _about(1, config.brightness, brightness), colours.brighten),
+        (config.contrast, _about(1, config.contrast, contrast), partial(colours.change_contrast, colour=colour)),
     ]
     if colour:
-        parts.append((1, config.saturation, lambda x, p: colours.saturate(x, p[:, 0])))
-        parts.append((0, config.hue, lambda x, p: colours.turn_hue(x, p[:, 0])))
+        parts.append((config.saturation, _about(1, config.saturation, saturation), colours.saturate))
+        parts.append((config.hue, colours.hue_shifts(_about(0, config.hue, hue)), colours.turn_hue))
     order = uniform[:, 4 : 4 + len(parts)].argsort(dim=1)  # (N, parts)
     for place in range(len(parts)):
-        for part, (centre, reach, apply) in enumerate(parts):
+        for part, (reach, parameters, apply) in enumerate(parts):
             if reach > 0:
-                factor = between(uniform[:, part : part + 1], (centre - reach, centre + reach))
-                yield _Step(chosen & (order[:, place] == part), factor, apply)
+                yield _Step(chosen & (order[:, place] == part), parameters, apply)
+
+
+def _about(centre: float, reach: float, uniform: Tensor) -> Tensor:
+    """Uniform numbers in [0, 1) stretched to `reach` either side of a centre."""
+    return between(uniform, (centre - reach, centre + reach))
 
 
 def _check(images: Tensor, config: ViewsConfig, colour: bool) -> None:

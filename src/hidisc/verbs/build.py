@@ -4,7 +4,7 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from hidisc.patches.store import STORE, Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn
 from hidisc.runs import begin, count_cores, hold, refuse_full_disk, sweep
+from hidisc.verbs.judge import judge_slides
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
@@ -102,6 +103,8 @@ def build_store(
             reasons = [f"slide {failure.slide!r}: {failure.reason}" for failure in failures[:20]]
             raise UserError("\n  ".join([f"none of the {len(tasks)} slides could be read:", *reasons]))
         sweep(out)  # after workers that were killed
+        if recipe.filter.run:
+            recipe = replace(recipe, judge=judge_slides(out, members, recipe, say))
         before = (out / STORE).read_bytes() if (out / STORE).is_file() else b""
         with suppress(UserError):  # a damaged store is about to be mended
             _warn_of_moved_patients(PatchStore.load(out).table, members, say)

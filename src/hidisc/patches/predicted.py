@@ -1,0 +1,33 @@
+"""The label a trained run predicts for every stored patch of a slide: one small file beside its scores."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hidisc.runs import write_atomic
+
+LABEL, SCORE = "predicted_label", "predicted_score"
+
+
+def predicted_file(folder: Path, judge: str) -> Path:
+    """Where the predictions of one run (by its checksum) for a slide are."""
+    return folder / f"predicted-{judge}.parquet"
+
+
+def save_predicted(folder: Path, judge: str, codes: NDArray[np.int16], scores: NDArray[np.float32]) -> None:
+    """Codes (boxes,) into the run's labels, -1 for boxes without a stored patch, and their probabilities (boxes,)."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({LABEL: codes, SCORE: scores}), sink, compression="zstd")
+    write_atomic(predicted_file(folder, judge), sink.getvalue().to_pybytes())
+
+
+def load_predicted(folder: Path, judge: str, boxes: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+    """Codes and scores (boxes,) of a slide; all -1 and NaN when it was not judged."""
+    path = predicted_file(folder, judge)
+    if not path.is_file():
+        return np.full(boxes, -1, np.int16), np.full(boxes, np.nan, np.float32)
+    table = pq.read_table(path)
+    return table[LABEL].to_numpy().copy(), table[SCORE].to_numpy().copy()

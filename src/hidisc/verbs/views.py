@@ -1,0 +1,29 @@
+"""`hidisc views`: patches beside what training makes of them, the paper's augmentation panel."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hidisc.config import BatchConfig, ViewsConfig
+from hidisc.errors import UserError
+from hidisc.patches.inputs import as_input
+from hidisc.patches.store import PatchStore
+from hidisc.reporting.views import draw_views
+from hidisc.sampling.hierarchy import Hierarchy
+from hidisc.sampling.sampler import Sampler
+from hidisc.sampling.views import make_views
+
+
+def show_views(
+    store_path: Path, out: Path, config: ViewsConfig, *, patches: int = 4, views: int = 8, seed: int = 0
+) -> None:
+    """Draw `patches` of different patients, each with `views` random views, into a PNG."""
+    if out.suffix.lower() != ".png":
+        raise UserError(f"--out {out} is not a .png file. Give a name that ends in .png.")
+    store = PatchStore.load(store_path)
+    tree = Hierarchy().grow(store.table, np.ones(len(store), bool))
+    rows = Sampler(tree, BatchConfig(images=patches, draw={}, views=1), seed).draw(0).ancestry[:, -1]
+    x = torch.from_numpy(as_input(store.read_many(rows), store.info.input)).permute(0, 3, 1, 2)
+    made = make_views(x, views, config, torch.Generator().manual_seed(seed), colour=store.is_colour)
+    draw_views(x, made, out)

@@ -1,0 +1,170 @@
+"""Two real gloo processes against one process on the same global batch: the same loss and the same gradients."""
+
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.multiprocessing import start_processes
+from torch.nn.parallel import DistributedDataParallel
+
+from hidisc.config import HeadConfig
+from hidisc.models.encoder import build_encoder
+from hidisc.objectives.gather import gather
+from hidisc.objectives.objective import Rows, find_objective, load_settings
+
+LEVELS = ("patient", "slide", "patch")
+RANKS, SECONDS = 2, 120
+# Patients of a rank are its own, as the sampler draws them; a slide and a patch are repeated.
+REGULAR = [
+    [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 1], [1, 1, 2], [1, 1, 2], [1, 2, 3], [1, 2, 3]],
+    [[2, 3, 4], [2, 3, 4], [2, 3, 4], [2, 3, 4], [3, 4, 5], [3, 4, 5], [3, 5, 6], [3, 5, 6]],
+]
+# The second rank has fewer anchors with positives at every level, and a patient is on both ranks.
+UNEQUAL = [
+    [[0, 0, 0], [0, 0, 0], [0, 1, 1], [0, 1, 1], [1, 2, 2], [1, 2, 2], [1, 2, 3], [1, 2, 3]],
+    [[2, 3, 4], [2, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7], [6, 7, 8], [7, 8, 9], [1, 9, 10]],
+]
+# What the second rank has no positives of at all.
+LONELY = [REGULAR[0], [[10 + i, 10 + i, 10 + i] for i in range(8)]]
+CASES: dict[str, tuple[dict[str, Any], list[list[list[int]]]]] = {
+    "hidisc": ({"name": "hidisc"}, REGULAR),
+    "hidisc, low temperature": ({"name": "hidisc", "temperature": 0.07}, REGULAR),
+    "hidisc, weighted": ({"name": "hidisc", "weights": {"patient": 2.0, "slide": 0.0}}, UNEQUAL),
+    "hidisc, unequal ranks": ({"name": "hidisc"}, UNEQUAL),
+    "hidisc, a rank without positives": ({"name": "hidisc"}, LONELY),
+    "hidisc, the paper's sum": ({"name": "hidisc", "reduction": "sum"}, UNEQUAL),
+    "simclr": ({"name": "simclr"}, REGULAR),
+    "simclr, unequal ranks": ({"name": "simclr"}, UNEQUAL),
+    "supcon": ({"name": "supcon"}, UNEQUAL),
+    "vicreg": ({"name": "vicreg"}, REGULAR),
+    "vicreg, unequal ranks": ({"name": "vicreg"}, UNEQUAL),
+    "simsiam": ({"name": "simsiam", "predictor_dim": 16}, REGULAR),
+    "byol": ({"name": "byol", "predictor_dim": 16}, REGULAR),
+}
+LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 3, 3, 4, 5])  # 4 and 5 are alone, 0 is on both ranks
+
+
+class Both(nn.Module):
+    """Encoder and objective under one roof, as DistributedDataParallel wants it."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        settings = load_settings(values)
+        self.encoder = build_encoder("test_vit", {}, HeadConfig(dim=8), channels=3, size_px=32)
+        self.objective = find_objective(settings)(settings, self.encoder, LEVELS, ())
+        self.objective.eval()  # batch normalisation of the predictors; the rest knows no batches
+
+    def forward(self, images: Tensor, rows: Rows) -> Tensor:
+        return self.objective(self.encoder, images, rows).total
+
+
+def batch(ancestry: list[list[list[int]]]) -> tuple[Tensor, Rows]:
+    """The global batch, rank after rank."""
+    ids = torch.tensor(ancestry).flatten(0, 1)
+    images = torch.rand(len(ids), 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    return images, Rows(ids, LABELS, 2)
+
+
+def run(model: nn.Module, images: Tensor, rows: Rows) -> dict[str, Tensor]:
+    loss = model(images, rows)
+    loss.backward()
+    names = {name.removeprefix("module."): p.grad for name, p in model.named_parameters() if p.requires_grad}
+    return {"loss": loss.detach(), **names}
+
+
+def one_rank(rank: int, port: int, folder: str) -> None:
+    """All cases, and what `gather` alone gives, in one process of two."""
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", address, timedelta(seconds=60), world_size=RANKS, rank=rank)
+    results: dict[str, Any] = {}
+    for name, (values, ancestry) in CASES.items():
+        images, rows = batch(ancestry)
+        mine = slice(rank * 8, rank * 8 + 8)
+        own = Rows(rows.ancestry[mine], rows.labels[mine], rows.views)
+        results[name] = run(DistributedDataParallel(Both(values)), images[mine], own)
+
+    x = torch.full((3, 2), float(rank), requires_grad=True)
+    y = torch.zeros(6, 2, requires_grad=True)
+    earlier = y * 1  # autograd comes to it after `gather`, with the same gradient tensor
+    rows_of_all, first = gather(x)
+    (rows_of_all + earlier).mul(torch.arange(12.0).reshape(6, 2) + 100 * rank).sum().backward()
+    ids, _ = gather(torch.arange(4).reshape(2, 2) + 10 * rank)
+    results["gather"] = {"rows": rows_of_all.detach(), "first": first, "x": x.grad, "y": y.grad, "ids": ids}
+    torch.save(results, Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def by_rank(tmp_path_factory) -> list[dict[str, Any]]:
+    """What each of two processes computed; they end by themselves, or are ended after two minutes."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = start_processes(one_rank, (port, str(folder)), RANKS, join=False, start_method="spawn")
+    try:
+        for _ in range(RANKS):
+            if context.join(timeout=SECONDS):
+                break
+        else:
+            pytest.fail(f"the two processes were not done after {SECONDS} s")
+    finally:
+        for process in context.processes:
+            if process.is_alive():
+                process.kill()
+    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_are_one_large_batch(name, by_rank):
+    values, ancestry = CASES[name]
+    alone = run(Both(values), *batch(ancestry))
+    ranks = [results[name] for results in by_rank]
+    torch.testing.assert_close(sum(rank["loss"] for rank in ranks) / RANKS, alone["loss"], rtol=1e-5, atol=1e-5)
+    assert ranks[0].keys() == alone.keys()
+    assert any(grad.abs().max() > 1e-4 for key, grad in alone.items() if key != "loss")
+    for key in alone.keys() - {"loss"}:
+        for rank in ranks:  # DistributedDataParallel has averaged them already
+            scale = max(1.0, float(alone[key].abs().max()))
+            torch.testing.assert_close(rank[key], alone[key], rtol=1e-5, atol=1e-5 * scale, msg=lambda m, k=key: k + m)
+
+
+@pytest.mark.whole
+def test_unequal_ranks_do_disagree_on_their_own(by_rank):
+    """The cases above would prove nothing if the ranks' losses were alike or did not know of each other."""
+    for name in ("hidisc, unequal ranks", "simclr, unequal ranks", "supcon"):
+        first, second = (float(results[name]["loss"]) for results in by_rank)
+        assert abs(first - second) > 0.1
+    values, ancestry = CASES["hidisc"]
+    images, rows = batch(ancestry)
+    own = Both(values)(images[:8], Rows(rows.ancestry[:8], LABELS[:8], 2)).item()
+    assert abs(own - float(by_rank[0]["hidisc"]["loss"])) > 0.1
+
+
+@pytest.mark.whole
+def test_rows_come_in_the_order_of_ranks_and_gradients_are_summed_over_them(by_rank):
+    weights = torch.arange(12.0).reshape(6, 2)
+    for rank, results in enumerate(by_rank):
+        found = results["gather"]
+        assert found["rows"].tolist() == [[0, 0]] * 3 + [[1, 1]] * 3
+        assert found["first"] == 3 * rank
+        assert found["ids"].tolist() == [[0, 1], [2, 3], [10, 11], [12, 13]]
+        assert torch.equal(found["x"], (2 * weights + 100)[3 * rank : 3 * rank + 3])
+        assert torch.equal(found["y"], weights + 100 * rank)  # another's gradient is not written over
+
+
+def test_alone_the_rows_are_ours():
+    x = torch.rand(3, 2, requires_grad=True)
+    rows, first = gather(x)
+    assert rows is x
+    assert first == 0
