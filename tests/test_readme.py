@@ -23,6 +23,8 @@ from tests.patches.test_opensrh import study, write_opensrh
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHORT = ["--set", "optim.steps=2", "--set", "batch.images=16", "--device", "cpu"]  # what is added to trainings
+FOLDERS = "slides|patches|sampling|models|objectives|training|verbs|tests|reporting"
 NOT_HERE = ("git clone", "make ", "cd ")  # the set-up of a clean clone, which `.ci/run` does
 
 
@@ -69,8 +71,9 @@ def test_every_command_and_snippet_runs(lab: Path) -> None:
     for page in PAGES:
         for command in commands(page):
             assert command.startswith("hidisc "), f"{page.name}: {command}"
+            shorter = SHORT if command.startswith("hidisc train") else []
             done = subprocess.run(
-                shlex.split(command), cwd=lab, env=environment, capture_output=True, text=True, check=False
+                [*shlex.split(command), *shorter], cwd=lab, env=environment, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, f"{page.name}: {command}\n{done.stderr}"
             ran += 1
@@ -96,11 +99,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_files_the_pages_name_are_there() -> None:
-    named = [
-        name
-        for page in PAGES
-        for name in re.findall(r"`((?:slides|patches|sampling|models|objectives|training|verbs|tests|reporting)/[\w/]+\.py)", page.read_text())
-    ]
+    named = [name for page in PAGES for name in re.findall(rf"`((?:{FOLDERS})/[\w/]+\.py)", page.read_text())]
     assert len(named) > 10
     for name in named:
         assert (ROOT / name).exists() or (ROOT / "src/hidisc" / name).exists(), name
@@ -114,7 +113,7 @@ def test_every_setting_named_in_the_docs_exists() -> None:
     pattern = re.compile(rf"`((?:{'|'.join(groups)})\.[a-z_]+)[=`: ]")
     named = {name for page in PAGES for name in pattern.findall(page.read_text())}
     assert len(named) >= 8
-    assert named <= known
+    assert {name for name in named if not name.endswith(".safetensors")} <= known
 
 
 def test_recipes_the_docs_name_are_shipped() -> None:

@@ -54,7 +54,7 @@ def test_random_weights_come_from_torch_s_seed():
 
 
 def test_options_reach_timm():
-    assert make("test_vit", drop_rate=0.25).pos_drop.p == 0.25
+    assert make("test_vit", drop_rate=0.25).head_drop.p == 0.25
     assert make("test_vit", img_size=64).patch_embed.img_size == (64, 64)  # a given size wins
 
 
@@ -65,7 +65,7 @@ def test_counting_features_leaves_the_network_as_it_was():
     assert count_features(net, 3, 32) == 96
     assert net.training
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
-    assert not count_features(net.eval(), 3, 32) != 96
+    assert count_features(net.eval(), 3, 32) == 96
     assert not net.training
 
 
@@ -87,7 +87,9 @@ def test_an_unknown_backbone_is_refused_with_near_ones(name, near):
 
 @pytest.mark.parametrize("name", ["test_vit", "test_resnet"])
 def test_options_that_the_backbone_does_not_take_are_refused(name):
-    sentence = rf"^model\.backbone = '{name}' cannot be made for 3 channels of 32 px with model\.options = {{'depht': 3}}"
+    sentence = (
+        rf"^model\.backbone = '{name}' cannot be made for 3 channels of 32 px with model\.options = {{'depht': 3}}"
+    )
     with pytest.raises(UserError, match=sentence):
         make(name, depht=3)
 
@@ -154,14 +156,24 @@ def test_weights_of_our_convnext_keep_the_backbone_s_own_head(tmp_path):
 @pytest.mark.parametrize(
     ("name", "channels", "sentence"),
     [
-        ("test_vit", 3, r"does not fit 'test_vit': \d+ of \d+ tensors are missing and \d+ have another shape \(first: '"),
-        ("test_resnet", 5, r"does not fit 'test_resnet': 0 of \d+ tensors are missing and 1 have another shape \(first: "),
+        (
+            "test_vit",
+            3,
+            r"does not fit 'test_vit': \d+ of \d+ tensors are missing and \d+ have another shape \(first: '",
+        ),
+        (
+            "test_resnet",
+            5,
+            r"does not fit 'test_resnet': 0 of \d+ tensors are missing and 1 have another shape \(first: ",
+        ),
     ],
 )
 def test_weights_of_another_backbone_are_refused(name, channels, sentence, tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file(make().state_dict(), path)
-    with pytest.raises(UserError, match=rf"^model\.weights = '.*weights.safetensors' {sentence}.*with {channels} input"):
+    with pytest.raises(
+        UserError, match=rf"^model\.weights = '.*weights.safetensors' {sentence}.*with {channels} input"
+    ):
         make(name, channels, weights=str(path))
 
 

@@ -191,7 +191,7 @@ def test_a_repeated_slide_is_a_positive_not_a_negative():
 
 def test_anchors_without_positives_take_no_part_but_remain_negatives():
     z, ancestry = unit(0, 5), torch.tensor([[0], [0], [1], [2], [3]])
-    total, levels, grad = with_grad(hidisc_loss, z, ancestry, [1], 0.7)
+    total, _, grad = with_grad(hidisc_loss, z, ancestry, [1], 0.7)
     pair = [torch.logsumexp(z[i] @ z[[a for a in range(5) if a != i]].T / 0.7, 0) - z[0] @ z[1] / 0.7 for i in (0, 1)]
     assert float(total) == pytest.approx(float(sum(pair)) / 2, abs=1e-12)
     assert (grad.norm(dim=1) > 0).all()

@@ -96,7 +96,9 @@ def test_an_unknown_name_is_refused_with_those_there_are():
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_one():
-    with pytest.raises(UserError, match=r"^objective:\n  'temprature' is not a setting\. Did you mean 'temperature'\?$"):
+    with pytest.raises(
+        UserError, match=r"^objective:\n  'temprature' is not a setting\. Did you mean 'temperature'\?$"
+    ):
         load_settings({"name": "simclr", "temprature": 0.1})
 
 

@@ -200,7 +200,7 @@ def test_levels_that_are_not_named_draw_one() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 10), SEEDS, st.integers(0, 3))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_pass_sees_everyone_before_anyone_again(patients: int, roots: int, seed: int, number: int) -> None:
     sampler = Sampler(even(patients, 1, 1), batch_config(roots, 1, 1), seed)
     steps = -(-patients // roots)
@@ -270,7 +270,7 @@ def test_the_global_generator_is_neither_read_nor_moved() -> None:
     ("patients", "rows"),
     [
         (7, [60, 64, 69, 67, 49, 46, 40, 42, 8, 7, 2, 3]),
-        (5000, [1578, 1577, 1572, 1573, 47050, 47054, 47059, 47057, 27709, 27706, 27700, 27702]),
+        (5000, [5018, 5017, 5012, 5013, 14570, 14574, 14579, 14577, 11359, 11356, 11350, 11352]),
     ],
 )
 def test_known_batches_stay_what_they_were(patients: int, rows: list[int]) -> None:
@@ -288,6 +288,15 @@ def test_devices_share_out_the_batch_of_one(case: Case) -> None:
     one = case.sampler(world=1).draw(case.step)
     np.testing.assert_array_equal(case.batch().places, one.places)
     np.testing.assert_array_equal(case.batch().ancestry, one.ancestry)
+
+
+@pytest.mark.parametrize("patients", [12, 13, 5000])
+def test_devices_share_out_just_enough_and_more_than_enough(patients: int) -> None:
+    tree, config = even(patients), batch_config(12)
+    for step in range(5):
+        one = Sampler(tree, config, 0).draw(step).places
+        three = [Sampler(tree, config, 0, world=3).draw(step, rank).places for rank in range(3)]
+        np.testing.assert_array_equal(np.concatenate(three), one)
 
 
 @given(cases())
@@ -325,7 +334,7 @@ def test_every_patient_equally_often_also_by_the_rest_of_a_pass() -> None:
 def test_two_patients_meet_equally_often() -> None:
     sampler = Sampler(even(8, 1, 1), batch_config(2, 1, 1), 6)
     meet = np.zeros((8, 8), int)
-    for step in range(4000):
+    for step in range(2500):
         first, second = roots_of(sampler.draw(step), 1)
         meet[first, second] += 1
     assert np.diag(meet).sum() == 0
@@ -335,7 +344,7 @@ def test_two_patients_meet_equally_often() -> None:
 def test_every_patient_equally_often_on_every_device_when_there_are_too_few() -> None:
     sampler = Sampler(even(3, 1, 1), batch_config(4, 1, 1), 5, world=2)
     for rank in range(2):
-        seen = np.concatenate([sampler.draw(step, rank).ancestry[:, 0] for step in range(2000)])
+        seen = np.concatenate([sampler.draw(step, rank).ancestry[:, 0] for step in range(1500)])
         assert surprise(np.bincount(seen, minlength=3) / 2) < 4  # a patient that is alone comes twice
 
 
@@ -344,7 +353,7 @@ def test_every_slide_and_patch_equally_often_whatever_their_number() -> None:
     patches = [2, 12, 4, 6]
     tree = grow(cohort(patches, [1]), *THREE)
     sampler = Sampler(tree, batch_config(1, 2, 1), 1)
-    draws = [draw.ancestry for draw in map(sampler.draw, range(6000)) if draw.ancestry[0, 0] == 0]
+    draws = [draw.ancestry for draw in map(sampler.draw, range(4000)) if draw.ancestry[0, 0] == 0]
     slides = np.bincount(np.concatenate(draws)[:, 1], minlength=4)
     assert surprise(slides[:4]) < 4
     rows = np.bincount(np.concatenate(draws)[:, 2], minlength=sum(patches))
@@ -357,7 +366,7 @@ def test_every_slide_and_patch_equally_often_whatever_their_number() -> None:
 
 def test_every_pair_of_patches_equally_often() -> None:
     sampler = Sampler(even(1, 1, 6), batch_config(1, 1, 2), 2)
-    pairs = Counter(tuple(sampler.draw(step).ancestry[:, 2].tolist()) for step in range(4000))
+    pairs = Counter(tuple(sampler.draw(step).ancestry[:, 2].tolist()) for step in range(2500))
     assert len(pairs) == 30
     assert surprise(list(pairs.values())) < 4
 
@@ -372,7 +381,7 @@ def test_every_patch_equally_often_without_levels_above() -> None:
 
 def test_what_one_step_draws_says_nothing_of_the_next() -> None:
     sampler = Sampler(even(1, 5, 1), batch_config(1, 1, 1), 3)
-    slides = np.concatenate([sampler.draw(step).ancestry[:, 1] for step in range(3000)])
+    slides = np.concatenate([sampler.draw(step).ancestry[:, 1] for step in range(2000)])
     joint = np.zeros((5, 5), int)
     np.add.at(joint, (slides[:-1], slides[1:]), 1)
     assert surprise(joint) < 4
@@ -380,7 +389,7 @@ def test_what_one_step_draws_says_nothing_of_the_next() -> None:
 
 def test_patients_of_one_batch_draw_independently() -> None:
     sampler = Sampler(even(2, 5, 1), batch_config(2, 1, 1), 3)
-    draws = (sampler.draw(step).ancestry for step in range(3000))
+    draws = (sampler.draw(step).ancestry for step in range(2000))
     slides = np.array([draw[np.argsort(draw[:, 0]), 1] for draw in draws])
     joint = np.zeros((5, 5), int)
     np.add.at(joint, tuple((slides % 5).T), 1)
@@ -430,9 +439,9 @@ def test_a_pass_over_a_label_sees_all_of_it_before_anyone_again() -> None:
 
 def test_every_patient_of_a_label_equally_often() -> None:
     sampler = balanced([0] * 7 + [1] * 3, 4)
-    seen = np.concatenate([sampler.draw(step).ancestry[::4, 0] for step in range(4000)])
+    seen = np.concatenate([sampler.draw(step).ancestry[::4, 0] for step in range(2500)])
     counts = np.bincount(seen, minlength=10)
-    assert counts[:7].sum() == counts[7:].sum() == 8000
+    assert counts[:7].sum() == counts[7:].sum() == 5000
     assert surprise(counts[:7]) < 4
     assert surprise(counts[7:]) < 4
 
@@ -440,7 +449,7 @@ def test_every_patient_of_a_label_equally_often() -> None:
 def test_labels_are_shuffled_apart() -> None:
     """Two labels of as many patients each: not the same places of both in every step."""
     sampler = balanced([0] * 6 + [1] * 6, 2)
-    pairs = [tuple(roots_of(sampler.draw(step), 4)) for step in range(3000)]
+    pairs = [tuple(roots_of(sampler.draw(step), 4)) for step in range(1500)]
     joint = np.zeros((6, 6), int)
     np.add.at(joint, tuple((np.sort(pairs, axis=1) - [0, 6]).T), 1)
     assert surprise(joint) < 4

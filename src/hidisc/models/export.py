@@ -103,7 +103,7 @@ def _to_torchscript(encoder: Encoder, out: Path, x: Tensor) -> None:
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
         traced: Any = torch.jit.trace(encoder, x)  # type: ignore[no-untyped-call]
-        torch.jit.save(torch.jit.freeze(traced), str(part))  # type: ignore[no-untyped-call]
+        torch.jit.save(torch.jit.freeze(traced), str(part))
     part.replace(out / FILES["torchscript"])
 
 

@@ -45,23 +45,17 @@ class Batch:
 class Batches:
     """Reads the batches of the steps of one rank, `ahead` of them before they are asked for, in order.
 
-    `bad` counts from before a resumption. Memory: `ahead` + 1 batches of stored patches.
+    Memory: `ahead` + 1 batches of stored patches.
     """
 
     def __init__(
-        self,
-        store: PatchStore,
-        tree: Tree,
-        sampler: Sampler,
-        config: DataConfig,
-        seed: int,
-        rank: int = 0,
-        bad: int = 0,
+        self, store: PatchStore, tree: Tree, sampler: Sampler, config: DataConfig, seed: int, rank: int = 0
     ) -> None:
         self._store, self._tree, self._sampler, self._config = store, tree, sampler, config
         self._seed, self._rank = seed, rank
         self._labels: NDArray[np.int32] = store.table.codes("label")[0]
-        self.read, self.bad = 0, bad
+        self._slides: NDArray[np.int32] = store.table.codes("slide")[0]
+        self.read, self.bad = 0, 0
 
     def steps(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps first ... last - 1; raises UserError when too many patches are bad."""
@@ -103,16 +97,19 @@ class Batches:
         except PatchError as error:
             bad.append(str(error))
         first, last = self._tree.siblings(place)
+        beside = first + np.flatnonzero(self._slides[leaves[first:last]] == self._slides[leaves[place]])
         rng = np.random.default_rng([self._seed, step, 2, self._rank, index])
-        for other in rng.choice(np.arange(first, last), min(_TRIES, last - first), replace=False):
-            if other == place:
-                continue
+        others = rng.permutation(beside[beside != place])[:_TRIES]
+        for other in others:
             try:
                 self._store.read(int(leaves[other]), out)
                 return int(leaves[other])
             except PatchError as error:
                 bad.append(str(error))
-        raise UserError(f"{bad[-1]} Nor can {_TRIES} others beside it: mend or remove that slide, then train again.")
+        raise UserError(
+            f"{bad[-1]} No other patch beside it can be read ({len(others)} tried): mend or remove that slide, "
+            "then train again."
+        )
 
     def _count(self, batch: Batch) -> None:
         """Stop when more than the set share of what was read is bad."""

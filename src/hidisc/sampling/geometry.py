@@ -1,4 +1,4 @@
-"""What moves pixels: erasing, affine, resized crop, and how their boxes and shifts are drawn.
+"""What erases and moves pixels: random boxes, affine, resized crop, and how their parameters are drawn.
 
 As in `colour`, meanings are torchvision's, and `images` (n, C, H, W) in [0, 1] may be overwritten. The `draw_`
 functions turn uniform numbers in [0, 1) into parameters, a row an image; boxes are (top, left, height, width) in px.
@@ -77,44 +77,48 @@ def erase(images: Tensor, boxes: Tensor) -> Tensor:
     return images.mul_(torch.rsub(inside[0][:, None, :, None] * inside[1][:, None, None, :], 1))
 
 
-def affine(images: Tensor, moves: Tensor) -> Tensor:
-    """Images turned clockwise about their centre and shifted by moves (n, 3): degrees, x, y; nearest, black outside."""
-    height, width = images.shape[2:]
+def affine_places(moves: Tensor, size: tuple[int, int]) -> Tensor:
+    """Where `read` finds the pixels of pictures turned clockwise about their centre and then shifted.
+
+    Moves (n, 3) are degrees, x and y. Turned back, both parts of a place are a sum of a term in x and one in y.
+    """
+    height, width = size
     angle, right, down = moves[:, :, None].unbind(1)  # (n, 1) each
     cos, sin = angle.deg2rad().cos(), angle.deg2rad().sin()
-    x, y = _pixels(width, moves) - width / 2 - right, _pixels(height, moves) - height / 2 - down  # (n, W), (n, H)
-    # Turned back, both parts of a place are a sum of one term in x and one in y.
+    x, y = _pixels(width) - width / 2 - right, _pixels(height) - height / 2 - down  # (n, W), (n, H)
     columns = torch.complex(x * cos * (2 / width), x * -sin * (2 / height))
     rows = torch.complex(y * sin * (2 / width), y * cos * (2 / height))
-    return _sample(images, columns, rows, "nearest")
+    return torch.cat([columns, rows], dim=1)
 
 
-def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
-    """Boxes (n, 4) cut out and resized to the whole picture, bilinearly.
+def crop_places(boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Where `read` finds the pixels of boxes (n, 4) resized to the whole picture.
 
-    A box is no larger than the picture, so antialiasing would change nothing.
+    A box is no larger than the picture, so that antialiasing would change nothing.
     """
     along = []
-    for size, start, extent in zip(images.shape[2:], boxes[:, :2].T, boxes[:, 2:].T, strict=True):
-        place = _pixels(size, boxes) * (extent / size)[:, None]  # (n, size), from the box's edge
+    for length, start, extent in zip(size, boxes[:, :2].T, boxes[:, 2:].T, strict=True):
+        place = _pixels(length) * (extent / length)[:, None]  # (n, length), from the box's edge
         place = torch.minimum(place.clamp_(min=0.5), extent[:, None] - 0.5)  # as if its border pixels went on
-        along.append((place + start[:, None]) * (2 / size) - 1)
+        along.append((place + start[:, None]) * (2 / length) - 1)
     y, x = along
-    return _sample(images, torch.complex(x, torch.zeros_like(x)), torch.complex(torch.zeros_like(y), y), "bilinear")
+    return torch.cat([torch.complex(x, torch.zeros_like(x)), torch.complex(torch.zeros_like(y), y)], dim=1)
 
 
-def _sample(images: Tensor, columns: Tensor, rows: Tensor, mode: str) -> Tensor:
-    """Images read at columns (n, W) + rows (n, H), complex numbers x + iy; -1 and 1 are the picture's edges.
+def read(images: Tensor, places: Tensor, mode: str) -> Tensor:
+    """Images read at other places, black outside; `mode` is grid_sample's: "nearest" or "bilinear".
 
-    Adding up complex numbers makes the grid of pairs in one pass over contiguous memory.
+    Pixel (x, y) comes from place[x] + place[W + y] of places (n, W + H), complex numbers x + iy, where -1 and 1 are
+    the picture's edges: adding them makes the grid of pairs in one pass over contiguous memory.
     """
-    grid = torch.view_as_real(columns[:, None, :] + rows[:, :, None])  # (n, H, W, 2)
+    width = images.shape[3]
+    grid = torch.view_as_real(places[:, None, :width] + places[:, width:, None])  # (n, H, W, 2)
     return F.grid_sample(images, grid, mode=mode, padding_mode="zeros", align_corners=False)
 
 
-def _pixels(size: int, like: Tensor) -> Tensor:
+def _pixels(size: int) -> Tensor:
     """Centres (size,) of the pixels along an axis."""
-    return torch.arange(size, device=like.device, dtype=like.dtype) + 0.5
+    return torch.arange(size) + 0.5
 
 
 def between(uniform: Tensor, bounds: Range) -> Tensor:

@@ -1,36 +1,41 @@
 """Shuffled passes and distinct draws whose cost does not grow with what is drawn from."""
 
+from math import isqrt
+
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 _SMALL = 4096
-_ROUNDS = 6
+_ROUNDS = 3
 
 
 def shuffled(positions: Ints, size: int, rng: np.random.Generator) -> Ints:
     """What stands at `positions` (B,) of a random order of 0 ... size - 1; one order a state of `rng`.
 
-    Up to a few thousand, the order itself; beyond, a keyed permutation (a Feistel network, walked on from numbers
-    that are not below `size`), which costs the same for a million and for a billion.
+    Up to a few thousand, the order itself; beyond, a keyed permutation of a grid that `size` just fits in (a Feistel
+    network, walked on from the few numbers that are not below `size`), which costs the same for a million and for a
+    billion.
     """
     if size <= _SMALL:
         return rng.permutation(size)[positions]
-    keys = rng.integers(0, 2**63, _ROUNDS, dtype=np.uint64)
-    half = np.uint64(((size - 1).bit_length() + 1) // 2)
-    found = _permute(positions.astype(np.uint64), keys, half)
+    keys = rng.integers(0, 2**63, (_ROUNDS, 2), dtype=np.uint64)
+    rows = isqrt(size - 1) + 1
+    grid = np.array([rows, -(-size // rows)], np.uint64)
+    found = _permute(positions.astype(np.uint64), keys, grid)
     while (outside := np.flatnonzero(found >= size)).size:
-        found[outside] = _permute(found[outside], keys, half)
+        found[outside] = _permute(found[outside], keys, grid)
     return found.astype(np.int64)
 
 
-def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], half: np.uint64) -> NDArray[np.uint64]:
-    """One-to-one on numbers of 2 x `half` bits."""
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = values >> half, values & mask
-    for key in keys:
-        left, right = right, left ^ (_mix(right ^ key) & mask)
-    return (left << half) | right
+def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], grid: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """One-to-one on the numbers of the places of a grid (rows, columns): each half in turn moves the other around."""
+    rows, columns = grid
+    row, column = values // columns, values % columns
+    for one, other in keys:
+        row = (row + _mix(column ^ one) % rows) % rows
+        column = (column + _mix(row ^ other) % columns) % columns
+    return row * columns + column
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

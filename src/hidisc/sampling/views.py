@@ -19,8 +19,10 @@ from hidisc.sampling import colour as colours
 from hidisc.sampling import filters, geometry
 from hidisc.sampling.geometry import BOX_DRAWS, between
 
-CPU_VALUES, DEVICE_VALUES = 2**18, 2**27
-"""Pixel values worked on at a time, one image at least: on a CPU as many as stay in a core's second-level cache."""
+ALONE_VALUES = 2**16
+"""On a CPU, images of at least as many values go through alone: they fill its cache and need not be gathered."""
+CPU_VALUES, DEVICE_VALUES = 2**21, 2**27
+"""Values of the images that go through together: enough that starting operations takes little of the time."""
 DRAWS: dict[Op, int] = {
     "flips": 2,
     "noise": 1 + 1,
@@ -45,6 +47,8 @@ class _Step:
     parameters: Tensor
     apply: Callable[[Tensor, Tensor], Tensor]
     """From images (n, C, H, W), which it may overwrite, and their parameters (n, ...) to images of the same shape."""
+    keeps: bool = False
+    """Whether it never overwrites them."""
 
 
 @torch.no_grad()
@@ -65,16 +69,27 @@ def make_views(images: Tensor, views: int, config: ViewsConfig, generator: torch
 
     made = _allocate((rows, channels, height, width), images.device)
     source = torch.arange(count, device=images.device).repeat_interleave(views)
-    values = CPU_VALUES if images.device.type == "cpu" else DEVICE_VALUES
-    size = max(1, values // max(1, channels * height * width))
+    size = _chunk_size(channels * height * width, images.device)
+    alone = size == 1 and images.is_contiguous()
     for start in range(0, rows, size):
         chunk, here = made[start : start + size], chosen[:, start : start + size]
-        now = torch.index_select(images, 0, source[start : start + size], out=chunk)
-        for step in np.flatnonzero(here.any(axis=1)):
+        used = np.flatnonzero(here.any(axis=1))
+        if alone and len(used) and steps[used[0]].keeps:
+            now = images[start // views].unsqueeze(0)  # its first step makes the copy
+        else:
+            now = torch.index_select(images, 0, source[start : start + size], out=chunk)
+        for step in used:
             now = _apply(steps[step], now, np.flatnonzero(here[step]), start)
         if now is not chunk:
             chunk.copy_(now)
     return made.view(count, views, channels, height, width)
+
+
+def _chunk_size(values: int, device: torch.device) -> int:
+    """How many images of so many values go through the operations together."""
+    if device.type != "cpu":
+        return max(1, DEVICE_VALUES // max(1, values))
+    return 1 if values >= ALONE_VALUES else CPU_VALUES // max(1, values)
 
 
 def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -103,8 +118,8 @@ def _plan(
         chosen, numbers = column[:, 0] < config.probability, column[:, 1:]
         match op:
             case "flips":
-                yield _Step(chosen, numbers, lambda x, _: x.flip(3))
-                yield _Step(numbers[:, 0] < config.probability, numbers, lambda x, _: x.flip(2))
+                yield _Step(chosen, numbers, lambda x, _: x.flip(3), keeps=True)
+                yield _Step(numbers[:, 0] < config.probability, numbers, lambda x, _: x.flip(2), keeps=True)
             case "noise":
                 sigma = between(numbers[:, 0], config.noise_sigma)
                 yield _Step(chosen, sigma, lambda x, sigma: filters.add_noise(x, sigma, generator))
@@ -123,15 +138,15 @@ def _plan(
                 yield _Step(chosen, boxes, geometry.erase)
             case "affine":
                 moves = geometry.draw_affine(numbers, size, config.affine_degrees, config.affine_translate)
-                yield _Step(chosen, moves, geometry.affine)
+                places = geometry.affine_places(moves, size)
+                yield _Step(chosen, places, partial(geometry.read, mode="nearest"), keeps=True)
             case "crop":
                 boxes = geometry.draw_crop(numbers, size, config.crop_scale, config.crop_ratio)
-                yield _Step(chosen, boxes, geometry.resized_crop)
+                places = geometry.crop_places(boxes, size)
+                yield _Step(chosen, places, partial(geometry.read, mode="bilinear"), keeps=True)
             case "stain":
-                factor, bias = (
-                    _about(1, config.stain_sigma, numbers[:, :2]),
-                    _about(0, config.stain_bias, numbers[:, 2:]),
-                )
+                factor = _about(1, config.stain_sigma, numbers[:, :2])
+                bias = _about(0, config.stain_bias, numbers[:, 2:])
                 yield _Step(chosen, colours.stain_maps(factor, bias), colours.restain)
 
 

@@ -2,21 +2,30 @@
 
 from pathlib import Path
 
+import torch
 from lightning.fabric import Fabric
+from torch import nn
 
 from hidisc.config import TrainConfig
 from hidisc.errors import UserError
 from hidisc.training.checkpoint import list_checkpoints
-from hidisc.training.ranks import on_any
+from hidisc.training.ranks import first_of_all, on_any
+
+_ADVICE = "Lower optim.learning_rate, set optim.clip=1, or use compute.precision=32, with a new --out."
 
 
 def check_finite(fabric: Fabric, first_bad_step: int, out: Path) -> None:
     """Stop when a loss was not finite; `first_bad_step` is -1 while all were."""
-    if on_any(fabric, first_bad_step >= 0):
-        raise UserError(
-            f"the loss is not finite at step {max(first_bad_step, 1):,}. {_kept(out)}. Lower optim.learning_rate, set "
-            "optim.clip=1, or use compute.precision=32, with a new --out."
-        )
+    step = first_of_all(fabric, first_bad_step)
+    if step >= 0:
+        raise UserError(f"the loss is not finite at step {step:,}. {_kept(out)}. {_ADVICE}")
+
+
+def check_weights(fabric: Fabric, learner: nn.Module, step: int, out: Path) -> None:
+    """Stop before weights that are not finite are saved: a gradient can be so where the loss was not."""
+    values = [value for value in learner.state_dict().values() if value.is_floating_point()]
+    if on_any(fabric, not torch.stack([value.isfinite().all() for value in values]).all()):
+        raise UserError(f"the weights are not finite after step {step:,}. {_kept(out)}. {_ADVICE}")
 
 
 def check_rank(fabric: Fabric, rank: float, step: int, config: TrainConfig, out: Path) -> None:

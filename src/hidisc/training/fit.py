@@ -3,8 +3,9 @@
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,20 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from hidisc.config import TrainConfig
-from hidisc.errors import UserError
 from hidisc.models.rank import effective_rank
 from hidisc.patches.store import PatchStore
-from hidisc.runs import full_disk_said, versions, write_atomic
+from hidisc.runs import versions, write_atomic
 from hidisc.sampling.batches import Batch, Batches, to_input
 from hidisc.sampling.views import make_views
-from hidisc.training.alarm import check_finite, check_rank
+from hidisc.training.alarm import check_finite, check_rank, check_weights
 from hidisc.training.build import build_learner, build_optimizer, choose_material
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
 from hidisc.training.journal import Journal
 from hidisc.training.learner import Learner
 from hidisc.training.material import Material
 from hidisc.training.monitor import Monitor
-from hidisc.training.ranks import mean_of_all, on_any
-from hidisc.training.run import RUN, RunInfo
+from hidisc.training.ranks import mean_of_all, on_any, sum_of_all
+from hidisc.training.run import RUN, RunInfo, refuse_other_store
 from hidisc.training.schedule import learning_rate
 from hidisc.training.stop import StopWish
 
@@ -67,34 +67,36 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     module: Learner = learner.module
 
     done = _resume(fabric, out, module, optimizer.optimizer, store, say)
-    batches = Batches(store, material.tree, sampler, config.data, config.seed, fabric.global_rank, done.bad_patches)
+    batches = Batches(store, material.tree, sampler, config.data, config.seed, fabric.global_rank)
     monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
     journal = Journal(fabric, out, config, done.step)
     began = time.monotonic()
 
     def save(step: int) -> None:
         check_finite(fabric, int(first_bad), out)
+        check_weights(fabric, module, step, out)
+        bad_patches = done.bad_patches + sum_of_all(fabric, batches.bad)
         if fabric.is_global_zero:
-            with full_disk_said("The last checkpoint is whole"):
-                save_checkpoint(
-                    out,
-                    module,
-                    optimizer.optimizer,
-                    config.checkpoint.keep,
-                    step=step,
-                    store=store.info.patches.checksum,
-                    seconds=done.seconds + time.monotonic() - began,
-                    bad_patches=batches.bad,
-                    scaler=_scaler_state(fabric),
-                )
+            save_checkpoint(
+                out,
+                module,
+                optimizer.optimizer,
+                config.checkpoint.keep,
+                step=step,
+                store=store.info.patches.checksum,
+                seconds=done.seconds + time.monotonic() - began,
+                bad_patches=bad_patches,
+                scaler=_scaler_state(fabric),
+            )
 
     steps, accumulate = config.optim.steps, config.optim.accumulate
     first_bad = torch.full((), -1, device=fabric.device)  # kept on the device, so that no step waits to look at it
     learner.train()
     source = batches.steps(done.step * accumulate, steps * accumulate)
-    with StopWish() as stop, torch.random.fork_rng(devices=[]):
+    with closing(journal), closing(source), StopWish() as stop, torch.random.fork_rng(devices=[]):
         for step in range(done.step + 1, steps + 1):
-            is_logged = step % config.log.every == 0 or step == steps
+            is_looked_at = monitor is not None and monitor.is_due(step, steps)
+            is_logged = step % config.log.every == 0 or step == steps or is_looked_at
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step - 1, config.optim)
             for part in range(accumulate):
@@ -106,11 +108,11 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
                 with fabric.no_backward_sync(learner, enabled=part < accumulate - 1):
                     total, parts, embeddings = _forward(fabric, learner, batch, store, config)
                     fabric.backward(total / accumulate)
+                first_bad = torch.where(~torch.isfinite(total.detach()) & (first_bad < 0), step, first_bad)
             norm = _clip(fabric, learner, optimizer, config.optim.clip, is_logged)
             optimizer.step()
             optimizer.zero_grad()
             module.objective.after_step(module.encoder, step / steps)
-            first_bad = torch.where(~torch.isfinite(total.detach()) & (first_bad < 0), step, first_bad)
 
             if is_logged:
                 values = {"loss": mean_of_all(fabric, total)}
@@ -118,9 +120,8 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
                 values |= {"learning_rate": learning_rate(step - 1, config.optim), "grad_norm": float(norm)}
                 values["effective_rank"] = effective_rank(embeddings)
                 if monitor:
-                    values["knn_accuracy"] = monitor.look(step, steps, module.encoder, fabric.device)
-                with full_disk_said("The last checkpoint is whole"):
-                    journal.write(step, values)
+                    values["knn_accuracy"] = monitor.accuracy(module.encoder, fabric.device) if is_looked_at else nan
+                journal.write(step, values)
                 check_finite(fabric, int(first_bad), out)
                 check_rank(fabric, values["effective_rank"], step, config, out)
             watch(StepsDone(step, steps, journal.row))
@@ -132,13 +133,11 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
                 raise SystemExit(143) if stop.wish == signal.SIGTERM else KeyboardInterrupt
             if step % config.checkpoint.every == 0 or step == steps:
                 save(step)
-    source.close()
-    journal.close()
 
+    bad_patches = done.bad_patches + sum_of_all(fabric, batches.bad)
     if fabric.is_global_zero:
         seconds = done.seconds + time.monotonic() - began
-        with full_disk_said("The last checkpoint is whole"):
-            _finish(out, module, material, config, fabric, round(seconds, 1), batches.bad)
+        _finish(out, module, material, config, fabric, round(seconds, 1), bad_patches)
     fabric.barrier()
 
 
@@ -150,10 +149,7 @@ def _resume(
     if not found:
         return CheckpointInfo(step=0, store="", seconds=0, bad_patches=0, groups=[], checksum=0)
     info = load_checkpoint(found[-1], learner, optimizer)
-    if info.store != store.info.patches.checksum:
-        raise UserError(
-            f"{out} was begun with other patches than {store.path} holds now. Give a new --out, or the old store."
-        )
+    refuse_other_store(out, info.store, store)
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     if scaler is not None and info.scaler:
         scaler.load_state_dict(info.scaler)

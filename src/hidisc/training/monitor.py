@@ -10,7 +10,7 @@ from hidisc.config import DataConfig, MonitorConfig
 from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder
 from hidisc.patches.inputs import as_input
-from hidisc.patches.store import PatchStore
+from hidisc.patches.store import PatchError, PatchStore
 
 _BATCH = 64
 
@@ -29,19 +29,29 @@ class Monitor:
             raise UserError(f"monitor.split = {config.split!r} is no side of {store.path}: {', '.join(sides)}.")
         rng = np.random.default_rng([seed, 3])
         self._bank, self._queries = (
-            _sample(
-                np.flatnonzero(np.isin(split, [sides.index(s) for s in names]) & (labels >= 0)), config.patches, rng
-            )
+            self._sample(np.isin(split, [sides.index(side) for side in names]) & (labels >= 0), config.patches, rng)
             for names in (data.splits, (config.split,))
         )
         if not len(self._bank) or not len(self._queries):
             raise UserError(f"monitor.split = {config.split!r}: there are no labelled patches to compare.")
         self._labels = torch.from_numpy(labels.astype(np.int64))
 
-    def look(self, step: int, steps: int, encoder: Encoder, device: torch.device) -> float:
-        """The accuracy when a look is due, NaN when not."""
-        is_due = step % self._every == 0 or step == steps
-        return self.accuracy(encoder, device) if is_due else float("nan")
+    def _sample(self, mask: NDArray[np.bool_], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """As many rows of a mask (N,) as are asked for, less those whose patch cannot be read."""
+        rows = np.flatnonzero(mask)
+        drawn = np.sort(rng.choice(rows, min(count, len(rows)), replace=False))
+        return drawn[np.array([self._is_readable(row) for row in drawn], bool)]
+
+    def _is_readable(self, row: int) -> bool:
+        try:
+            self._store.read(row)
+        except PatchError:
+            return False
+        return True
+
+    def is_due(self, step: int, steps: int) -> bool:
+        """Whether there is a look at a step."""
+        return step % self._every == 0 or step == steps
 
     @torch.inference_mode()
     def accuracy(self, encoder: Encoder, device: torch.device) -> float:
@@ -61,7 +71,3 @@ class Monitor:
             x = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
             parts.append(F.normalize(encoder.features(x).float(), dim=1).cpu())
         return torch.cat(parts)
-
-
-def _sample(rows: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    return np.sort(rng.choice(rows, min(count, len(rows)), replace=False)) if len(rows) else rows

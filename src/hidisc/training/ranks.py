@@ -21,6 +21,8 @@ def start(config: TrainConfig, device: str, devices: str | int, nodes: int) -> F
         )
     except Exception as error:
         raise UserError(f"--device {device} --devices {devices} --nodes {nodes}: {error}") from error
+    if config.compute.precision == "16" and fabric.device.type == "cpu":  # Lightning would take bf16 instead
+        raise UserError("compute.precision = 16 is for GPUs and there is none here. Set compute.precision=bf16 or 32.")
     fabric.launch()
     return fabric
 
@@ -31,6 +33,21 @@ def on_any(fabric: Fabric, mine: bool) -> bool:
         return mine
     count = torch.tensor(float(mine), device=fabric.device)
     return bool(fabric.all_reduce(count, reduce_op="sum") > 0)  # type: ignore[operator]
+
+
+def sum_of_all(fabric: Fabric, value: int) -> int:
+    """The sum of a count over ranks."""
+    if fabric.world_size == 1:
+        return value
+    return int(fabric.all_reduce(torch.tensor(value, device=fabric.device), reduce_op="sum"))  # type: ignore[arg-type]
+
+
+def first_of_all(fabric: Fabric, step: int) -> int:
+    """The smallest step of any rank; -1 is none."""
+    if fabric.world_size == 1:
+        return step
+    steps = fabric.all_gather(torch.tensor(step, device=fabric.device)).flatten().tolist()  # type: ignore[union-attr]
+    return min((step for step in steps if step >= 0), default=-1)
 
 
 def mean_of_all(fabric: Fabric, value: Tensor) -> float:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder, EncoderCard, read_card
+from hidisc.patches.store import PatchStore
 from hidisc.training.metrics import METRICS, read_metrics
 
 RUN = "run.json"
@@ -41,6 +42,14 @@ class RunInfo(Closed):
     bad_patches: int
     """Unreadable patches that were replaced by others of their slides."""
     versions: dict[str, str | None]
+
+
+def refuse_other_store(run: Path, learned_from: str, store: PatchStore) -> None:
+    """Refuse to go on with a run that learned from another table of patches."""
+    if learned_from != store.info.patches.checksum:
+        raise UserError(
+            f"{run} was begun with other patches than {store.path} holds now. Give a new --out, or the old store."
+        )
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from hidisc.config import TrainConfig
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
-from hidisc.runs import begin, hold
+from hidisc.runs import begin, full_disk_said, hold
 from hidisc.training.fit import Say, fit
 from hidisc.training.ranks import start
-from hidisc.training.run import RUN, Run
+from hidisc.training.run import RUN, Run, refuse_other_store
 from hidisc.verbs.progress import show_training
 
 
@@ -32,15 +32,20 @@ def train(
     config = config or TrainConfig()
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
     store = PatchStore.load(store_path)
-    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+    for name in ("lightning.fabric", "lightning.pytorch"):  # Fabric speaks under either name
+        logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")  # its advice is about loaders we do not use
     fabric = start(config, device, devices, nodes)
     is_first = fabric.is_global_zero
-    with hold(out) if is_first else nullcontext():
+    with hold(out) if is_first else nullcontext(), full_disk_said("What has been saved is whole"):
         if is_first:
             begin(out, "train", config, ("data.threads", "data.ahead", "data.max_bad_share", "log.", "checkpoint."))
         fabric.barrier()
         if not (out / RUN).is_file():
             with show_training(config.optim.steps, shown=is_first) as watch:
                 fit(fabric, store, out, config, say, watch)
-    return Run.load(out) if is_first else None
+    if not is_first:
+        return None
+    run = Run.load(out)
+    refuse_other_store(out, run.info.store, store)
+    return run
