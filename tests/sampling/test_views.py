@@ -121,8 +121,9 @@ def test_sharpness(channels, size, factor):
     assert_equal(filters.sharpen(pictures.clone(), factor), theirs)
 
 
-def test_sharpness_leaves_pictures_without_an_inside_alone():
-    pictures = draw_pictures(2, 3, (2, 9))
+@pytest.mark.parametrize("size", [(2, 9), (9, 2), (1, 1), (1, 7)])
+def test_sharpness_leaves_pictures_without_an_inside_alone(size):
+    pictures = draw_pictures(2, 3, size)
     assert_equal(filters.sharpen(pictures.clone(), 2.0), [tv.adjust_sharpness(x, 2.0) for x in pictures], atol=0)
 
 
@@ -334,9 +335,10 @@ def test_moves_are_drawn_as_torchvision_does():
 
 
 def test_a_corner_drawn_at_the_end_of_its_range_is_inside():
-    almost = 1 - 2**-24
-    boxes = geometry.draw_crop(torch.full((1, geometry.BOX_DRAWS), almost), (4001, 4001), (0.01, 0.5), (1.0, 1.0))
-    assert (boxes[:, :2] + boxes[:, 2:] <= 4001).all()
+    almost = torch.full((1, geometry.BOX_DRAWS), 1 - 2**-24)
+    for side in (*range(8, 300), 1023, 1024, 1025, 4001):
+        boxes = geometry.draw_crop(almost, (side, side), (0.01, 0.5), (1.0, 1.0))
+        assert (boxes[:, :2] + boxes[:, 2:] == side).all()
 
 
 def test_jitter_takes_every_order_alike():

@@ -2,7 +2,11 @@
 
 import errno
 import shutil
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from math import cos, pi
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +24,7 @@ from hidisc.sampling.batches import Batches, to_input
 from hidisc.training import alarm, checkpoint, fit
 from hidisc.training.build import build_learner, choose_material
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
+from hidisc.training.stop import StopWish
 from tests.training.stores import damage, losses, outcome, tiny, train, train_until
 
 VIT = ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5}")
@@ -164,6 +169,24 @@ def test_time_adds_up_over_interruptions(store: Path, tmp_path: Path, monkeypatc
     train_until(5, monkeypatch, store, tmp_path / "run")
     before = read_checkpoint(list_checkpoints(tmp_path / "run")[-1])[0].seconds
     assert 0 < before <= train(store, tmp_path / "run").info.seconds + 0.05
+
+
+def test_a_wish_to_stop_is_heard_once() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with StopWish() as stop:
+        assert stop.wish is None
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.wish == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_a_training_outside_the_main_thread(store: Path, tmp_path: Path) -> None:
+    """Where signals cannot be caught, as in a notebook's worker."""
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(train, store, tmp_path / "run", "optim.steps=1").result()
+    assert run.info.steps == 1
 
 
 # A full disk
@@ -372,14 +395,17 @@ def test_learning_lowers_the_loss(store: Path, tmp_path: Path) -> None:
 
 
 def test_the_target_of_byol_follows_slowly(store: Path, tmp_path: Path) -> None:
-    """After the last step the momentum is 1 and the target stands still, wherever it is."""
-    train(store, tmp_path / "run", *KINDS["byol"], "checkpoint.every=1")
-    before, after = (read_checkpoint(path)[1] for path in list_checkpoints(tmp_path / "run"))
-    weights = [name for name in after if name.startswith("learner.objective.target.") and name.endswith("weight")]
-    assert weights
-    assert all(torch.equal(before[name], after[name]) for name in weights)
-    online = [name.replace("objective.target", "encoder") for name in weights]
-    assert not all(torch.equal(after[mine], after[its]) for mine, its in zip(weights, online, strict=True))
+    """By 1 - momentum of the way at every step, and the momentum rises along a cosine to 1 at the last."""
+    train(store, tmp_path / "run", *KINDS["byol"], "checkpoint.every=1", "checkpoint.keep=6")
+    states = [read_checkpoint(path)[1] for path in list_checkpoints(tmp_path / "run")]
+    slow = "learner.objective.target.backbone.conv1.0.weight"
+    quick = slow.replace("objective.target", "encoder")
+    for step, (before, after) in enumerate(pairwise(states), 2):
+        share = 0.5 * (cos(pi * step / 6) + 1) / 2
+        expected = before[slow] + share * (after[quick] - before[slow])
+        torch.testing.assert_close(after[slow], expected, rtol=1e-6, atol=1e-9)
+        assert torch.equal(after[slow], before[slow]) == (step == 6)
+        assert not torch.equal(after[quick], before[quick])
 
 
 def test_few_patients_repeat_and_it_is_said(store: Path, tmp_path: Path) -> None:

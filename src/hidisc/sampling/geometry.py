@@ -56,7 +56,7 @@ def _place_first(
     first = fits.int().argmax(dim=1, keepdim=True)
     extent = torch.cat([height.gather(1, first), width.gather(1, first)], dim=1)  # (n, 2)
     free = extent.new_tensor(size) - extent
-    corner = torch.minimum((uniform * (free + 1)).floor(), free)  # the product may round up to the bound
+    corner = (uniform * (free + 1)).floor()
     return torch.cat([corner, extent], dim=1), fits.any(dim=1)
 
 

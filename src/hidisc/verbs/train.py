@@ -2,17 +2,21 @@
 
 import logging
 import warnings
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 from hidisc.config import TrainConfig
+from hidisc.errors import UserError
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.runs import begin, full_disk_said, hold
 from hidisc.training.fit import Say, fit
-from hidisc.training.ranks import start
+from hidisc.training.ranks import on_any, start
 from hidisc.training.run import RUN, Run, refuse_other_store
 from hidisc.verbs.progress import show_training
+
+_CHANGEABLE = ("data.threads", "data.ahead", "data.max_bad_share", "log.", "checkpoint.")
+"""Settings that do not touch what is learned."""
 
 
 def train(
@@ -37,10 +41,16 @@ def train(
     warnings.filterwarnings("ignore", module="lightning")  # its advice is about loaders we do not use
     fabric = start(config, device, devices, nodes)
     is_first = fabric.is_global_zero
-    with hold(out) if is_first else nullcontext(), full_disk_said("What has been saved is whole"):
+    with ExitStack() as held, full_disk_said("What has been saved is whole"):
+        refusal = None
         if is_first:
-            begin(out, "train", config, ("data.threads", "data.ahead", "data.max_bad_share", "log.", "checkpoint."))
-        fabric.barrier()
+            try:
+                held.enter_context(hold(out))
+                begin(out, "train", config, _CHANGEABLE)
+            except UserError as error:
+                refusal = error
+        if on_any(fabric, refusal is not None):  # the other processes wait for the first, and end with it
+            raise refusal or UserError(f"{out} was refused by the first process.")
         if not (out / RUN).is_file():
             with show_training(config.optim.steps, shown=is_first) as watch:
                 fit(fabric, store, out, config, say, watch)

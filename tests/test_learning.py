@@ -1,0 +1,67 @@
+"""What the method claims, seen on the drawn cohort: with flips alone, the more of the hierarchy, the better."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hidisc import PatchStore, Run, draw_cohort, prepare
+from hidisc.config import GridConfig, PrepareConfig, TrainConfig, load_config
+from hidisc.models.encoder import Encoder
+from hidisc.patches.inputs import as_input
+from hidisc.verbs.train import train
+
+METHODS = ("hidisc-patient", "hidisc-slide", "simclr")
+SEEDS = (0, 1, 2)
+
+
+@torch.inference_mode()
+def embed(store: PatchStore, encoder: Encoder, side: str) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+    """(N, D) unit embeddings of a side's patches, their labels and patients."""
+    rows = np.flatnonzero(store.table.column("split") == side)
+    parts = [
+        encoder.features(torch.from_numpy(as_input(store.read_many(block), "unit")).permute(0, 3, 1, 2))
+        for block in np.array_split(rows, len(rows) // 256 + 1)
+    ]
+    label, patient = (store.table.column(name)[rows] for name in ("label", "patient"))
+    return F.normalize(torch.cat(parts), dim=1), label, patient
+
+
+def accuracies(store: PatchStore, encoder: Encoder) -> tuple[float, float]:
+    """(patch, patient) accuracy of 20 nearest neighbours of held-out patients' patches, the paper's weights."""
+    (bank, known, _), (queries, truth, patients) = (embed(store, encoder, side) for side in ("train", "test"))
+    names = np.unique(known)
+    near = (queries @ bank.T).topk(20, dim=1)
+    one_hot = torch.from_numpy((known[:, None] == names).astype(np.float32))
+    scores = (one_hot[near.indices] * (near.values / 0.07).exp()[..., None]).sum(dim=1)
+    scores = (scores / scores.sum(dim=1, keepdim=True)).numpy()
+    patch = float((names[scores.argmax(1)] == truth).mean())
+    means = {name: scores[patients == name].mean(axis=0) for name in np.unique(patients)}
+    right = [names[mean.argmax()] == truth[patients == name][0] for name, mean in means.items()]
+    return patch, float(np.mean(right))
+
+
+@pytest.mark.slow
+def test_more_of_the_hierarchy_is_better_with_weak_views(tmp_path: Path) -> None:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for seed in SEEDS:
+        folder = tmp_path / f"seed{seed}"
+        cohort = draw_cohort(folder / "cohort", seed=seed)
+        split = {"fractions": {"train": 0.75, "test": 0.25}}
+        prepare(cohort, folder / "store", PrepareConfig(grid=GridConfig(size_px=48), seed=seed, split=split))
+        store = PatchStore.load(folder / "store")
+        for method in METHODS:
+            config = load_config(TrainConfig, f"{method}+weak+laptop", [f"seed={seed}"])
+            train(folder / "store", folder / method, config, device="cpu")
+            found.setdefault(method, []).append(accuracies(store, Run.load(folder / method).encoder()))
+            print(f"seed {seed}  {method:<15} patch {found[method][-1][0]:.3f}  patient {found[method][-1][1]:.3f}")
+    mean = {method: np.mean(values, axis=0) for method, values in found.items()}
+    for method, values in found.items():
+        patch, patient = mean[method]
+        print(f"{method:<15} patch {patch:.3f} ({np.std(values, axis=0)[0]:.3f})  patient {patient:.3f}")
+    for better, worse in (("hidisc-patient", "hidisc-slide"), ("hidisc-slide", "simclr")):
+        assert mean[better][0] > mean[worse][0]
+        assert mean[better][1] > mean[worse][1]
+    assert mean["hidisc-patient"][0] - mean["simclr"][0] > 0.25
