@@ -80,11 +80,17 @@ def begin(out: Path, kind: str, config: BaseModel, changeable: tuple[str, ...] =
     return True
 
 
+def read_kind(out: Path) -> str | None:
+    """Which verb began a folder; None when none of ours did."""
+    record = _read_record(out / "config.yaml")
+    return str(record["kind"]) if record else None
+
+
 def _read_record(path: Path) -> dict[str, Any] | None:
     """The settings a folder was begun with; None when it was not, or by something other than hidisc."""
     try:
         record = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, yaml.YAMLError):
         return None
     return record if isinstance(record, dict) and "kind" in record else None
 

@@ -313,3 +313,16 @@ def test_doctor_finds_everything_at_once(own: Path) -> None:
     (slide_folder(own, "P3/A") / RECORD).unlink()
     (own / "dropped.parquet").unlink()
     assert len(verify_store(own)) == 3
+
+
+def test_what_is_no_store_is_not_called_an_unfinished_one(tmp_path: Path) -> None:
+    run, file = tmp_path / "run", tmp_path / "cohort.csv"
+    run.mkdir()
+    (run / "config.yaml").write_text("kind: train\nseed: 0\n")
+    file.write_text("patient,slide,path\n")
+    for path in (run, file, tmp_path / "nowhere"):
+        with pytest.raises(UserError, match=r"is not a patch store \(no store.json\)"):
+            PatchStore.load(path)
+    (run / "config.yaml").write_text("kind: prepare\nseed: 0\n")
+    with pytest.raises(UserError, match="is not finished. Run the command that makes it again; it goes on"):
+        PatchStore.load(run)

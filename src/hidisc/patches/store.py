@@ -20,6 +20,7 @@ from hidisc.patches.inputs import InputRule, input_channels
 from hidisc.patches.record import BOXES, RECORD, THUMBNAIL, ShardFile, SlideRecord
 from hidisc.patches.shard import Shard
 from hidisc.patches.table import PatchTable
+from hidisc.runs import read_kind
 from hidisc.slides.cohort import hash_file
 from hidisc.slides.slide import Pixels
 
@@ -184,7 +185,7 @@ def read_info(path: Path) -> StoreInfo:
     """`store.json` of a finished store."""
     file = path / STORE
     if not file.is_file():
-        if (path / "config.yaml").is_file():
+        if read_kind(path) not in (None, "train"):
             raise UserError(f"store {path} is not finished. Run the command that makes it again; it goes on.")
         raise UserError(f"{path} is not a patch store (no {STORE}). Make one with `hidisc prepare` or `hidisc import`.")
     try:

@@ -10,6 +10,7 @@ from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder, EncoderCard, read_card
 from hidisc.patches.store import PatchStore
+from hidisc.runs import read_kind
 from hidisc.training.metrics import METRICS, read_metrics
 
 RUN = "run.json"
@@ -64,7 +65,7 @@ class Run:
         """Open a finished run; an unfinished one is refused with what to do."""
         file = path / RUN
         if not file.is_file():
-            if (path / "config.yaml").is_file() and not (path / "store.json").is_file():
+            if read_kind(path) == "train":
                 raise UserError(f"run {path} is not finished. Run the same `hidisc train` again; it goes on.")
             raise UserError(f"{path} is not a run (no {RUN}). Make one with `hidisc train`.")
         try:
