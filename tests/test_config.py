@@ -199,6 +199,10 @@ def test_refused_training_settings(change: str, sentence: str) -> None:
     assert sentence in str(caught.value)
 
 
+def test_precision_is_a_name_that_looks_like_a_number() -> None:
+    assert load_config(TrainConfig, None, ["compute.precision=16"]).compute.precision == "16"
+
+
 def test_a_filter_by_labels_needs_both_parts() -> None:
     assert "run and drop_labels go together" in refusal(None, "filter.run=somewhere")
     assert "run and drop_labels go together" in refusal(None, "filter.drop_labels=[blank]")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from hidisc.errors import UserError
 
@@ -307,7 +307,7 @@ class OptimConfig(Closed):
 class ComputeConfig(Closed):
     """How the arithmetic is done."""
 
-    precision: Literal["32", "bf16", "16"] = "32"
+    precision: Annotated[Literal["32", "bf16", "16"], BeforeValidator(str)] = "32"
     """32-bit, or mixed with bfloat16 or float16; losses are always 32-bit."""
     channels_last: bool = True
     """Memory layout; measured quicker, also on CPUs."""

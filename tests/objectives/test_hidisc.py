@@ -321,6 +321,7 @@ Z, IDS = unit(0, 4), torch.tensor([[0, 0], [0, 0], [1, 1], [1, 1]])
         ((Z, IDS[:, 0], [1, 1]), r"ancestry is torch\.int64 of shape \(4,\) for z"),
         ((Z, IDS.double(), [1, 1]), r"ancestry is torch\.float64 of shape \(4, 2\) for z"),
         ((Z, IDS, [1, 1, 1]), r"3 weights for 2 levels\. Give one weight a level\."),
+        ((Z, IDS[:, :0], []), r"0 weights for 0 levels\. Give one weight a level\."),
         ((Z, IDS, [1]), r"1 weights for 2 levels\. Give one weight a level\."),
         ((Z, IDS, [1, 1], 0.0), r"temperature is 0\.0\. Give a number above 0, such as 0\.7\."),
         ((Z, IDS, [1, 1], -0.7), r"temperature is -0\.7\. Give a number above 0, such as 0\.7\."),

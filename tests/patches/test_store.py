@@ -324,5 +324,5 @@ def test_what_is_no_store_is_not_called_an_unfinished_one(tmp_path: Path) -> Non
         with pytest.raises(UserError, match=r"is not a patch store \(no store.json\)"):
             PatchStore.load(path)
     (run / "config.yaml").write_text("kind: prepare\nseed: 0\n")
-    with pytest.raises(UserError, match="is not finished. Run the command that makes it again; it goes on"):
+    with pytest.raises(UserError, match=r"is not finished. Run the command that makes it again; it goes on"):
         PatchStore.load(run)

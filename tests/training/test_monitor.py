@@ -151,6 +151,11 @@ def test_a_side_that_is_not_there(opened: PatchStore, encoder: Encoder) -> None:
     assert str(caught.value) == f"monitor.split = 'val' is no side of {opened.path}: train, test."
 
 
+def test_a_side_that_is_learned_from(opened: PatchStore, encoder: Encoder) -> None:
+    with pytest.raises(UserError, match=r"monitor.split = 'train' is learned from \(data.splits\), so it tells"):
+        look(opened, encoder, split="train")
+
+
 def test_a_side_without_labels(tmp_path: Path, encoder: Encoder) -> None:
     store = PatchStore.load(make_store(tmp_path, unlabelled=("T0", "T1")))
     with pytest.raises(UserError, match=r"monitor.split = 'test': there are no labelled patches to compare\."):

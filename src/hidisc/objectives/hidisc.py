@@ -146,7 +146,7 @@ def _check(z: Tensor, ancestry: Tensor, weights: Sequence[float], temperature: f
             f"ancestry is {ancestry.dtype} of shape {tuple(ancestry.shape)} for z of shape {tuple(z.shape)}. Give "
             "integer ids (N, levels), from coarse to fine."
         )
-    if len(weights) != ancestry.shape[1]:
+    if len(weights) != ancestry.shape[1] or not len(weights):
         raise UserError(f"{len(weights)} weights for {ancestry.shape[1]} levels. Give one weight a level.")
     if temperature <= 0:
         raise UserError(f"temperature is {temperature}. Give a number above 0, such as 0.7.")

@@ -43,7 +43,8 @@ def mean_positive(queries: Tensor, keys: Tensor, groups: Groups, first: int = 0)
     mine = slice(first, first + len(queries))
     at = groups.of[mine]
     count = groups.sizes[at] - 1
-    total = (queries * (sum_groups(keys, groups)[at] - keys[mine])).sum(dim=1)
+    # index_select, because the gradient of plain indexing adds up in any order on several threads
+    total = (queries * (sum_groups(keys, groups).index_select(0, at) - keys[mine])).sum(dim=1)
     return total / count.clamp(min=1), count > 0
 
 

@@ -66,7 +66,7 @@ def invariance(z: Tensor, ids: Tensor) -> Tensor:
     groups = group(ids)
     centre = sum_groups(z, groups) / groups.sizes[:, None]
     size = groups.sizes[groups.of]
-    spread = ((z - centre[groups.of]) ** 2).mean(dim=1)
+    spread = ((z - centre.index_select(0, groups.of)) ** 2).mean(dim=1)
     return (2 * size / (size - 1).clamp(min=1) * spread).sum() / groups.anchors
 
 

@@ -71,6 +71,7 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
     journal = Journal(fabric, out, config, done.step)
     began = time.monotonic()
+    first_bad = torch.full((), -1, device=fabric.device)  # a step; on the device, so that none waits to look at it
 
     def save(step: int) -> None:
         check_finite(fabric, int(first_bad), out)
@@ -90,7 +91,6 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
             )
 
     steps, accumulate = config.optim.steps, config.optim.accumulate
-    first_bad = torch.full((), -1, device=fabric.device)  # kept on the device, so that no step waits to look at it
     learner.train()
     source = batches.steps(done.step * accumulate, steps * accumulate)
     with closing(journal), closing(source), StopWish() as stop, torch.random.fork_rng(devices=[]):
@@ -99,6 +99,7 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
             is_logged = step % config.log.every == 0 or step == steps or is_looked_at
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step - 1, config.optim)
+            losses: dict[str, Tensor] = {}
             for part in range(accumulate):
                 asked = time.monotonic()
                 batch = next(source)
@@ -108,15 +109,16 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
                 with fabric.no_backward_sync(learner, enabled=part < accumulate - 1):
                     total, parts, embeddings = _forward(fabric, learner, batch, store, config)
                     fabric.backward(total / accumulate)
-                first_bad = torch.where(~torch.isfinite(total.detach()) & (first_bad < 0), step, first_bad)
+                for name, value in {"loss": total.detach(), **parts}.items():
+                    losses[name] = losses.get(name, 0) + value / accumulate
             norm = _clip(fabric, learner, optimizer, config.optim.clip, is_logged)
             optimizer.step()
             optimizer.zero_grad()
             module.objective.after_step(module.encoder, step / steps)
+            first_bad = torch.where(~torch.isfinite(losses["loss"]) & (first_bad < 0), step, first_bad)
 
             if is_logged:
-                values = {"loss": mean_of_all(fabric, total)}
-                values |= {name: mean_of_all(fabric, value) for name, value in parts.items()}
+                values = {name: mean_of_all(fabric, value) for name, value in losses.items()}
                 values |= {"learning_rate": learning_rate(step - 1, config.optim), "grad_norm": float(norm)}
                 values["effective_rank"] = effective_rank(embeddings)
                 if monitor:

@@ -27,6 +27,11 @@ class Monitor:
         labels, self._classes = store.table.codes("label")
         if config.split not in sides:
             raise UserError(f"monitor.split = {config.split!r} is no side of {store.path}: {', '.join(sides)}.")
+        if config.split in data.splits:
+            raise UserError(
+                f"monitor.split = {config.split!r} is learned from (data.splits), so it tells nothing. "
+                "Give another side."
+            )
         rng = np.random.default_rng([seed, 3])
         self._bank, self._queries = (
             self._sample(np.isin(split, [sides.index(side) for side in names]) & (labels >= 0), config.patches, rng)
