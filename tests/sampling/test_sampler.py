@@ -514,6 +514,13 @@ def test_draw_that_cannot_be(draw: dict[str, int]) -> None:
     )
 
 
+def test_a_draw_below_the_last_level() -> None:
+    tree = grow(cohort([3]), "patch")
+    assert refusal(tree, BatchConfig(levels=("patch",))) == (
+        "batch.draw = {'slide': 2, 'patch': 2}: below 'patch' there is nothing to draw. Set batch.draw={}."
+    )
+
+
 def test_images_that_do_not_come_out_even() -> None:
     assert refusal(even(4), BatchConfig(images=100)) == (
         "batch.images = 100 is not a multiple of 8 (8 images a patient). Set batch.images=96."
@@ -539,6 +546,9 @@ def test_the_suggested_number_works(images: int, slides: int, patches: int, worl
 
 def test_more_devices_than_patients() -> None:
     assert refusal(even(3), batch_config(8), world=4) == (
-        "3 patients cannot be shared out to 4 devices. Use at most 3 devices."
+        "patients to share out to 4 devices: only 3. Use fewer devices."
+    )
+    assert refusal(even(5), batch_config(12), world=3, labels=[0, 0, 0, 1, 1]) == (
+        "patients to share out to 3 devices: only 2 of the rarest label. Use fewer devices."
     )
     Sampler(even(3), batch_config(9), 0, world=3)

@@ -41,9 +41,10 @@ class Sampler:
         self._children = [config.draw.get(level, 1) for level in tree.levels[1:]]
         below = {level: count for level, count in config.draw.items() if level not in tree.levels[1:] or count < 1}
         if below:
+            can = f"it can name {', '.join(tree.levels[1:])}, each at least 1. Change batch.draw or batch.levels."
+            nothing = "there is nothing to draw. Set batch.draw={}."
             raise UserError(
-                f"batch.draw = {config.draw}: below {tree.levels[0]!r} it can name "
-                f"{', '.join(tree.levels[1:]) or 'nothing'}, each at least 1. Change batch.draw or batch.levels."
+                f"batch.draw = {config.draw}: below {tree.levels[0]!r} {can if tree.levels[1:] else nothing}"
             )
         self._groups = None if labels is None else [np.flatnonzero(labels == label) for label in np.unique(labels)]
         groups = len(self._groups) if self._groups else 1
@@ -61,7 +62,8 @@ class Sampler:
         fewest = min(len(group) for group in self._groups) if self._groups else tree.roots
         if fewest < world:
             raise UserError(
-                f"{fewest} {tree.levels[0]}s cannot be shared out to {world} devices. Use at most {fewest} devices."
+                f"{tree.levels[0]}s to share out to {world} devices: only {fewest}"
+                f"{' of the rarest label' if self._groups else ''}. Use fewer devices."
             )
         self.repeats = fewest < self.roots // groups
         """Whether roots are repeated within a batch because there are too few."""
