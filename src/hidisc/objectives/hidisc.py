@@ -16,7 +16,7 @@ from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
 from hidisc.objectives.positives import group, level_weights, mean_positive
 
-_BLOCK = 2**22
+_BLOCK = 2**20
 """Similarities in memory at once."""
 
 

@@ -1,7 +1,7 @@
 """Batches read ahead of training by threads; an unreadable patch is replaced by another of its slide.
 
-Threads, not processes: decoding lets go of Python's lock, nothing is copied between processes (a quarter less processor
-time a patch, `bench/reading.py`), and there is nothing to start or to leave behind.
+Threads, not processes: decoding lets go of Python's lock and nothing is copied between processes, so they read a third
+more a second (`bench/reading.py`), and there is nothing to start or to leave behind.
 """
 
 from collections import deque
