@@ -89,6 +89,15 @@ def test_help_and_plain_import_load_no_heavy_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_preparing_loads_nothing_that_only_training_needs() -> None:
+    code = (
+        "import sys, hidisc.verbs.prepare, hidisc.verbs.imports; "
+        "print([m for m in ('torch', 'timm', 'lightning', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_public_api_is_lazy_and_whole() -> None:
     for name in hidisc.__all__:
         assert getattr(hidisc, name) is not None

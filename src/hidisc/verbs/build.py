@@ -20,7 +20,6 @@ from hidisc.patches.store import STORE, Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn
 from hidisc.runs import begin, count_cores, hold, refuse_full_disk, sweep
-from hidisc.verbs.judge import judge_slides
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
@@ -104,6 +103,8 @@ def build_store(
             raise UserError("\n  ".join([f"none of the {len(tasks)} slides could be read:", *reasons]))
         sweep(out)  # after workers that were killed
         if recipe.filter.run:
+            from hidisc.verbs.judge import judge_slides  # torch, which workers and most stores do without
+
             recipe = replace(recipe, judge=judge_slides(out, members, recipe, say))
         before = (out / STORE).read_bytes() if (out / STORE).is_file() else b""
         with suppress(UserError):  # a damaged store is about to be mended

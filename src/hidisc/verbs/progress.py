@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -17,7 +18,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from hidisc.training.fit import StepsDone
+if TYPE_CHECKING:  # torch and all, which a bar for slides does without
+    from hidisc.training.fit import StepsDone
 
 _EVERY_S = 30  # seconds between lines where there is no terminal (a SLURM log)
 
@@ -92,7 +94,7 @@ class TrainProgress:
         self._first: int | None = None
         self._start = self._said = time.monotonic()
 
-    def __call__(self, now: StepsDone) -> None:
+    def __call__(self, now: "StepsDone") -> None:
         """Show it."""
         if self._first is None:
             self._first = now.step - 1
