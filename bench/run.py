@@ -36,7 +36,8 @@ def _preface() -> str:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     return (
         "# Measured claims\n\nWritten by `make bench`; ours and the reference are measured in the same run, each on "
-        f"one thread.\nLast run: {machine}."
+        "one thread, except\nreading (two workers each side) and training (all threads).\n"
+        f"Last run: {machine}."
     )
 
 
