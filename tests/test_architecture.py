@@ -80,22 +80,21 @@ def test_nothing_is_unpickled_and_no_label_picture_is_reached() -> None:
         assert "torch.load" not in text
 
 
-def test_help_and_plain_import_load_no_heavy_library() -> None:
-    code = (
-        "import sys, hidisc, hidisc.cli; "
-        "print([m for m in ('torch', 'numpy', 'pyarrow', 'openslide', 'distributed', 'PIL') if m in sys.modules])"
-    )
+def loaded(modules: str, *libraries: str) -> str:
+    """Which of the libraries a fresh process has after importing modules of ours."""
+    code = f"import sys, {modules}; print([name for name in {libraries} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_help_and_plain_import_load_no_heavy_library() -> None:
+    assert loaded("hidisc, hidisc.cli", "torch", "numpy", "pyarrow", "openslide", "distributed", "PIL") == "[]"
 
 
 def test_preparing_loads_nothing_that_only_training_needs() -> None:
-    code = (
-        "import sys, hidisc.verbs.prepare, hidisc.verbs.imports; "
-        "print([m for m in ('torch', 'timm', 'lightning', 'matplotlib') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
-    assert done.stdout.strip() == "[]"
+    libraries = ("torch", "timm", "lightning", "matplotlib")
+    assert loaded("hidisc.verbs.prepare, hidisc.verbs.imports", *libraries) == "[]"
+    assert loaded("hidisc.verbs.train", *libraries) == "['torch', 'timm', 'lightning']"
 
 
 def test_public_api_is_lazy_and_whole() -> None:
