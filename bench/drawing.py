@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from harness import Claim, best_of
-from hidisc.config import BatchConfig
 from hidisc.patches.table import PatchTable, names_column
 from hidisc.sampling.hierarchy import Hierarchy, Tree
 from hidisc.sampling.sampler import Sampler
+from hidisc.settings.training import BatchConfig
 from table import make_table
 
 STEPS, ROUNDS = 5, 150

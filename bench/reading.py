@@ -17,12 +17,13 @@ from pathlib import Path
 from torch.utils.data import DataLoader, Dataset
 
 from harness import Claim
-from hidisc.config import BatchConfig, DataConfig, ImportConfig, PixelsConfig
 from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
+from hidisc.settings.preparing import ImportConfig, PixelsConfig
+from hidisc.settings.training import BatchConfig, DataConfig
 from hidisc.verbs.imports import import_patches
 from reads import write_files
 

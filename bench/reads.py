@@ -15,9 +15,9 @@ import tifffile
 from PIL import Image
 
 from harness import Claim, best_of, on_one_thread
-from hidisc.config import ImportConfig, PixelsConfig
 from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
+from hidisc.settings.preparing import ImportConfig, PixelsConfig
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import read_scaled
 from hidisc.slides.synthetic import draw_cohort

@@ -17,10 +17,12 @@ import pyarrow as pa
 import torch
 
 from harness import Claim, peak_bytes
-from hidisc.config import GridConfig, PrepareConfig, TrainConfig, load_config
+from hidisc.config import load_config
 from hidisc.models.encoder import build_encoder
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
+from hidisc.settings.preparing import GridConfig, PrepareConfig
+from hidisc.settings.training import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.training.fit import fit
 from hidisc.training.metrics import METRICS, read_metrics

@@ -15,8 +15,8 @@ from torchvision.transforms import transforms as v1
 from torchvision.transforms import v2
 
 from harness import Claim, best_of, on_one_thread
-from hidisc.config import ViewsConfig
 from hidisc.sampling.views import make_views
+from hidisc.settings.training import ViewsConfig
 from macenko import SIZE_PX, draw_tissue
 
 PATCHES, VIEWS = 48, 2

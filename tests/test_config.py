@@ -2,30 +2,28 @@
 
 import ast
 import re
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 
 import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from hidisc import config as module
-from hidisc.config import (
-    Closed,
-    ImportConfig,
-    PrepareConfig,
-    TrainConfig,
-    differences,
-    list_recipes,
-    load_config,
-    read_recipe,
-    to_yaml,
-)
+from hidisc import settings
+from hidisc.config import Closed, differences, list_recipes, load_config, read_recipe, to_yaml
 from hidisc.errors import UserError
 from hidisc.objectives.objective import list_objectives, load_settings
+from hidisc.settings.preparing import ImportConfig, PrepareConfig
+from hidisc.settings.training import TrainConfig
 
-SRC = Path(module.__file__).parent
-MODELS = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Closed)][1:]
+SRC = Path(settings.__file__).parents[1]
+PAGES = [import_module(f"hidisc.settings.{name}") for name in ("preparing", "training", "judging")]
+MODELS = [
+    kind
+    for page in PAGES
+    for kind in vars(page).values()
+    if isinstance(kind, type) and issubclass(kind, Closed) and kind.__module__ == page.__name__
+]
 
 
 def refusal(recipe: str | None = None, *changes: str) -> str:

@@ -16,8 +16,10 @@ import typer.main
 from PIL import Image
 
 from hidisc.cli import app
-from hidisc.config import ImportConfig, PrepareConfig, TrainConfig, list_recipes, setting_names
+from hidisc.config import list_recipes, setting_names
 from hidisc.objectives.objective import list_objectives, load_settings
+from hidisc.settings.preparing import ImportConfig, PrepareConfig
+from hidisc.settings.training import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from tests.patches.test_opensrh import study, write_opensrh
 

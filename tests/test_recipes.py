@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from hidisc.config import TrainConfig, list_recipes, load_config, read_recipe
+from hidisc.config import list_recipes, load_config, read_recipe
 from hidisc.objectives.objective import find_objective, list_objectives, load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.settings.training import TrainConfig
 from hidisc.training.build import choose_material
 from hidisc.verbs.train import train
 from tests.training.stores import TRAIN, make_store

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from hidisc import runs
-from hidisc.config import GridConfig, PrepareConfig
 from hidisc.errors import UserError
 from hidisc.runs import PART, begin, beside, hold, new_folder, versions, write_atomic
+from hidisc.settings.preparing import GridConfig, PrepareConfig
 
 HOLD = """
 import sys, time

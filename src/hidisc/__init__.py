@@ -19,7 +19,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hidisc.config import ImportConfig, PrepareConfig, TrainConfig
     from hidisc.errors import UserError
     from hidisc.models.encoder import Encoder
     from hidisc.objectives.hidisc import hidisc_loss
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from hidisc.patches.table import PatchTable
     from hidisc.sampling.hierarchy import Hierarchy
     from hidisc.sampling.views import make_views
+    from hidisc.settings.preparing import ImportConfig, PrepareConfig
+    from hidisc.settings.training import TrainConfig
     from hidisc.slides.cohort import Cohort
     from hidisc.slides.reader import open_slide
     from hidisc.slides.synthetic import draw_cohort
@@ -43,12 +44,12 @@ _HOME = {
     "Cohort": "slides.cohort",
     "Encoder": "models.encoder",
     "Hierarchy": "sampling.hierarchy",
-    "ImportConfig": "config",
+    "ImportConfig": "settings.preparing",
     "PatchStore": "patches.store",
     "PatchTable": "patches.table",
-    "PrepareConfig": "config",
+    "PrepareConfig": "settings.preparing",
     "Run": "training.run",
-    "TrainConfig": "config",
+    "TrainConfig": "settings.training",
     "UserError": "errors",
     "draw_cohort": "slides.synthetic",
     "export": "verbs.export",

@@ -71,7 +71,8 @@ def _prepare(
     as_json: Json = False,
 ) -> None:
     """Cut slides into a patch store: tissue, blanks, stain, splits."""
-    from hidisc.config import PrepareConfig, load_config
+    from hidisc.config import load_config
+    from hidisc.settings.preparing import PrepareConfig
     from hidisc.verbs.prepare import prepare
 
     flags = _flags(seed=seed, assume_mpp=assume_mpp)
@@ -106,9 +107,10 @@ def _import(
     as_json: Json = False,
 ) -> None:
     """Make a patch store from patches that exist as files."""
-    from hidisc.config import ImportConfig, load_config
+    from hidisc.config import load_config
     from hidisc.patches.folders import find_folder, find_table
     from hidisc.patches.opensrh import find_opensrh
+    from hidisc.settings.preparing import ImportConfig
     from hidisc.verbs.imports import import_patches
 
     config = load_config(ImportConfig, recipe, [*(changes or []), *_flags(seed=seed)])
@@ -143,7 +145,8 @@ def _train(
     as_json: Json = False,
 ) -> None:
     """Learn an encoder from a patch store, without labels."""
-    from hidisc.config import TrainConfig, load_config
+    from hidisc.config import load_config
+    from hidisc.settings.training import TrainConfig
     from hidisc.verbs.train import train
 
     config = load_config(TrainConfig, recipe, [*(changes or []), *_flags(seed=seed)])
@@ -196,7 +199,8 @@ def _views(
     seed: Annotated[int, typer.Option("--seed", help="Of the patches and the views.", min=0)] = 0,
 ) -> None:
     """Draw patches and what training makes of them."""
-    from hidisc.config import TrainConfig, load_config
+    from hidisc.config import load_config
+    from hidisc.settings.training import TrainConfig
     from hidisc.verbs.views import show_views
 
     config = load_config(TrainConfig, recipe, changes or [])

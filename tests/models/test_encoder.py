@@ -7,9 +7,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from hidisc.config import HeadConfig
 from hidisc.errors import UserError
 from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, LearnedSlide, build_encoder, read_card
+from hidisc.settings.training import HeadConfig
 
 HEAD = HeadConfig(dim=8)
 

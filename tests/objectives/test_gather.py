@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
-from hidisc.config import HeadConfig
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Rows, find_objective, load_settings
+from hidisc.settings.training import HeadConfig
 
 LEVELS = ("patient", "slide", "patch")
 RANKS, SECONDS = 2, 120

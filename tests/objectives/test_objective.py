@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from hidisc import objectives
-from hidisc.config import HeadConfig
 from hidisc.errors import UserError
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.objective import Objective, Rows, find_objective, list_objectives, load_settings
+from hidisc.settings.training import HeadConfig
 
 SHIPPED = ["byol", "hidisc", "simclr", "simsiam", "supcon", "supervised", "vicreg"]
 

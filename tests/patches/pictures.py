@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.config import ImportConfig
 from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
+from hidisc.settings.preparing import ImportConfig
 from hidisc.verbs.imports import import_patches
 
 Pictures = Mapping[str, NDArray[Any]]

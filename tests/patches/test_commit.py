@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hidisc.config import FilterConfig, ImportConfig, PixelsConfig, SplitConfig
 from hidisc.errors import UserError
 from hidisc.patches import pack
 from hidisc.patches.commit import Member, Recipe, commit_store
@@ -18,6 +17,7 @@ from hidisc.patches.record import RECORD, SlideRecord
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import STORE, PatchStore, verify_store
+from hidisc.settings.preparing import FilterConfig, ImportConfig, PixelsConfig, SplitConfig
 from hidisc.verbs.build import Built
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import contents, noise, pictures_of, write_pictures

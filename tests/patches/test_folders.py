@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hidisc.config import ImportConfig
 from hidisc.errors import UserError
 from hidisc.patches.folders import find_folder, find_table
 from hidisc.patches.sources import Source
 from hidisc.patches.store import PatchStore
+from hidisc.settings.preparing import ImportConfig
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import noise, pictures_of, write_pictures
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hidisc.config import ImportConfig
 from hidisc.patches.commit import Member
 from hidisc.patches.folders import find_table
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.prepared import DROPPED as DROPPED_RGB
 from hidisc.reporting.prepared import KEPT as KEPT_RGB
 from hidisc.reporting.prepared import _caption, draw_boxes, draw_contact_sheet
+from hidisc.settings.preparing import ImportConfig
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import make_store, noise, pictures_of, write_pictures
 

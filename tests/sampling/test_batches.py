@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from hidisc.config import BatchConfig, DataConfig, ImportConfig
 from hidisc.errors import UserError
 from hidisc.patches.folders import find_folder
 from hidisc.patches.inputs import as_input
@@ -20,6 +19,8 @@ from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches, to_input
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
+from hidisc.settings.preparing import ImportConfig
+from hidisc.settings.training import BatchConfig, DataConfig
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import make_store, noise, pictures_of, write_pictures
 from tests.patches.test_opensrh import study, write_opensrh

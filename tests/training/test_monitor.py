@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from hidisc.config import DataConfig, MonitorConfig
 from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.patches.store import PatchStore
+from hidisc.settings.training import DataConfig, MonitorConfig
 from hidisc.training.monitor import Monitor
 from tests.training.stores import damage, make_store, outcome, train
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 import yaml
 
-from hidisc.config import TrainConfig
 from hidisc.errors import UserError
 from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.patches.store import PatchStore
 from hidisc.runs import versions
+from hidisc.settings.training import TrainConfig
 from hidisc.training.run import RUN, Run
 from tests.training.stores import TRAIN, make_store, outcome, tiny, train, train_until
 

@@ -7,8 +7,10 @@ import pytest
 from PIL import Image
 
 from hidisc import ImportConfig, PatchStore, find_table, import_patches
-from hidisc.config import FilterConfig, TrainConfig, load_config
+from hidisc.config import load_config
 from hidisc.errors import UserError
+from hidisc.settings.preparing import FilterConfig
+from hidisc.settings.training import TrainConfig
 from hidisc.verbs.train import train
 
 QUICK = [

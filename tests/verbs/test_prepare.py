@@ -11,9 +11,10 @@ import tifffile
 from PIL import Image
 
 import hidisc.patches.cut
-from hidisc.config import PrepareConfig, load_config
+from hidisc.config import load_config
 from hidisc.errors import UserError
 from hidisc.patches.store import PatchStore
+from hidisc.settings.preparing import PrepareConfig
 from hidisc.slides.reader import open_slide
 from hidisc.slides.stain import Stains, normalise
 from hidisc.slides.synthetic import draw_cohort

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.config import PrepareConfig, load_config
+from hidisc.config import load_config
 from hidisc.patches.store import PatchStore, verify_store
+from hidisc.settings.preparing import PrepareConfig
 from hidisc.verbs.prepare import prepare
 
 pytestmark = pytest.mark.whole

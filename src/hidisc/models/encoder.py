@@ -8,11 +8,12 @@ from pydantic import ValidationError
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from hidisc.config import Closed, HeadConfig
+from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
 from hidisc.patches.inputs import InputRule
 from hidisc.runs import write_atomic
+from hidisc.settings.training import HeadConfig
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hidisc.config import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.errors import UserError
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.keep import is_blank, is_unwanted
@@ -39,6 +38,7 @@ from hidisc.patches.store import (
 )
 from hidisc.patches.table import SCHEMA, PatchTable, names_column
 from hidisc.runs import beside, sync, write_atomic
+from hidisc.settings.preparing import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.slides.cohort import hash_file
 
 SHARDS = "shards"

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.config import PrepareConfig
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.keep import is_blank
 from hidisc.patches.record import BOXES, RECORD, SAMPLES, THUMBNAIL, ShardFile, SlideRecord
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.runs import beside, new_folder, sync, write_atomic
+from hidisc.settings.preparing import PrepareConfig
 from hidisc.slides.cohort import SlideRow, hash_file, hash_slide
 from hidisc.slides.display import as_rgb, shrink
 from hidisc.slides.grid import Boxes, lay_grid

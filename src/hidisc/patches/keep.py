@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.config import FilterConfig
+from hidisc.settings.preparing import FilterConfig
 
 
 def is_blank(

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hidisc.config import ImportConfig
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.cut import Report, describe_shard
 from hidisc.patches.record import BOXES, RECORD, SlideRecord
 from hidisc.patches.shard import ShardWriter
 from hidisc.runs import new_folder
+from hidisc.settings.preparing import ImportConfig
 from hidisc.slides.cohort import hash_file
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import resize

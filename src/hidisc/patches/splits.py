@@ -6,8 +6,8 @@ from collections.abc import Mapping, Set
 
 import numpy as np
 
-from hidisc.config import SplitConfig
 from hidisc.errors import UserError
+from hidisc.settings.preparing import SplitConfig
 
 
 def split_patients(

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hidisc.config import DataConfig
 from hidisc.errors import UserError
 from hidisc.patches.inputs import InputRule, as_input
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.runs import count_cores
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.sampler import Sampler
+from hidisc.settings.training import DataConfig
 
 _TRIES = 8
 _FEW = 1000

@@ -6,10 +6,10 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.config import BatchConfig
 from hidisc.errors import UserError
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.shuffle import Ints, draw_distinct, shuffled
+from hidisc.settings.training import BatchConfig
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from hidisc.config import TrainConfig
 from hidisc.errors import UserError
+from hidisc.settings.training import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.ranks import first_of_all, on_any
 

@@ -2,10 +2,10 @@
 
 import torch
 
-from hidisc.config import TrainConfig
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.settings.training import TrainConfig
 from hidisc.training.learner import Learner
 from hidisc.training.material import Material
 

@@ -14,12 +14,12 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from hidisc.config import TrainConfig
 from hidisc.models.rank import effective_rank
 from hidisc.patches.store import PatchStore
 from hidisc.runs import versions, write_atomic
 from hidisc.sampling.batches import Batch, Batches, to_input
 from hidisc.sampling.views import make_views
+from hidisc.settings.training import TrainConfig
 from hidisc.training.alarm import check_finite, check_rank, check_weights
 from hidisc.training.build import build_learner, build_optimizer, choose_material
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint

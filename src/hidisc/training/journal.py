@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lightning.fabric import Fabric
 
-from hidisc.config import TrainConfig
+from hidisc.settings.training import TrainConfig
 from hidisc.training.loggers import make_loggers
 from hidisc.training.metrics import METRICS, Metrics
 

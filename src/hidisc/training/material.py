@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.config import TrainConfig
 from hidisc.errors import UserError
 from hidisc.models.encoder import LearnedSlide
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy, Tree
 from hidisc.sampling.sampler import Sampler
+from hidisc.settings.training import TrainConfig
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hidisc.config import DataConfig, MonitorConfig
 from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchError, PatchStore
+from hidisc.settings.training import DataConfig, MonitorConfig
 
 _BATCH = 64
 

@@ -4,8 +4,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from hidisc.config import TrainConfig
 from hidisc.errors import UserError
+from hidisc.settings.training import TrainConfig
 
 _PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from hidisc.config import GridConfig, PrepareConfig
+from hidisc.settings.preparing import GridConfig, PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.build import Built, Say
 from hidisc.verbs.prepare import prepare

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from hidisc.config import ImportConfig
 from hidisc.errors import UserError
 from hidisc.patches.commit import Recipe
 from hidisc.patches.pack import PackTask
 from hidisc.patches.sources import Source
+from hidisc.settings.preparing import ImportConfig
 from hidisc.verbs.build import Built, Say, build_store
 
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from hidisc.config import PrepareConfig
 from hidisc.errors import UserError
 from hidisc.patches.commit import Member, Recipe
 from hidisc.patches.cut import CutTask
+from hidisc.settings.preparing import PrepareConfig
 from hidisc.slides.cohort import Cohort
 from hidisc.slides.picture import read_picture
 from hidisc.slides.stain import REFERENCE, Stains, stains_of_reference

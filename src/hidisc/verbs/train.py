@@ -5,11 +5,11 @@ import warnings
 from contextlib import ExitStack
 from pathlib import Path
 
-from hidisc.config import TrainConfig
 from hidisc.errors import UserError
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.runs import begin, full_disk_said, hold
+from hidisc.settings.training import TrainConfig
 from hidisc.training.fit import Say, fit
 from hidisc.training.ranks import on_any, start
 from hidisc.training.run import RUN, Run, refuse_other_store

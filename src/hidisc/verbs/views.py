@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hidisc.config import BatchConfig, ViewsConfig
 from hidisc.errors import UserError
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchStore
@@ -13,6 +12,7 @@ from hidisc.reporting.views import draw_views
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
 from hidisc.sampling.views import make_views
+from hidisc.settings.training import BatchConfig, ViewsConfig
 
 
 def show_views(
