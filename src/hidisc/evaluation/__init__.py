@@ -1,0 +1,5 @@
+"""Embeddings -> Scores: is the diagnosis in them, for patients nobody has learned from?
+
+`sides`: bank and queries; `neighbours`, `knn`, `linear`, `mil`: three opinions; `pooling`: patches to slides and
+patients; `metrics`, `bootstrap`: how good, and how sure; `leakage`, `duplicates`, `diagnostics`: why to doubt it.
+"""

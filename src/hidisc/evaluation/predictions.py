@@ -1,0 +1,58 @@
+"""Predictions: what an opinion says of every patch, slide or patient, beside the truth."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.patches.columns import Columns, load_columns, save_columns
+
+TRUTH, PREDICTED, SCORE = "label", "predicted", "score: "
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """G units of one level; L classes."""
+
+    level: str
+    classes: tuple[str, ...]
+    units: Columns
+    """(G,) each: the names of a unit and of those above it, coarsest first; for patches also patch, x, y and row."""
+    truth: NDArray[np.int64]
+    """(G,) codes into `classes`."""
+    scores: NDArray[np.float64]
+    """(G, L), rows sum to 1."""
+    left_out: int = 0
+    """Units that have patches of several labels, and so no truth."""
+
+    def __len__(self) -> int:
+        return len(self.truth)
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """(G,) the class of the largest score."""
+        return self.scores.argmax(axis=1)
+
+    @property
+    def clusters(self) -> NDArray[np.object_]:
+        """(G,) name of the coarsest unit (the patient) each belongs to."""
+        return next(iter(self.units.values()))
+
+    def save(self, path: Path) -> None:
+        """Write as Parquet: units, `label`, `predicted` and a `score: CLASS` column a class."""
+        names = np.array(self.classes, object)
+        columns = {**self.units, TRUTH: names[self.truth], PREDICTED: names[self.predicted]}
+        columns |= {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
+        save_columns(path, columns)
+
+    @classmethod
+    def load(cls, path: Path, level: str, left_out: int = 0) -> "Predictions":
+        """Read back what `save` wrote."""
+        columns = load_columns(path)
+        classes = tuple(name.removeprefix(SCORE) for name in columns if name.startswith(SCORE))
+        code = {name: place for place, name in enumerate(classes)}
+        truth = np.array([code[name] for name in columns.pop(TRUTH)], np.int64)
+        columns.pop(PREDICTED)
+        scores = np.stack([columns.pop(SCORE + name) for name in classes], axis=1)
+        return cls(level, classes, columns, truth, scores, left_out)

@@ -1,0 +1,169 @@
+"""Scores: the verdict on one encoder, a folder; `scores.json` is written last."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from hidisc.config import Closed
+from hidisc.embeddings.embeddings import ModelCard
+from hidisc.errors import UserError
+from hidisc.evaluation.predictions import Predictions
+from hidisc.patches.columns import Columns, load_columns, save_columns
+from hidisc.runs import read_kind
+
+SCORES, NEIGHBOURS = "scores.json", "neighbours.parquet"
+
+METRICS = ("accuracy", "mca", "auroc", "auprc", "sensitivity", "specificity", "top2", "top3")
+"""In the order tables show them."""
+
+
+class Value(Closed):
+    """A number with the ends of its interval; all None where it is undefined, and `why`."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    why: str = ""
+    """Why it is undefined, or what to mind."""
+
+
+class LevelScores(Closed):
+    """How well the units of one level are told apart."""
+
+    level: str
+    units: int
+    left_out: int
+    """Units with patches of several labels, which have no truth."""
+    metrics: dict[str, Value]
+    """By the names of METRICS."""
+    by_class: dict[str, dict[str, Value]]
+    """Class: its sensitivity, specificity, auroc and auprc, one against the rest."""
+    confusion: tuple[tuple[int, ...], ...]
+    """Rows: truth; columns: predicted; in the order of the classes."""
+
+
+class Opinion(Closed):
+    """One way of asking: `knn`, `linear` or `mil`."""
+
+    name: str
+    remarks: tuple[str, ...] = ()
+    """What to know of how it was done, a sentence each."""
+    levels: tuple[LevelScores, ...]
+    """Finest first: patch, slide, patient."""
+
+    def level(self, name: str) -> LevelScores | None:
+        """The scores of one level, None where this opinion has none."""
+        return next((level for level in self.levels if level.level == name), None)
+
+
+class Count(Closed):
+    """Units of one class on one side, as in the paper's dataset tables."""
+
+    label: str
+    side: Literal["bank", "queries"]
+    units: dict[str, int]
+    """Level: how many."""
+
+
+class Finding(Closed):
+    """One thing that a leakage check found."""
+
+    kind: Literal["leak", "warning", "note"]
+    """`leak` is refused unless allowed, a `warning` is printed wherever a number is, a `note` once."""
+    sentence: str
+
+
+class Diagnostic(Closed):
+    """One property of the embeddings and a sentence on what it means."""
+
+    name: str
+    value: float | None
+    chance: float | None = None
+    """What it would be if nothing were learned, where that can be said."""
+    meaning: str
+
+
+class ScoresInfo(Closed):
+    """`scores.json`."""
+
+    format: Literal["hidisc-scores-1"] = "hidisc-scores-1"
+    model: ModelCard
+    embeddings: str
+    """Where the embeddings of the queries were."""
+    bank: str
+    """And those of the bank."""
+    store: str
+    """And the store of the queries, for pictures."""
+    sampling: dict[str, int | None]
+    """`per_slide` and `seed` of the patches embedded."""
+    config: dict[str, Any]
+    """Every setting of the evaluation."""
+    classes: tuple[str, ...]
+    positive: str
+    levels: tuple[str, ...]
+    counts: tuple[Count, ...]
+    opinions: tuple[Opinion, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    leakage: tuple[Finding, ...]
+    versions: dict[str, str | None]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What must stand beside every number."""
+        return tuple(finding.sentence for finding in self.leakage if finding.kind != "note")
+
+
+def predictions_file(opinion: str, level: str, first: str) -> str:
+    """Name, within the folder, of an opinion's predictions; those of the first opinion lie at the top."""
+    return f"predictions_{level}.parquet" if opinion == first else f"{opinion}/predictions_{level}.parquet"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A finished evaluation: `Scores.load(path)`."""
+
+    path: Path
+    info: ScoresInfo
+
+    @classmethod
+    def load(cls, path: Path) -> "Scores":
+        """Open a finished evaluation."""
+        file = path / SCORES
+        if not file.is_file():
+            if read_kind(path) == "evaluate":
+                raise UserError(f"scores {path} are not finished. Run the same `hidisc evaluate` again.")
+            raise UserError(f"{path} holds no scores (no {SCORES}). Make them with `hidisc evaluate`.")
+        try:
+            return cls(path, ScoresInfo.model_validate_json(file.read_bytes()))
+        except ValidationError as error:
+            raise UserError(
+                f"{file} is damaged or of another version of hidisc ({error.errors()[0]['msg']})."
+            ) from error
+
+    def predictions(self, opinion: str, level: str) -> Predictions:
+        """What an opinion said of every unit of a level."""
+        scored = next(item for item in self.info.opinions if item.name == opinion).level(level)
+        file = predictions_file(opinion, level, self.info.opinions[0].name)
+        return Predictions.load(self.path / file, level, scored.left_out if scored else 0)
+
+    def neighbours(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Rows of the bank's embeddings (N, m) nearest to each query patch, in the order of the patch predictions,
+        and their similarities (N, m); None where they were not kept."""
+        path = self.path / NEIGHBOURS
+        if not path.is_file():
+            return None
+        columns = load_columns(path)
+        count = len(columns) // 2
+        rows = np.stack([columns[f"row_{place}"] for place in range(1, count + 1)], axis=1)
+        return rows, np.stack([columns[f"similarity_{place}"] for place in range(1, count + 1)], axis=1)
+
+
+def save_neighbours(path: Path, rows: NDArray[np.int64], similarities: NDArray[np.float32]) -> None:
+    """Write what `Scores.neighbours` reads."""
+    columns: Columns = {f"row_{place}": rows[:, place - 1] for place in range(1, rows.shape[1] + 1)}
+    columns |= {f"similarity_{place}": similarities[:, place - 1] for place in range(1, rows.shape[1] + 1)}
+    save_columns(path, columns)

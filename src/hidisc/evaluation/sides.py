@@ -1,0 +1,115 @@
+"""The question an evaluation asks: a bank of patches whose labels are known, and queries whose labels are guessed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.errors import UserError
+from hidisc.sampling.hierarchy import Hierarchy
+from hidisc.settings.judging import EvaluateConfig
+
+
+@dataclass(frozen=True)
+class Side:
+    """N patches of some embeddings, with their labels."""
+
+    embeddings: Embeddings
+    rows: NDArray[np.int64]
+    """(N,) rows of the embeddings and of their table, ascending."""
+    labels: NDArray[np.int64]
+    """(N,) codes into the question's classes."""
+    unlabelled: int
+    """Patches of the side left out because they have no label, or none of the classes."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def vectors(self, places: slice | NDArray[np.integer[Any]] = slice(None)) -> NDArray[np.float32]:
+        """(n, D) embeddings of some of its patches, read from disk."""
+        return np.asarray(self.embeddings.vectors[self.rows[places]], np.float32)
+
+    def names(self, column: str) -> NDArray[np.object_]:
+        """(N,) names of a column of the table, such as `patient`; None where missing."""
+        return self.embeddings.table.column(column)[self.rows]
+
+    def codes(self, column: str) -> NDArray[np.int32]:
+        """(N,) codes of a column of names, -1 where missing."""
+        return self.embeddings.table.codes(column)[0][self.rows]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be told apart, from what, for whom."""
+
+    classes: tuple[str, ...]
+    positive: int
+    """Code of the class that sensitivity, AUROC and AUPRC of two classes are about."""
+    levels: tuple[str, ...]
+    """Coarse to fine, the patch last."""
+    bank: Side
+    queries: Side
+
+
+def ask(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -> Question:
+    """Choose both sides; refuses a question that has no answer."""
+    if queries.info.model.checksum != bank.info.model.checksum:
+        raise UserError(
+            f"{queries.path} and {bank.path} were made by different encoders ({queries.info.model.name!r} and "
+            f"{bank.info.model.name!r}), so they cannot be compared. Embed both with one."
+        )
+    levels = Hierarchy(config.levels).levels
+    for side in (queries, bank):
+        unknown = [name for name in (*levels[:-1], config.label) if name not in side.table.names]
+        if unknown:
+            raise UserError(
+                f"{unknown[0]!r} is no column of names in {side.path}, which has {', '.join(side.table.names)}. "
+                "Set levels=[...] or label=... to some of these."
+            )
+    chosen = [_rows(bank, config.bank, "bank"), _rows(queries, config.queries, "queries")]
+    labels = [side.table.column(config.label)[rows] for side, rows in zip((bank, queries), chosen, strict=True)]
+    present = sorted({name for names in labels for name in np.unique(names[names != None])})  # noqa: E711 - elementwise
+    classes = config.classes or tuple(present)
+    missing = [name for name in classes if name not in present]
+    if missing:
+        raise UserError(f"classes: no patch has {config.label} {missing[0]!r}. There are {', '.join(present)}.")
+    if len(classes) < 2:
+        raise UserError(
+            f"the {config.label} column of {queries.path} tells {len(classes)} class(es) apart ({', '.join(classes)}). "
+            "Give the cohort a `label` column with two or more and prepare it again, or set label=COLUMN."
+        )
+    code = {name: place for place, name in enumerate(classes)}
+    sides = []
+    for embeddings, rows, names, role in zip((bank, queries), chosen, labels, ("bank", "queries"), strict=True):
+        codes = np.array([code.get(name, -1) for name in names], np.int64)
+        known = codes >= 0
+        if not known.any():
+            raise UserError(
+                f"no patch of {role}={list(getattr(config, role))} in {embeddings.path} has a {config.label} among "
+                f"{', '.join(classes)}. Fill in the labels, or choose other sides."
+            )
+        sides.append(Side(embeddings, rows[known], codes[known], int((~known).sum())))
+    return Question(classes, _positive(classes, config.positive), levels, *sides)
+
+
+def _rows(embeddings: Embeddings, splits: tuple[str, ...], role: str) -> NDArray[np.int64]:
+    """Rows of the sides named."""
+    codes, names = embeddings.table.codes("split")
+    present = [names[code] for code in np.unique(codes[codes >= 0])]
+    unknown = [split for split in splits if split not in present]
+    if unknown:
+        raise UserError(
+            f"{role}: {unknown[0]!r} is no side of {embeddings.path}, which has "
+            f"{', '.join(present) or 'none'}. Set {role}=[...] to some of these, or embed the side."
+        )
+    return np.flatnonzero(np.isin(codes, [names.index(split) for split in splits]))
+
+
+def _positive(classes: tuple[str, ...], name: str | None) -> int:
+    if name is None:
+        return len(classes) - 1
+    if name not in classes:
+        raise UserError(f"positive = {name!r} is none of the classes: {', '.join(classes)}.")
+    return classes.index(name)

@@ -1,0 +1,117 @@
+"""Embeddings made of random numbers with a known structure, as a finished folder; and predictions likewise."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
+from hidisc.evaluation.predictions import Predictions
+from hidisc.models.encoder import LearnedSlide
+from hidisc.patches.store import FileEntry
+from hidisc.patches.table import SCHEMA, PatchTable
+from hidisc.slides.cohort import hash_file
+
+
+def make_embeddings(
+    folder: Path,
+    *,
+    classes: Sequence[str] = ("a", "b", "c"),
+    patients: int = 6,
+    slides: int = 2,
+    patches: int = 10,
+    dim: int = 16,
+    test: float = 0.5,
+    signal: float = 1.0,
+    learned: bool | None = True,
+    name: str = "made",
+    seed: int = 0,
+    store: str = "store",
+) -> Embeddings:
+    """`patients` of every class with `slides` of `patches` each; class, patient and slide shift the vectors.
+
+    `signal` scales the class's share. `learned`: the encoder learned from the train side (None: not known).
+    """
+    rng = np.random.default_rng(seed)
+    rows: dict[str, list[object]] = {field.name: [] for field in SCHEMA}
+    vectors, seen = [], []
+    centres = rng.normal(size=(len(classes), dim)) * signal
+    for code, label in enumerate(classes):
+        for number in range(patients):
+            patient = f"{label}-{number}"
+            side = "test" if number < round(test * patients) else "train"
+            shift = rng.normal(size=dim) * 0.5
+            for slide_number in range(slides):
+                slide = f"{patient}/{slide_number}"
+                seen.append((side, LearnedSlide(patient=patient, slide=slide, checksum=f"sha-{slide}")))
+                bias = rng.normal(size=dim) * 0.2
+                for patch in range(patches):
+                    vectors.append(centres[code] + shift + bias + rng.normal(size=dim))
+                    known = {
+                        "patient": patient,
+                        "slide": slide,
+                        "patch": patch,
+                        "x": 100 * patch,
+                        "y": 0,
+                        "mpp": 0.5,
+                        "label": label,
+                        "site": f"site {number % 2}",
+                        "split": side,
+                        "tissue_fraction": 1.0,
+                        "pixel_std": 30.0,
+                        "is_blank": False,
+                        "shard": len(seen) - 1,
+                        "row": patch,
+                    }
+                    for column, value in known.items():
+                        rows[column].append(value)
+    folder.mkdir(parents=True)
+    PatchTable(pa.table(rows, schema=SCHEMA)).save(folder / PATCHES)
+    np.save(folder / VECTORS, np.array(vectors, np.float32))
+    card = ModelCard(
+        name=name,
+        kind="run",
+        source=f"runs/{name}",
+        checksum=f"sha-{name}",
+        group=name,
+        seed=seed,
+        objective="hidisc",
+        backbone="test_resnet",
+        size_px=32,
+        learned_from=None if learned is None else tuple(slide for side, slide in seen if side == "train" and learned),
+    )
+    info = EmbeddingsInfo(
+        rows=len(vectors),
+        dim=dim,
+        dtype="float32",
+        model=card,
+        store=store,
+        store_checksum="sha-store",
+        slides=tuple(slide for _, slide in seen),
+        splits=None,
+        per_slide=None,
+        seed=0,
+        bad_patches=0,
+        vectors=_entry(folder, VECTORS),
+        patches=_entry(folder, PATCHES),
+        versions={},
+    )
+    (folder / EMBEDDINGS).write_text(info.model_dump_json())
+    return Embeddings.load(folder)
+
+
+def _entry(folder: Path, name: str) -> FileEntry:
+    return FileEntry(path=name, bytes=(folder / name).stat().st_size, checksum=hash_file(folder / name))
+
+
+def make_predictions(
+    truth: Sequence[int], scores: np.ndarray, patients: Sequence[str] | None = None, level: str = "patient"
+) -> Predictions:
+    """Predictions of units that are their own patients unless said otherwise."""
+    names = np.array([f"unit {number}" for number in range(len(truth))], object)
+    units = {"patient": names if patients is None else np.array(patients, object)}
+    if level != "patient":
+        units[level] = names
+    classes = tuple("abcdefgh"[: scores.shape[1]])
+    return Predictions(level, classes, units, np.array(truth, np.int64), np.asarray(scores, np.float64))
