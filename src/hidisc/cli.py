@@ -128,6 +128,8 @@ def _import(
 
 
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Devices = Annotated[str, typer.Option("--devices", help="How many, or auto: all there are.")]
+Nodes = Annotated[int, typer.Option("--nodes", help="Machines; start the command on each.", min=1)]
 
 
 @app.command("train")
@@ -140,8 +142,8 @@ def _train(
     changes: SetOption = None,
     seed: Seed = None,
     device: Device = "auto",
-    devices: Annotated[str, typer.Option("--devices", help="How many, or auto: all there are.")] = "auto",
-    nodes: Annotated[int, typer.Option("--nodes", help="Machines; start the command on each.", min=1)] = 1,
+    devices: Devices = "auto",
+    nodes: Nodes = 1,
     as_json: Json = False,
 ) -> None:
     """Learn an encoder from a patch store, without labels."""
@@ -163,25 +165,131 @@ def _train(
         )
 
 
+@app.command("embed")
+def _embed(
+    store: Annotated[Path, typer.Argument(help="A patch store.")],
+    model: Annotated[
+        str, typer.Argument(help="A run of `hidisc train`, timm:NAME, or a TorchScript or ONNX file of anyone's.")
+    ],
+    out: Out,
+    recipe: RecipeOption = None,
+    changes: SetOption = None,
+    per_slide: Annotated[int | None, typer.Option("--per-slide", help="Draw this many patches a slide.")] = None,
+    seed: Seed = None,
+    name: Annotated[str | None, typer.Option("--name", help="What tables call the encoder.")] = None,
+    device: Device = "auto",
+    devices: Devices = "auto",
+    nodes: Nodes = 1,
+    as_json: Json = False,
+) -> None:
+    """Turn every patch into a vector, by an encoder of yours or of others."""
+    from hidisc.config import load_config
+    from hidisc.settings.judging import EmbedConfig
+    from hidisc.verbs.embed import embed
+
+    config = load_config(EmbedConfig, recipe, [*(changes or []), *_flags(per_slide=per_slide, seed=seed)])
+    done = embed(store, model, out, config, name=name, device=device, devices=devices, nodes=nodes, say=_say)
+    if done is None:
+        return
+    info = done.info
+    if as_json:
+        kept = info.model_dump(mode="json", exclude={"slides": True, "model": {"learned_from"}})
+        typer.echo(json.dumps({"embeddings": str(out), **kept}))
+    else:
+        left_out = f", {info.bad_patches} unreadable ones left out" if info.bad_patches else ""
+        typer.echo(f"{out}: {info.rows:,} patches of {len(info.slides)} slides as {info.dim} numbers each{left_out}")
+
+
+@app.command("evaluate")
+def _evaluate(
+    embeddings: Annotated[Path, typer.Argument(help="Embeddings, made by `hidisc embed`.")],
+    out: Out,
+    bank: Annotated[
+        Path | None,
+        typer.Option("--bank", help="Embeddings of another store whose labels are known, by the same encoder."),
+    ] = None,
+    recipe: RecipeOption = None,
+    changes: SetOption = None,
+    seed: Seed = None,
+    allow_leakage: Annotated[
+        bool, typer.Option("--allow-leakage", help="Evaluate in spite of overlap; every table and page says so.")
+    ] = False,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Judge an encoder by held-out patients: nearest neighbours, a linear probe, attention; with intervals."""
+    from hidisc.config import load_config
+    from hidisc.settings.judging import EvaluateConfig
+    from hidisc.verbs.evaluate import evaluate
+
+    flags = _flags(seed=seed, **({"leakage.allow": True} if allow_leakage else {}))
+    config = load_config(EvaluateConfig, recipe, [*(changes or []), *flags])
+    scores = evaluate(embeddings, out, config, bank=bank, device=device, say=_say)
+    if as_json:
+        kept = scores.info.model_dump(mode="json", exclude={"model": {"learned_from"}})
+        typer.echo(json.dumps({"scores": str(out), **kept}))
+    else:
+        typer.echo(f"{out}: {scores.verdict()}")
+
+
+@app.command("report")
+def _report(
+    artefacts: Annotated[list[Path], typer.Argument(help="Scores (or embeddings), one or several, side by side.")],
+    out: Annotated[Path, typer.Option("--out", help="Page to write: report.html.")],
+    changes: SetOption = None,
+    seed: Seed = None,
+) -> None:
+    """Write one page to look at, and its figures and tables as files."""
+    from hidisc.config import load_config
+    from hidisc.settings.judging import ReportConfig
+    from hidisc.verbs.report import report
+
+    config = load_config(ReportConfig, None, [*(changes or []), *_flags(seed=seed)])
+    typer.echo(f"{report(artefacts, out, config, say=_say)}: open it in a browser")
+
+
+@app.command("heatmap")
+def _heatmap(
+    store: Annotated[Path, typer.Argument(help="The patch store.")],
+    scores: Annotated[Path, typer.Argument(help="Scores, made by `hidisc evaluate`.")],
+    slide: Annotated[str, typer.Argument(help="Name of a slide that was evaluated.")],
+    out: Annotated[Path, typer.Option("--out", help="Picture to write (PNG or PDF).")],
+    label: Annotated[str | None, typer.Option("--label", help="One class; default all of them.")] = None,
+) -> None:
+    """Paint class scores over a slide's thumbnail."""
+    from hidisc.verbs.heatmap import heatmap
+
+    heatmap(store, scores, slide, out, label)
+    typer.echo(f"{out}: scores of slide {slide}")
+
+
 class Target(StrEnum):
-    """What an encoder is exported to."""
+    """What an encoder, or embeddings, are exported to."""
 
     TIMM = "timm"
     ONNX = "onnx"
     TORCHSCRIPT = "torchscript"
+    BAGS = "bags"
 
 
 @app.command("export")
 def _export(
-    run: Annotated[Path, typer.Argument(help="A finished run.")],
-    to: Annotated[Target, typer.Option("--to", help="timm (state dict), onnx or torchscript.")],
+    artefact: Annotated[Path, typer.Argument(help="A finished run; for bags, embeddings.")],
+    to: Annotated[
+        Target,
+        typer.Option("--to", help="timm (state dict), onnx or torchscript; bags: HDF5 for CLAM, TRIDENT and STAMP."),
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write.")],
     as_json: Json = False,
 ) -> None:
-    """Write an encoder for other tools, with what to feed it in JSON."""
-    from hidisc.verbs.export import export
+    """Write an encoder, or embeddings, for other tools."""
+    from hidisc.verbs.export import export, export_bags
 
-    file, difference = export(run, out, to.value)
+    if to is Target.BAGS:
+        slides = export_bags(artefact, out, say=_say)
+        typer.echo(json.dumps({"folder": str(out), "slides": slides}) if as_json else f"{out}: bags of {slides} slides")
+        return
+    file, difference = export(artefact, out, to.value)
     if as_json:
         typer.echo(json.dumps({"file": str(file), "relative_difference": difference}))
     else:

@@ -419,7 +419,7 @@ def test_few_patients_repeat_and_it_is_said(store: Path, tmp_path: Path) -> None
 
 def test_half_precision_needs_a_gpu(store: Path, tmp_path: Path) -> None:
     assert refusal(store, tmp_path / "run", "compute.precision='16'") == (
-        "compute.precision = 16 is for GPUs and there is none here. Set compute.precision=bf16 or 32."
+        "precision 16 is for GPUs and there is none here. Set it to bf16 or 32."
     )
     assert not (tmp_path / "run").exists()
 

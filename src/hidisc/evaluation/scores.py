@@ -144,6 +144,17 @@ class Scores:
                 f"{file} is damaged or of another version of hidisc ({error.errors()[0]['msg']})."
             ) from error
 
+    def verdict(self) -> str:
+        """One line: accuracy at every level by the first opinion, coarsest first, with its interval."""
+        parts = []
+        for level in reversed(self.info.opinions[0].levels):
+            found = level.metrics["accuracy"]
+            interval = f" [{100 * found.low:.1f}, {100 * found.high:.1f}]" if found.low is not None else ""
+            number = f"{100 * found.value:.1f} %{interval}" if found.value is not None else "undefined"
+            parts.append(f"{level.level} accuracy {number}")
+        leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in self.info.leakage) else ""
+        return f"{self.info.model.name}, {self.info.opinions[0].name}{leak}: {', '.join(parts)}"
+
     def predictions(self, opinion: str, level: str) -> Predictions:
         """What an opinion said of every unit of a level."""
         scored = next(item for item in self.info.opinions if item.name == opinion).level(level)

@@ -1,12 +1,7 @@
-"""Batches read ahead of training by threads; an unreadable patch is replaced by another of its slide.
+"""Batches read ahead of training; an unreadable patch is replaced by another of its slide."""
 
-Threads, not processes: decoding lets go of Python's lock and nothing is copied between processes, so they read a third
-more a second (`bench/reading.py`), and there is nothing to start or to leave behind.
-"""
-
-from collections import deque
 from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hidisc.errors import UserError
+from hidisc.patches.ahead import do_ahead
 from hidisc.patches.inputs import InputRule, as_input
 from hidisc.patches.store import PatchError, PatchStore
-from hidisc.runs import count_cores
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.sampler import Sampler
 from hidisc.settings.training import DataConfig
@@ -59,18 +54,11 @@ class Batches:
 
     def steps(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps first ... last - 1; raises UserError when too many patches are bad."""
-        threads = self._config.threads or min(count_cores(), 8)
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="hidisc-read")
-        waiting: deque[Future[Batch]] = deque()
-        try:
-            for step in range(first, last):
-                while len(waiting) < self._config.ahead + 1 and step + len(waiting) < last:
-                    waiting.append(pool.submit(self.load, step + len(waiting)))
-                batch = waiting.popleft().result()
+        source = do_ahead(self.load, range(first, last), self._config.threads, self._config.ahead)
+        with closing(source):
+            for batch in source:
                 self._count(batch)
                 yield batch
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
     def load(self, step: int) -> Batch:
         """The batch of one step."""
@@ -82,7 +70,7 @@ class Batches:
             ancestry[index, -1] = self._read(int(place), pixels[index], step, index, bad)
         return Batch(
             step,
-            _as_tensor(pixels, store.info.input),
+            as_tensor(pixels, store.info.input),
             torch.from_numpy(ancestry),
             torch.from_numpy(self._labels[ancestry[:, -1]].astype(np.int64)),
             tuple(bad),
@@ -123,7 +111,7 @@ class Batches:
             )
 
 
-def _as_tensor(pixels: NDArray[np.generic], rule: InputRule) -> Tensor:
+def as_tensor(pixels: NDArray[np.generic], rule: InputRule) -> Tensor:
     """(M, C, H, W) from stored pixels (M, H, W, C), their memory as it is; 8-bit ones stay small until the device."""
     if rule != "unit" or pixels.dtype != np.uint8:
         pixels = as_input(pixels, rule)

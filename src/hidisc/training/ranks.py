@@ -1,28 +1,33 @@
 """The processes of a run, and what they must agree on."""
 
+import logging
+import warnings
+
 import torch
-from lightning.fabric import Fabric
+from lightning.fabric import Fabric as Fabric  # later stages take it from here: Lightning has one door
 from torch import Tensor
 
 from hidisc.errors import UserError
-from hidisc.settings.training import TrainConfig
 
 _PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
-def start(config: TrainConfig, device: str, devices: str | int, nodes: int) -> Fabric:
+def start(precision: str, device: str, devices: str | int, nodes: int) -> Fabric:
     """This process, or one a device; torchrun and SLURM are recognised by Lightning."""
+    for name in ("lightning.fabric", "lightning.pytorch"):  # Fabric speaks under either name
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")  # its advice is about loaders we do not use
     try:
         fabric = Fabric(
             accelerator=device,
             devices=int(devices) if str(devices).isdigit() else devices,
             num_nodes=nodes,
-            precision=_PRECISION[config.compute.precision],  # type: ignore[arg-type]
+            precision=_PRECISION[precision],  # type: ignore[arg-type]
         )
     except Exception as error:
         raise UserError(f"--device {device} --devices {devices} --nodes {nodes}: {error}") from error
-    if config.compute.precision == "16" and fabric.device.type == "cpu":  # Lightning would take bf16 instead
-        raise UserError("compute.precision = 16 is for GPUs and there is none here. Set compute.precision=bf16 or 32.")
+    if precision == "16" and fabric.device.type == "cpu":  # Lightning would take bf16 instead
+        raise UserError("precision 16 is for GPUs and there is none here. Set it to bf16 or 32.")
     fabric.launch()
     return fabric
 

@@ -126,3 +126,45 @@ def show_training(steps: int, shown: bool) -> Iterator[TrainProgress]:
     )
     with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
         yield TrainProgress(bar, steps, shown)
+
+
+class PatchProgress:
+    """Patches done, patches a second, time left; called with how many more are done."""
+
+    def __init__(self, bar: Progress, total: int, shown: bool) -> None:
+        self._bar, self._total, self._shown = bar, total, shown
+        self._task = bar.add_task("", total=total, rate="")
+        self._done, self._before = 0, 0
+        self._start: float | None = None
+        self._said = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        """Show it; the first count is what was there before."""
+        now = time.monotonic()
+        self._done += count
+        if self._start is None:
+            self._start, self._before = now, self._done
+        elapsed = max(now - self._start, 1e-6)
+        new = self._done - self._before
+        rate = f"{new / elapsed:,.0f} patches/s" if new else ""
+        self._bar.update(self._task, completed=min(self._done, self._total), rate=rate)
+        if self._shown and not self._bar.console.is_terminal and now - self._said > _EVERY_S:
+            self._said = now
+            left = elapsed * (self._total - self._done) / max(new, 1)
+            self._bar.console.print(f"{self._done:,}/{self._total:,} patches  {rate}  {left / 60:.0f} min left")
+
+
+@contextmanager
+def show_patches(title: str, total: int, shown: bool = True) -> Iterator[PatchProgress]:
+    """A bar while patches are worked on one after the other; `shown` on one rank only."""
+    console = Console(file=sys.stderr, soft_wrap=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn(title),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} patches"),
+        TextColumn("{task.fields[rate]}"),
+        _Left(),
+    )
+    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
+        yield PatchProgress(bar, total, shown)

@@ -1,7 +1,5 @@
 """`hidisc train`: a PatchStore -> a Run with an encoder."""
 
-import logging
-import warnings
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -36,10 +34,7 @@ def train(
     config = config or TrainConfig()
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
     store = PatchStore.load(store_path)
-    for name in ("lightning.fabric", "lightning.pytorch"):  # Fabric speaks under either name
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")  # its advice is about loaders we do not use
-    fabric = start(config, device, devices, nodes)
+    fabric = start(config.compute.precision, device, devices, nodes)
     is_first = fabric.is_global_zero
     with ExitStack() as held, full_disk_said("What has been saved is whole"):
         refusal = None

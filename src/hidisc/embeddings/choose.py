@@ -1,0 +1,45 @@
+"""Which patches are embedded: some sides of a store, and of each slide all or as many as asked for."""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.errors import UserError
+from hidisc.patches.store import PatchStore
+from hidisc.settings.judging import EmbedConfig
+
+
+def choose_rows(store: PatchStore, config: EmbedConfig) -> NDArray[np.int64]:
+    """(N,) rows of the store's table, ascending; a slide's draw depends on the seed and its own name only."""
+    rows = np.arange(len(store))
+    if config.splits is not None:
+        codes, names = store.table.codes("split")
+        unknown = [split for split in config.splits if split not in names]
+        if unknown:
+            raise UserError(
+                f"splits: {unknown[0]!r} is no side of {store.path}, which has {', '.join(names) or 'none'}. "
+                "Set splits=[...] to some of these."
+            )
+        rows = np.flatnonzero(np.isin(codes, [names.index(split) for split in config.splits]))
+    if config.per_slide is not None:
+        rows = _draw(store, rows, config.per_slide, config.seed)
+    if not len(rows):
+        raise UserError(f"{store.path} holds no patches to embed. See its pictures/ for what was dropped.")
+    return rows
+
+
+def _draw(store: PatchStore, rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """Up to `count` rows of each slide, without replacement."""
+    codes, names = store.table.codes("slide")
+    codes = codes[rows]
+    order = np.argsort(codes, kind="stable")
+    starts = np.searchsorted(codes[order], np.arange(len(names) + 1))
+    kept = []
+    for number, name in enumerate(names):
+        places = order[starts[number] : starts[number + 1]]
+        if len(places) > count:
+            word = int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+            places = np.random.default_rng([seed, word]).choice(places, count, replace=False)
+        kept.append(places)
+    return rows[np.sort(np.concatenate(kept))]

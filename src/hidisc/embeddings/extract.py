@@ -1,0 +1,184 @@
+"""The loop of `hidisc embed`: read ahead, run the encoder, write block by block; then the table and the record."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hidisc.embeddings.blocks import BlockFile
+from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, EmbeddingsInfo
+from hidisc.embeddings.model import OpenedModel
+from hidisc.errors import UserError
+from hidisc.models.encoder import LearnedSlide
+from hidisc.patches.ahead import do_ahead
+from hidisc.patches.store import FileEntry, PatchError, PatchStore
+from hidisc.patches.table import PatchTable
+from hidisc.runs import beside, sync, versions, write_atomic
+from hidisc.sampling.batches import as_tensor, to_input
+from hidisc.settings.judging import EmbedConfig
+from hidisc.slides.cohort import hash_file
+from hidisc.training.ranks import Fabric
+
+_BATCHES = 16
+"""Batches between two writes; at most this many are lost to a crash on each device."""
+_ROWS = 4096
+"""Rows copied at once."""
+_FEW = 1000
+_PACKAGES = ("hidisc", "torch", "timm", "numpy", "onnxruntime")
+
+Watch = Callable[[int], None]
+Say = Callable[[str], None]
+
+
+def extract(
+    fabric: Fabric,
+    store: PatchStore,
+    rows: NDArray[np.int64],
+    model: OpenedModel,
+    out: Path,
+    config: EmbedConfig,
+    say: Say,
+    watch: Watch,
+) -> None:
+    """Embed rows of a store (N,), each device its share of the blocks, and write the folder.
+
+    The caller holds `out`. A row's vector depends on its block only, so however often the work was interrupted, and on
+    however many devices it ran, the file is the same. Memory: the model, one block and the batches read ahead.
+    """
+    file = BlockFile(out / VECTORS, len(rows), model.dim, config.dtype, _BATCHES * config.batch)
+    if fabric.is_global_zero:
+        file.create()
+    fabric.barrier()
+    missing = file.missing()
+    fabric.barrier()  # nobody writes before everyone has looked
+    mine = missing[fabric.global_rank :: fabric.world_size]
+    watch(len(rows) - sum(len(rows[file.rows(block)]) for block in missing))
+    device = torch.device("cpu") if model.runs_on_cpu_only else fabric.device
+    net = model.net.to(device).to(memory_format=torch.channels_last)
+    parts = [
+        (block, rows[file.rows(block)][start : start + config.batch])
+        for block in mine
+        for start in range(0, len(rows[file.rows(block)]), config.batch)
+    ]
+    dtype = torch.float16 if config.dtype == "float16" else torch.float32
+    read, bad, held = 0, 0, []
+    source = do_ahead(lambda part: _read(store, part[1]), parts, config.threads, config.ahead)
+    with closing(source), torch.inference_mode():
+        for (block, batch), (pixels, unread) in zip(parts, source, strict=True):
+            vectors = _embed(fabric, net, pixels.to(device)).to(dtype).cpu().numpy()
+            _check(vectors, store, batch, config.dtype)
+            for place, reason in unread:
+                vectors[place] = np.nan
+                say(f"warning: {reason} It is left out.")
+            read, bad = read + len(batch), bad + len(unread)
+            if bad > config.max_bad_share * max(read, _FEW):
+                raise UserError(
+                    f"{bad} of the {read:,} patches read so far cannot be read, more than max_bad_share = "
+                    f"{config.max_bad_share:g} allows. Run `hidisc doctor {store.path}`."
+                )
+            held.append(vectors)
+            if sum(map(len, held)) == len(rows[file.rows(block)]):
+                file.write(block, np.concatenate(held))
+                held = []
+            watch(len(batch) * fabric.world_size)
+    fabric.barrier()
+    if fabric.is_global_zero:
+        _finish(store, rows, model, out, config)
+    fabric.barrier()
+
+
+def _read(store: PatchStore, rows: NDArray[np.int64]) -> tuple[Tensor, list[tuple[int, str]]]:
+    """Pixels (B, C, H, W) of rows, and the places that could not be read with why; those stay black."""
+    pixels = np.zeros((len(rows), *store.shape), store.dtype)
+    unread = []
+    for place, row in enumerate(rows):
+        try:
+            store.read(int(row), pixels[place])
+        except PatchError as error:
+            unread.append((place, str(error)))
+    return as_tensor(pixels, store.info.input), unread
+
+
+def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor) -> Tensor:
+    with fabric.autocast():
+        found: Tensor = net(to_input(pixels))
+    return found.float()
+
+
+def _check(vectors: NDArray[Any], store: PatchStore, rows: NDArray[np.int64], dtype: str) -> None:
+    """Refuse numbers that are none."""
+    wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(wrong):
+        slide = store.table.column("slide")[rows[wrong[0]]]
+        remedy = "dtype=float32 and precision=32" if dtype == "float16" else "precision=32, or another encoder"
+        raise UserError(
+            f"the encoder gives infinite or undefined numbers, first for a patch of slide {slide!r} (row "
+            f"{rows[wrong[0]]:,} of {store.path}). Set {remedy}."
+        )
+
+
+def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out: Path, config: EmbedConfig) -> None:
+    """Leave out what could not be read, then write the table and, last, the record.
+
+    The table is there before the file shrinks, so that a process killed between the two knows which rows it has.
+    """
+    vectors = np.load(out / VECTORS, mmap_mode="r", allow_pickle=False)
+    if len(vectors) == len(rows):
+        good = ~np.isnan(vectors[:, 0])
+        part = beside(out / PATCHES)
+        store.table.select(rows[good]).save(part)
+        sync(part)
+        part.replace(out / PATCHES)
+        if not good.all():
+            _compact(out / VECTORS, good)
+    table = PatchTable.load(out / PATCHES)
+    info = EmbeddingsInfo(
+        rows=len(table),
+        dim=model.dim,
+        dtype=config.dtype,
+        model=model.card,
+        store=str(store.path.absolute()),
+        store_checksum=store.info.patches.checksum,
+        slides=_slides(store, table),
+        splits=config.splits,
+        per_slide=config.per_slide,
+        seed=config.seed,
+        bad_patches=len(rows) - len(table),
+        vectors=_entry(out, VECTORS),
+        patches=_entry(out, PATCHES),
+        versions=versions(*_PACKAGES),
+    )
+    write_atomic(out / EMBEDDINGS, (info.model_dump_json(indent=1) + "\n").encode())
+    (out / VECTORS).with_suffix(".done").unlink(missing_ok=True)
+
+
+def _compact(path: Path, good: NDArray[np.bool_]) -> None:
+    """Write the file anew with the good rows only."""
+    old = np.load(path, mmap_mode="r", allow_pickle=False)
+    part = beside(path)
+    new = np.lib.format.open_memmap(part, "w+", old.dtype, (int(good.sum()), old.shape[1]))
+    kept = np.flatnonzero(good)
+    for start in range(0, len(kept), _ROWS):
+        new[start : start + _ROWS] = old[kept[start : start + _ROWS]]
+    new.flush()
+    sync(part)
+    part.replace(path)
+
+
+def _slides(store: PatchStore, table: PatchTable) -> tuple[LearnedSlide, ...]:
+    codes, names = table.codes("slide")
+    present = {names[code] for code in np.unique(codes)}
+    return tuple(
+        LearnedSlide(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
+        for slide in store.info.slides
+        if slide.slide in present
+    )
+
+
+def _entry(out: Path, name: str) -> FileEntry:
+    return FileEntry(path=name, bytes=(out / name).stat().st_size, checksum=hash_file(out / name))

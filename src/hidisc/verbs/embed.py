@@ -1,0 +1,73 @@
+"""`hidisc embed`: a PatchStore and an encoder, ours or another's -> Embeddings."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from hidisc.embeddings.choose import choose_rows
+from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.embeddings.extract import Say, extract
+from hidisc.embeddings.model import open_model
+from hidisc.errors import UserError
+from hidisc.patches.store import PatchStore
+from hidisc.runs import begin, full_disk_said, hold
+from hidisc.settings.judging import EmbedConfig
+from hidisc.training.ranks import on_any, start
+from hidisc.verbs.progress import show_patches
+
+_CHANGEABLE = ("threads", "ahead", "max_bad_share")
+"""Settings that do not touch the numbers."""
+
+
+class _Record(EmbedConfig):
+    """What must be the same for unfinished embeddings to go on."""
+
+    name: str
+    encoder: str
+    patches: str
+
+
+def embed(
+    store_path: Path,
+    model: str,
+    out: Path,
+    config: EmbedConfig | None = None,
+    *,
+    name: str | None = None,
+    device: str = "auto",
+    devices: str | int = "auto",
+    nodes: int = 1,
+    say: Say = lambda _: None,
+) -> Embeddings | None:
+    """Embed the patches of a store; unfinished embeddings go on where they were.
+
+    On several devices every process calls this and only the first gets the embeddings, the others None.
+    """
+    config = config or EmbedConfig()
+    store = PatchStore.load(store_path)
+    rows = choose_rows(store, config)
+    fabric = start(config.precision, device, devices, nodes)
+    opened = open_model(model, store, config, name)
+    is_first = fabric.is_global_zero
+    with ExitStack() as held, full_disk_said("What has been written is kept"):
+        refusal = None
+        if is_first:
+            record = _Record(
+                **config.model_dump(),
+                name=opened.card.name,
+                encoder=opened.card.checksum,
+                patches=store.info.patches.checksum,
+            )
+            try:
+                held.enter_context(hold(out))
+                begin(out, "embed", record, _CHANGEABLE)
+            except UserError as error:
+                refusal = error
+        if on_any(fabric, refusal is not None):  # the other processes wait for the first, and end with it
+            raise refusal or UserError(f"{out} was refused by the first process.")
+        if not (out / EMBEDDINGS).is_file():
+            if is_first:
+                for note in opened.notes:
+                    say(f"note: {note}")
+            with show_patches("embedding", len(rows), shown=is_first) as watch:
+                extract(fabric, store, rows, opened, out, config, say, watch)
+    return Embeddings.load(out) if is_first else None

@@ -1,0 +1,236 @@
+"""`hidisc embed`: the encoder's own vectors in the table's order, whatever happened on the way."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hidisc.embeddings import extract
+from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
+from hidisc.errors import UserError
+from hidisc.patches.inputs import as_input
+from hidisc.patches.store import PatchStore
+from hidisc.settings.judging import EmbedConfig
+from hidisc.training.run import Run
+from hidisc.verbs.embed import embed
+from tests.training.stores import damage, make_store, train
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(store, tmp_path_factory.mktemp("run") / "run", "optim.steps=2").path
+
+
+def made(store: Path, model: Path | str, out: Path, **settings: object) -> Embeddings:
+    config = EmbedConfig.model_validate({"batch": 2, "threads": 1, **settings})
+    found = embed(store, str(model), out, config, device="cpu", devices=1)
+    assert found is not None
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+def test_the_encoders_own_vectors_in_the_order_of_the_table(store: Path, run: Path, tmp_path: Path) -> None:
+    found, opened = made(store, run, tmp_path / "e"), PatchStore.load(store)
+    x = torch.from_numpy(as_input(opened.read_many(range(len(opened))), "unit")).permute(0, 3, 1, 2)
+    with torch.inference_mode():
+        expected = Run.load(run).encoder().features(x)
+    np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
+    for column in opened.table.columns:
+        np.testing.assert_array_equal(found.table.column(column), opened.table.column(column))
+    info = found.info
+    assert (info.rows, info.dim, info.dtype) == (len(opened), expected.shape[1], "float32")
+    assert {slide.slide for slide in info.slides} == set(opened.table.column("slide"))
+    assert info.model.learned_from == Run.load(run).card.learned_from
+    assert sorted(contents(tmp_path / "e")) == ["config.yaml", EMBEDDINGS, VECTORS, PATCHES]
+
+
+def test_half_precision_storage(store: Path, run: Path, tmp_path: Path) -> None:
+    full, half = made(store, run, tmp_path / "full"), made(store, run, tmp_path / "half", dtype="float16")
+    assert half.vectors.dtype == np.float16
+    np.testing.assert_allclose(half.vectors, full.vectors, rtol=2e-3, atol=1e-3)
+
+
+def test_a_sample_of_every_slide(store: Path, run: Path, tmp_path: Path) -> None:
+    whole, some = made(store, run, tmp_path / "whole"), made(store, run, tmp_path / "some", per_slide=2, seed=1)
+    keys = list(zip(whole.table.column("slide"), whole.table.column("patch"), strict=True))
+    places = [keys.index(key) for key in zip(some.table.column("slide"), some.table.column("patch"), strict=True)]
+    assert len(places) == 2 * len(whole.info.slides)
+    np.testing.assert_allclose(some.vectors, whole.vectors[places], atol=1e-5)
+    assert (some.info.per_slide, some.info.seed) == (2, 1)
+
+
+def test_unreadable_patches_are_left_out_and_said(store: Path, run: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "store"
+    shutil.copytree(store, broken)
+    damage(broken, 5, 40)
+    said: list[str] = []
+    config = EmbedConfig(batch=2, threads=1)
+    found = embed(broken, str(run), tmp_path / "e", config, device="cpu", devices=1, say=said.append)
+    assert found is not None
+    whole = made(store, run, tmp_path / "whole")
+    assert found.info.bad_patches == 2
+    kept = np.delete(np.arange(len(whole)), [5, 40])
+    np.testing.assert_array_equal(found.vectors, whole.vectors[kept])
+    assert found.table.column("patch").tolist() == whole.table.column("patch")[kept].tolist()
+    warnings = [line for line in said if line.startswith("warning: patch ")]
+    assert len(warnings) == 2
+    assert all(line.endswith("It is left out.") for line in warnings)
+
+
+def test_killed_between_leaving_out_and_the_record(
+    store: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "store"
+    shutil.copytree(store, broken)
+    damage(broken, 5)
+    expected = made(broken, run, tmp_path / "whole")
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(extract, "_slides", dies)  # after the file has shrunk
+        with pytest.raises(KeyboardInterrupt):
+            made(broken, run, tmp_path / "e")
+    again = made(broken, run, tmp_path / "e")
+    assert contents(tmp_path / "e") == contents(tmp_path / "whole")
+    assert len(again) == len(expected) == 95
+
+
+def test_too_many_unreadable_patches(store: Path, run: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "store"
+    shutil.copytree(store, broken)
+    damage(broken, *range(12))
+    with pytest.raises(UserError) as caught:
+        made(broken, run, tmp_path / "e")
+    assert str(caught.value) == (
+        "12 of the 12 patches read so far cannot be read, more than max_bad_share = 0.01 allows. Run "
+        f"`hidisc doctor {broken}`."
+    )
+
+
+class Broken(torch.nn.Module):
+    """An encoder that divides by nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(dim=(2, 3)) * 1e30
+
+
+@pytest.mark.parametrize(("dtype", "remedy"), [("float16", "dtype=float32 and precision=32")])
+def test_infinite_numbers_are_refused(store: Path, tmp_path: Path, dtype: str, remedy: str) -> None:
+    torch.jit.save(torch.jit.script(Broken()), str(tmp_path / "broken.pt"))
+    with pytest.raises(UserError) as caught:
+        made(store, tmp_path / "broken.pt", tmp_path / "e", dtype=dtype)
+    assert str(caught.value) == (
+        "the encoder gives infinite or undefined numbers, first for a patch of slide 'P0/P0-x' (row 0 of "
+        f"{store}). Set {remedy}."
+    )
+
+
+def test_other_settings_store_or_encoder_are_refused(store: Path, run: Path, tmp_path: Path) -> None:
+    made(store, run, tmp_path / "e")
+    with pytest.raises(UserError, match=r"e was begun with other settings \(dtype: float32 -> float16\)"):
+        made(store, run, tmp_path / "e", dtype="float16")
+    with pytest.raises(UserError, match=r"begun with other settings \(name: run -> test_resnet; encoder: "):
+        made(store, "timm:test_resnet", tmp_path / "e")
+    other = make_store(tmp_path, patches=2)
+    with pytest.raises(UserError, match=r"begun with other settings \(patches: "):
+        made(other, run, tmp_path / "e")
+    assert made(store, run, tmp_path / "e", threads=2).info.rows == 96  # threads change nothing
+
+
+def test_unfinished_and_damaged_ones_are_refused(store: Path, run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nothing holds no embeddings \(no embeddings.json\). Make them with `hidisc"):
+        Embeddings.load(tmp_path / "nothing")
+    made(store, run, tmp_path / "e")
+    record = (tmp_path / "e" / EMBEDDINGS).read_bytes()
+    with (tmp_path / "e" / VECTORS).open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(UserError, match=r"e are damaged: embeddings.npy has 1000 bytes instead of \d+. Delete the fol"):
+        Embeddings.load(tmp_path / "e")
+    (tmp_path / "e" / EMBEDDINGS).write_bytes(record[:-50])
+    with pytest.raises(UserError, match=r"embeddings\.json is damaged or of another version of hidisc"):
+        Embeddings.load(tmp_path / "e")
+    (tmp_path / "e" / EMBEDDINGS).unlink()
+    with pytest.raises(UserError, match=r"e are not finished\. Run the same `hidisc embed` again; it goes on\."):
+        Embeddings.load(tmp_path / "e")
+
+
+def command(store: Path, model: Path, out: Path, *more: str) -> list[str]:
+    words = ["embed", str(store), str(model), "--out", str(out), "--device", "cpu", "--set", "batch=1", *more]
+    return [sys.executable, "-m", "hidisc", *words]
+
+
+@pytest.mark.whole
+def test_kill_at_any_moment_then_the_same_command(store: Path, run: Path, tmp_path: Path) -> None:
+    expected = made(store, run, tmp_path / "whole", batch=1, threads=None)
+    out, rng, kills = tmp_path / "e", random.Random(0), 0
+    for _ in range(12):
+        process = subprocess.Popen(command(store, run, out), env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+        wanted = rng.randrange(1, 6)
+        done = out / "embeddings.done"
+        while process.poll() is None and not (done.exists() and done.read_bytes().count(1) >= wanted):
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        if (out / EMBEDDINGS).exists():
+            break
+    subprocess.run(command(store, run, out), env=ENVIRONMENT, check=True, capture_output=True)
+    assert kills >= 1
+    assert contents(out) == contents(tmp_path / "whole")
+    assert Embeddings.load(out).info == expected.info
+
+
+@pytest.mark.whole
+def test_two_devices_give_the_same_file(store: Path, run: Path, tmp_path: Path) -> None:
+    made(store, run, tmp_path / "one", batch=1, threads=None)
+    done = subprocess.run(
+        command(store, run, tmp_path / "two", "--devices", "2", "--json"),
+        env=ENVIRONMENT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert json.loads(done.stdout)["rows"] == 96
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that is nearly full."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24k", "tmpfs", str(disk)], check=False)
+    if done.returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.whole
+def test_a_full_disk_is_said_at_once_and_what_is_written_stays(store: Path, run: Path, small_disk: Path) -> None:
+    words = command(store, run, small_disk / "e")
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "hidisc: the disk is full (No space left on device). What has been written is kept: free some space and run "
+        "the same command again."
+    )
+    subprocess.run(["mount", "-o", "remount,size=10m", str(small_disk)], check=True)
+    subprocess.run(words, env=ENVIRONMENT, check=True, capture_output=True)
+    assert Embeddings.load(small_disk / "e").info.rows == 96

@@ -1,0 +1,82 @@
+"""Exact neighbours: against scikit-learn's brute force, whatever the budget; larger banks from disk."""
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.neighbors import NearestNeighbors
+
+from hidisc.evaluation import neighbours
+from hidisc.evaluation.neighbours import find_neighbours, to_unit
+
+
+def draw(seed: int, rows: int, dim: int, dtype: str) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, dim)).astype(dtype)
+
+
+def search(queries: np.ndarray, bank: np.ndarray, k: int, memory_gb: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+    found = list(find_neighbours(queries, bank, k, memory_gb))
+    places = np.concatenate([np.arange(len(queries))[which] for which, _, _ in found])
+    assert places.tolist() == list(range(len(queries)))  # every query once, in order
+    return np.concatenate([near for _, near, _ in found]), np.concatenate([rows for _, _, rows in found])
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 60),
+    count=st.integers(1, 20),
+    k=st.integers(1, 80),
+    memory_kb=st.sampled_from([1, 3, 10, 10**6]),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_the_same_as_brute_force(seed: int, rows: int, count: int, k: int, memory_kb: int, dtype: str) -> None:
+    bank, queries = draw(seed, rows, 8, dtype), draw(seed + 1, count, 8, dtype)
+    near, places = search(queries, bank, k, memory_kb * 1e-6)
+    k = min(k, rows)
+    assert near.shape == places.shape == (count, k)
+    distance, expected = (
+        NearestNeighbors(n_neighbors=k, algorithm="brute", metric="cosine").fit(bank).kneighbors(queries)
+    )
+    tolerance = 1e-6 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(near, 1 - distance, atol=tolerance)
+    cosine = np.take_along_axis(to_unit(queries) @ to_unit(bank).T, places, axis=1)
+    np.testing.assert_allclose(near, cosine, atol=tolerance)  # places say whose similarity it is
+    assert (np.diff(near, axis=1) <= 0).all()
+    assert all(len(set(row)) == k for row in places.tolist())
+    assert (np.sort(places) == np.sort(expected)).mean() > 0.99  # but for ties in the last digit
+
+
+def test_both_engines_agree() -> None:
+    bank, queries = draw(0, 20_000, 32, "float32"), draw(1, 50, 32, "float32")
+    near, places = search(queries, bank, 200)
+    theirs, others = neighbours._search_torch("cpu")(to_unit(queries), to_unit(bank), 200)
+    np.testing.assert_allclose(near, theirs, atol=1e-6)
+    assert (places == others).mean() > 0.99
+
+
+def test_rows_of_zeros_are_near_to_nobody() -> None:
+    bank = np.array([[0, 0], [1, 0], [-1, 0]], np.float32)
+    near, places = search(np.array([[2, 0]], np.float32), bank, 3)
+    assert places.tolist() == [[1, 0, 2]]
+    assert near.tolist() == [[1, 0, -1]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_bank_larger_than_the_budget_is_read_from_disk_in_pieces(tmp_path: Path, dtype: str) -> None:
+    bank, queries = draw(0, 40_000, 64, dtype), draw(1, 300, 64, dtype)
+    expected = search(queries, bank, 20)
+    np.save(tmp_path / "bank.npy", bank)
+    size = bank.nbytes
+    del bank
+    on_disk = np.load(tmp_path / "bank.npy", mmap_mode="r")
+    budget = size / 4
+    tracemalloc.start()
+    near, places = search(queries, on_disk, 20, budget / 1e9)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(near, expected[0], atol=1e-6)
+    assert (places == expected[1]).mean() > 0.999
+    assert peak < budget * 1.1 + 300 * 20 * 16 * 2  # and what this test keeps of what was found

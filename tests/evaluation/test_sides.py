@@ -1,0 +1,89 @@
+"""Who is asked and who answers; questions without an answer are refused with what to do."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from hidisc.embeddings.embeddings import PATCHES, Embeddings
+from hidisc.errors import UserError
+from hidisc.evaluation.sides import ask
+from hidisc.patches.table import PatchTable
+from hidisc.settings.judging import EvaluateConfig
+from tests.evaluation.made import make_embeddings
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
+    return make_embeddings(tmp_path_factory.mktemp("made") / "e")
+
+
+def refusal(queried: Embeddings, known: Embeddings | None = None, /, **settings: object) -> str:
+    with pytest.raises(UserError) as caught:
+        ask(queried, known or queried, EvaluateConfig.model_validate(settings))
+    return str(caught.value)
+
+
+def test_sides_classes_and_the_positive_one(made: Embeddings) -> None:
+    question = ask(made, made, EvaluateConfig())
+    assert question.classes == ("a", "b", "c")
+    assert question.positive == 2
+    assert set(question.bank.names("split")) == {"train"}
+    assert set(question.queries.names("split")) == {"test"}
+    names = question.queries.names("label")
+    assert [question.classes[code] for code in question.queries.labels] == names.tolist()
+    assert ask(made, made, EvaluateConfig(positive="a")).positive == 0
+
+
+def test_some_classes_only_in_the_order_given(made: Embeddings) -> None:
+    question = ask(made, made, EvaluateConfig(classes=("c", "a")))
+    assert question.classes == ("c", "a")
+    assert set(question.bank.names("label")) == {"a", "c"}
+    assert question.bank.unlabelled == len(ask(made, made, EvaluateConfig()).bank) // 3
+
+
+def test_patches_without_a_label_are_left_out_and_counted(tmp_path: Path) -> None:
+    made = make_embeddings(tmp_path / "e")
+    arrow = made.table.arrow
+    labels = [None if name == "c" else name for name in made.table.column("label")]
+    column = arrow.schema.get_field_index("label")
+    table = PatchTable(arrow.set_column(column, "label", pa.array(labels).dictionary_encode()))
+    some = Embeddings(made.path, made.info, table, made.vectors)
+    question = ask(some, some, EvaluateConfig())
+    assert question.classes == ("a", "b")
+    assert question.queries.unlabelled == 60
+    assert (made.path / PATCHES).is_file()
+
+
+def test_what_cannot_be_asked(made: Embeddings, tmp_path: Path) -> None:
+    assert refusal(made, queries=["val"]) == (
+        f"queries: 'val' is no side of {made.path}, which has test, train. Set queries=[...] to some of these, or "
+        "embed the side."
+    )
+    assert refusal(made, bank=["x"]).startswith(f"bank: 'x' is no side of {made.path}")
+    assert refusal(made, label="grade") == (
+        f"'grade' is no column of names in {made.path}, which has patient, slide, label, site, split. Set "
+        "levels=[...] or label=... to some of these."
+    )
+    assert refusal(made, levels=["ward", "patch"]).startswith("'ward' is no column of names")
+    assert refusal(made, classes=["a", "z"]) == "classes: no patch has label 'z'. There are a, b, c."
+    assert refusal(made, classes=["a"]) == (
+        f"the label column of {made.path} tells 1 class(es) apart (a). Give the cohort a `label` column with two or "
+        "more and prepare it again, or set label=COLUMN."
+    )
+    assert refusal(made, positive="z") == "positive = 'z' is none of the classes: a, b, c."
+    assert refusal(made, levels=["patch", "slide"]).startswith("levels ['patch', 'slide'] are no hierarchy.")
+    other = make_embeddings(tmp_path / "other", name="other")
+    assert refusal(made, other) == (
+        f"{made.path} and {other.path} were made by different encoders ('made' and 'other'), so they cannot be "
+        "compared. Embed both with one."
+    )
+
+
+def test_a_side_without_any_of_the_classes(tmp_path: Path) -> None:
+    made = make_embeddings(tmp_path / "e", patients=1, test=1)  # everybody is queried
+    theirs = make_embeddings(tmp_path / "bank", classes=("x", "y"), test=0)
+    assert refusal(made, theirs, classes=["x", "y"]) == (
+        f"no patch of queries=['test'] in {made.path} has a label among x, y. Fill in the labels, or choose other "
+        "sides."
+    )
