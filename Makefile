@@ -4,8 +4,10 @@ PYTHON  ?= $(shell command -v python3.11 || echo python3)
 BIN     := $(VENV)/bin
 APT     := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 READY   := $(VENV)/.ready
+# a file of tests a core, each on one thread: networks this small are slower on two
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
-.PHONY: help install system demo test check slow bench lock clean
+.PHONY: help install system browser demo test check slow bench lock clean
 
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +25,10 @@ system:          ## Python with venv, from Debian's packages where it is missing
 	  command -v apt-get >/dev/null || { echo "hidisc needs Python 3.11 or newer with venv: install it, then run make again."; exit 1; }; \
 	  $(APT) update -qq && $(APT) install -qq -y python3.11 python3.11-venv; }
 
+browser:         ## Chromium, which the tests of pages look through, from Debian's packages where it is missing
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && $(APT) update -qq && \
+	  $(APT) install -qq -y chromium; } || echo "no Chromium here: the tests of pages are skipped"
+
 demo: $(READY)   ## draw a cohort, prepare it, name the pictures to look at
 	$(BIN)/hidisc demo --out demo
 
@@ -30,10 +36,10 @@ check: $(READY)  ## lint, types and the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not slow and not whole"
+	$(PYTEST) -m "not slow and not whole"
 
-test: $(READY)   ## all tests but the slow ones
-	$(BIN)/python -m pytest -q -m "not slow"
+test: $(READY) browser ## all tests but the slow ones
+	$(PYTEST) -m "not slow"
 
 slow: $(READY)   ## the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow

@@ -33,9 +33,9 @@ IMAGES, SIZE_PX, STEPS = 64, 96, 6
 FEW, MANY = 100, 100_000
 
 
-def make_store(folder: Path) -> PatchStore:
+def make_store(folder: Path, patients: int = 12) -> PatchStore:
     """Drawn slides as a store of 96 px JPEG patches."""
-    cohort = draw_cohort(folder / "drawn", patients=12, slides=2, fields=12, field_px=SIZE_PX, seed=0)
+    cohort = draw_cohort(folder / "drawn", patients=patients, slides=2, fields=12, field_px=SIZE_PX, seed=0)
     config = PrepareConfig(grid=GridConfig(size_px=SIZE_PX), split={"fractions": {"train": 1.0, "test": 0.0}})
     prepare(cohort, folder / "store", config, workers=0)
     return PatchStore.load(folder / "store")

@@ -21,8 +21,12 @@ DOORS = {
     "dask": {"patches"},
     "timm": {"models"},
     "lightning": {"training"},
+    "h5py": {"embeddings"},
     "faiss": {"evaluation"},
+    "sklearn": {"evaluation", "reporting"},  # curves are drawn where figures are
     "matplotlib": {"reporting"},
+    "openTSNE": {"reporting"},
+    "jinja2": {"reporting"},
     "rich": {"verbs"},
     "typer": {"cli"},
 }
@@ -92,9 +96,10 @@ def test_help_and_plain_import_load_no_heavy_library() -> None:
 
 
 def test_preparing_loads_nothing_that_only_training_needs() -> None:
-    libraries = ("torch", "timm", "lightning", "matplotlib")
-    assert loaded("hidisc.verbs.prepare, hidisc.verbs.imports", *libraries) == "[]"
+    libraries = ("torch", "timm", "lightning", "faiss", "openTSNE")
+    assert loaded("hidisc.verbs.prepare, hidisc.verbs.imports", *libraries, "matplotlib", "sklearn") == "[]"
     assert loaded("hidisc.verbs.train", *libraries) == "['torch', 'timm', 'lightning']"
+    assert loaded("hidisc.verbs.embed", *libraries) == "['torch', 'timm', 'lightning']"
 
 
 def test_public_api_is_lazy_and_whole() -> None:

@@ -16,8 +16,10 @@ import typer.main
 from PIL import Image
 
 from hidisc.cli import app
-from hidisc.config import list_recipes, setting_names
+from hidisc.config import SHELVES, list_recipes, setting_names
 from hidisc.objectives.objective import list_objectives, load_settings
+from hidisc.patches.store import PatchStore
+from hidisc.settings.judging import EmbedConfig, EvaluateConfig, ReportConfig
 from hidisc.settings.preparing import ImportConfig, PrepareConfig
 from hidisc.settings.training import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
@@ -26,7 +28,8 @@ from tests.patches.test_opensrh import study, write_opensrh
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHORT = ["--set", "optim.steps=2", "--set", "batch.images=16", "--device", "cpu"]  # what is added to trainings
-FOLDERS = "slides|patches|sampling|models|objectives|training|verbs|tests|reporting"
+FOLDERS = "slides|patches|sampling|models|objectives|training|embeddings|evaluation|verbs|tests|reporting"
+CONFIGS = (PrepareConfig, ImportConfig, TrainConfig, EmbedConfig, EvaluateConfig, ReportConfig)
 NOT_HERE = ("git clone", "make ", "cd ")  # the set-up of a clean clone, which `.ci/run` does
 
 
@@ -66,6 +69,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def a_query(lab: Path) -> str:
+    """A slide of the test side, where a page says SLIDE."""
+    table = PatchStore.load(lab / "store").table
+    return str(table.column("slide")[table.column("split") == "test"][0])
+
+
 @pytest.mark.whole
 def test_every_command_and_snippet_runs(lab: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -74,8 +83,9 @@ def test_every_command_and_snippet_runs(lab: Path) -> None:
         for command in commands(page):
             assert command.startswith("hidisc "), f"{page.name}: {command}"
             shorter = SHORT if command.startswith("hidisc train") else []
+            words = [a_query(lab) if word == "SLIDE" else word for word in shlex.split(command)]
             done = subprocess.run(
-                [*shlex.split(command), *shorter], cwd=lab, env=environment, capture_output=True, text=True, check=False
+                [*words, *shorter], cwd=lab, env=environment, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, f"{page.name}: {command}\n{done.stderr}"
             ran += 1
@@ -108,7 +118,7 @@ def test_files_the_pages_name_are_there() -> None:
 
 
 def test_every_setting_named_in_the_docs_exists() -> None:
-    known = {name for model in (PrepareConfig, ImportConfig, TrainConfig) for name in setting_names(model)}
+    known = {name for model in CONFIGS for name in setting_names(model)}
     for objective in list_objectives():
         known |= {f"objective.{name}" for name in setting_names(type(load_settings({"name": objective})))}
     groups = {name.split(".")[0] for name in known if "." in name}
@@ -120,5 +130,7 @@ def test_every_setting_named_in_the_docs_exists() -> None:
 
 def test_recipes_the_docs_name_are_shipped() -> None:
     named = {name for page in PAGES for name in re.findall(r"--recipe ([\w+-]+)", page.read_text())}
-    assert {part for name in named for part in name.split("+")} <= {*list_recipes("prepare"), *list_recipes("train")}
+    assert {part for name in named for part in name.split("+")} <= {
+        recipe for shelf in SHELVES for recipe in list_recipes(shelf)
+    }
     assert named

@@ -11,6 +11,7 @@ import torch
 from hidisc.config import list_recipes, load_config, read_recipe
 from hidisc.objectives.objective import find_objective, list_objectives, load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.settings.judging import EmbedConfig, EvaluateConfig
 from hidisc.settings.training import TrainConfig
 from hidisc.training.build import choose_material
 from hidisc.verbs.train import train
@@ -87,6 +88,18 @@ def test_each_says_what_it_is_for(name: str) -> None:
     assert (start, end) == ("hidisc train store", " --out run")
     assert name in recipe.split("+")
     load(recipe)
+
+
+@pytest.mark.parametrize(("shelf", "model"), [("embed", EmbedConfig), ("evaluate", EvaluateConfig)])
+def test_those_of_the_judging_verbs_too(shelf: str, model: type[EmbedConfig] | type[EvaluateConfig]) -> None:
+    assert list_recipes(shelf)
+    for name in list_recipes(shelf):
+        text = (resources.files("hidisc.recipes") / shelf / f"{name}.yaml").read_text(encoding="utf-8")
+        heads = [line.split(":")[0] for line in text.splitlines() if line.startswith("#") and line[2] != " "]
+        assert heads == ["# Purpose", "# Command", "# Machine", "# Paper"]
+        assert f"hidisc {shelf} " in text
+        assert f"--recipe {name} " in text
+        assert load_config(model, name) != model()
 
 
 @pytest.mark.parametrize("name", METHODS)

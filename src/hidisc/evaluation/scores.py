@@ -30,6 +30,15 @@ class Value(Closed):
     why: str = ""
     """Why it is undefined, or what to mind."""
 
+    def percent(self) -> str:
+        """`87.4 [81.2, 92.0]` of 100, without the ends where there are none; `undefined` where it is."""
+        if self.value is None:
+            return "undefined"
+        ends = (
+            f" [{100 * self.low:.1f}, {100 * self.high:.1f}]" if self.low is not None and self.high is not None else ""
+        )
+        return f"{100 * self.value:.1f}{ends}"
+
 
 class LevelScores(Closed):
     """How well the units of one level are told apart."""
@@ -146,14 +155,10 @@ class Scores:
 
     def verdict(self) -> str:
         """One line: accuracy at every level by the first opinion, coarsest first, with its interval."""
-        parts = []
-        for level in reversed(self.info.opinions[0].levels):
-            found = level.metrics["accuracy"]
-            interval = f" [{100 * found.low:.1f}, {100 * found.high:.1f}]" if found.low is not None else ""
-            number = f"{100 * found.value:.1f} %{interval}" if found.value is not None else "undefined"
-            parts.append(f"{level.level} accuracy {number}")
+        levels = reversed(self.info.opinions[0].levels)
+        parts = [f"{level.level} accuracy {level.metrics['accuracy'].percent()} %" for level in levels]
         leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in self.info.leakage) else ""
-        return f"{self.info.model.name}, {self.info.opinions[0].name}{leak}: {', '.join(parts)}"
+        return f"{self.info.model.name}, {self.info.opinions[0].name}{leak}: {', '.join(parts) or 'no verdict'}"
 
     def predictions(self, opinion: str, level: str) -> Predictions:
         """What an opinion said of every unit of a level."""

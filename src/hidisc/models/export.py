@@ -1,4 +1,7 @@
-"""An encoder as other tools read it: a timm folder, ONNX or TorchScript; each is read back and compared."""
+"""An encoder as other tools read it: a timm folder, ONNX or TorchScript; each is read back and compared.
+
+`preprocessing.json` beside it says what to feed it; `models/foreign.py` runs TorchScript and ONNX, ours or another's.
+"""
 
 import json
 import logging
@@ -6,20 +9,65 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import timm
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
+from hidisc.config import Closed
 from hidisc.errors import UserError
+from hidisc.models.backbone import create_backbone
 from hidisc.models.encoder import Encoder
+from hidisc.models.foreign import OnnxNet, TorchScriptNet
+from hidisc.patches.inputs import InputRule
 from hidisc.runs import beside, write_atomic
 
 Target = Literal["timm", "onnx", "torchscript"]
 PREPROCESSING = "preprocessing.json"
+PIXELS: dict[InputRule, str] = {"unit": "8-bit / 255", "srh": "srh"}
+"""What `preprocessing.json` calls the rules of `patches/inputs.py`."""
 FILES: dict[Target, str] = {"timm": "model.safetensors", "onnx": "encoder.onnx", "torchscript": "encoder.pt"}
 _CLOSE = 1e-4
+_BEFORE: Literal["before the network"] = "before the network"
+_INSIDE: Literal["inside the network"] = "inside the network"
+
+
+class Preprocessing(Closed):
+    """`preprocessing.json`: what to feed an exported network; null: not known."""
+
+    backbone: str | None = None
+    """timm's name."""
+    channels: int | None = None
+    size_px: int | None = None
+    """Side of the pictures."""
+    mpp: float | None = None
+    """Micrometres a pixel it learned at."""
+    pixels: str | None = None
+    """How stored pixels become the input: `8-bit / 255`, or a rule of `patches/inputs.py`."""
+    value_range: tuple[float, float] = (0, 1)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    """A channel each."""
+    mean_and_std_are_applied: Literal["before the network", "inside the network"] = _BEFORE
+    features: int | None = None
+    """Width of the embedding."""
+
+
+def read_preprocessing(folder: Path) -> Preprocessing | None:
+    """`preprocessing.json` of a folder, None when there is none."""
+    path = folder / PREPROCESSING
+    if not path.is_file():
+        return None
+    try:
+        return Preprocessing.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"{path} is damaged, or not what `hidisc export` writes ({where}: {first['msg']}). Mend it, or move it "
+            "away and say what to feed the encoder with --set model.size_px, model.mean and model.std."
+        ) from error
 
 
 def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
@@ -29,7 +77,7 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     card = encoder.card
     x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=torch.Generator().manual_seed(0))
     write(encoder, out, x)
-    write_atomic(out / PREPROCESSING, (json.dumps(_preprocessing(encoder, to), indent=1) + "\n").encode())
+    write_atomic(out / PREPROCESSING, (_preprocessing(encoder, to).model_dump_json(indent=1) + "\n").encode())
     with torch.inference_mode():
         ours = encoder.features(x)
         theirs = run_exported(out, to, x)
@@ -45,18 +93,12 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
 def run_exported(folder: Path, to: Target, x: Tensor) -> Tensor:
     """Embeddings (B, features) of x (B, C, H, W) in [0, 1] by what `export_encoder` wrote."""
     if to == "onnx":
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(str(folder / FILES[to]), providers=["CPUExecutionProvider"])
-        found: Any = session.run(None, {"images": x.numpy()})[0]
-        return torch.from_numpy(np.asarray(found))
+        return OnnxNet(folder / FILES[to])(x)["features"]
     if to == "torchscript":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TorchScript is deprecated, and what many tools read
-            return torch.jit.load(str(folder / FILES[to]))(x)  # type: ignore[no-untyped-call]
+        return TorchScriptNet(folder / FILES[to])(x)
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    known = json.loads((folder / PREPROCESSING).read_text(encoding="utf-8"))
-    mean, std = (torch.tensor(known[name])[:, None, None] for name in ("mean", "std"))
+    known = read_preprocessing(folder) or Preprocessing()
+    mean, std = (torch.tensor(values)[:, None, None] for values in (known.mean, known.std))
     return model((x - mean) / std)
 
 
@@ -107,18 +149,39 @@ def _to_torchscript(encoder: Encoder, out: Path, x: Tensor) -> None:
     part.replace(out / FILES["torchscript"])
 
 
-def _preprocessing(encoder: Encoder, to: Target) -> dict[str, Any]:
+def _preprocessing(encoder: Encoder, to: Target) -> Preprocessing:
     """What to feed the exported network."""
     card = encoder.card
-    return {
-        "backbone": card.backbone,
-        "channels": card.channels,
-        "size_px": card.size_px,
-        "mpp": card.mpp,
-        "pixels": "8-bit / 255" if card.input == "unit" else card.input,
-        "value_range": [0, 1],
-        "mean": list(card.mean),
-        "std": list(card.std),
-        "mean_and_std_are_applied": "before the network" if to == "timm" else "inside the network",
-        "features": card.features,
-    }
+    return Preprocessing(
+        backbone=card.backbone,
+        channels=card.channels,
+        size_px=card.size_px,
+        mpp=card.mpp,
+        pixels=PIXELS[card.input],
+        mean=card.mean,
+        std=card.std,
+        mean_and_std_are_applied=_BEFORE if to == "timm" else _INSIDE,
+        features=card.features,
+    )
+
+
+def open_timm_folder(folder: Path) -> tuple[nn.Module, Preprocessing]:
+    """The network (B, C, H, W) -> (B, D) in a timm folder (`config.json`, `model.safetensors`), and what it takes.
+
+    `preprocessing.json` is believed before config.json. Nothing is unpickled, as timm itself might.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+        name, args = str(config["architecture"]), dict(config.get("model_args") or {})
+        known = dict(config.get("pretrained_cfg") or {})
+        channels = int(args.pop("in_chans", None) or (known.get("input_size") or [3])[0])
+        size_px = int((known.get("input_size") or [224])[-1])
+        mean, std = known.get("mean"), known.get("std")
+        args.pop("num_classes", None)
+        fed = Preprocessing(backbone=name, channels=channels, size_px=size_px, mean=mean, std=std)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise UserError(f"{path} is missing, damaged or not a timm model's ({error!r}).") from error
+    fed = read_preprocessing(folder) or fed
+    net, _ = create_backbone(name, channels, fed.size_px or size_px, args, str(folder / FILES["timm"]))
+    return net, fed

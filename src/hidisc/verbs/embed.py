@@ -37,10 +37,12 @@ def embed(
     devices: str | int = "auto",
     nodes: int = 1,
     say: Say = lambda _: None,
+    shown: bool = True,
 ) -> Embeddings | None:
     """Embed the patches of a store; unfinished embeddings go on where they were.
 
-    On several devices every process calls this and only the first gets the embeddings, the others None.
+    On several devices every process calls this and only the first gets the embeddings, the others None. `shown`: a progress
+    bar.
     """
     config = config or EmbedConfig()
     store = PatchStore.load(store_path)
@@ -68,6 +70,6 @@ def embed(
             if is_first:
                 for note in opened.notes:
                     say(f"note: {note}")
-            with show_patches("embedding", len(rows), shown=is_first) as watch:
+            with show_patches("embedding", len(rows), shown=shown and is_first) as watch:
                 extract(fabric, store, rows, opened, out, config, say, watch)
     return Embeddings.load(out) if is_first else None

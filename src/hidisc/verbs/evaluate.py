@@ -55,8 +55,12 @@ def evaluate(
     bank: Path | None = None,
     device: str = "auto",
     say: Say = lambda _: None,
+    shown: bool = True,
 ) -> Scores:
-    """Judge embeddings by held-out patients; `bank`: embeddings of another store, for queries from elsewhere."""
+    """Judge embeddings by held-out patients; `bank`: embeddings of another store, for queries from elsewhere.
+
+    `shown`: a progress bar.
+    """
     config = config or EvaluateConfig()
     queries = Embeddings.load(embeddings)
     known = Embeddings.load(bank) if bank is not None else queries
@@ -69,20 +73,26 @@ def evaluate(
         )
         begin(out, "evaluate", record, _CHANGEABLE)
         if not (out / SCORES).is_file():
-            _judge(question, findings, out, config, _choose_device(device), say)
+            _judge(question, findings, out, config, _choose_device(device), say, shown)
     return Scores.load(out)
 
 
 def _judge(
-    question: Question, findings: tuple[Finding, ...], out: Path, config: EvaluateConfig, device: str, say: Say
+    question: Question,
+    findings: tuple[Finding, ...],
+    out: Path,
+    config: EvaluateConfig,
+    device: str,
+    say: Say,
+    shown: bool,
 ) -> None:
     """Ask every opinion, measure it, and write the folder; `scores.json` last."""
     queries, bank = question.queries, question.bank
-    with show_patches("nearest neighbours", len(queries)) as watch:
+    with show_patches("nearest neighbours", len(queries), shown) as watch:
         watch(0)
         told = ask_neighbours(question, config.knn, device, watch)
-    stores = [_open_store(side.embeddings) for side in (queries, bank)]
-    duplicates = find_duplicates(question, told.rows, told.similarities, config.leakage, *stores)
+    ours, theirs = (_open_store(side.embeddings) for side in (queries, bank))
+    duplicates = find_duplicates(question, told.rows, told.similarities, config.leakage, ours, theirs, config.seed)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
     for finding in findings:
@@ -130,7 +140,8 @@ def _ask(
     coarser = question.levels[-2::-1]
     if name == "mil":
         bags, remarks = mil_predictions(question, config.mil, config.seed)
-        return [bags, *(pool_units(bags, level) for level in coarser[1:])], remarks
+        levels = [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else []
+        return levels, remarks
     scores, remarks = told.scores, told.remarks
     if name == "linear":
         scores, remarks = linear_scores(question, config.linear, config.seed)

@@ -8,7 +8,7 @@ from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.runs import begin, full_disk_said, hold
 from hidisc.settings.training import TrainConfig
-from hidisc.training.fit import Say, fit
+from hidisc.training.fit import Say, Watch, fit
 from hidisc.training.ranks import on_any, start
 from hidisc.training.run import RUN, Run, refuse_other_store
 from hidisc.verbs.progress import show_training
@@ -26,10 +26,12 @@ def train(
     devices: str | int = "auto",
     nodes: int = 1,
     say: Say = lambda _: None,
+    watch: Watch | None = None,
 ) -> Run | None:
     """Learn an encoder from a store; an unfinished run goes on from its last checkpoint.
 
-    On several devices every process calls this and only the first gets the run, the others None.
+    On several devices every process calls this and only the first gets the run, the others None. `watch` is told of
+    every step instead of a progress bar.
     """
     config = config or TrainConfig()
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
@@ -47,8 +49,8 @@ def train(
         if on_any(fabric, refusal is not None):  # the other processes wait for the first, and end with it
             raise refusal or UserError(f"{out} was refused by the first process.")
         if not (out / RUN).is_file():
-            with show_training(config.optim.steps, shown=is_first) as watch:
-                fit(fabric, store, out, config, say, watch)
+            with show_training(config.optim.steps, shown=is_first and watch is None) as bar:
+                fit(fabric, store, out, config, say, watch or bar)
     if not is_first:
         return None
     run = Run.load(out)

@@ -1,0 +1,63 @@
+"""`embed` against bare inference on tensors in memory.
+
+    python bench/embedding.py
+
+ResNet-18, 96 px, batches of 256, all threads on both sides. Ours reads JPEG patches of a store, embeds and writes them.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from harness import Claim
+from hidisc.embeddings.choose import choose_rows
+from hidisc.embeddings.extract import extract
+from hidisc.embeddings.model import open_model
+from hidisc.patches.store import PatchStore
+from hidisc.settings.judging import EmbedConfig
+from hidisc.training.ranks import start
+from training import SIZE_PX, make_store
+
+BATCH, TURNS = 256, 3
+
+
+def ours_per_s(store: PatchStore, out: Path) -> float:
+    """Patches a second, from the first read to the finished folder; opening the model is left out on both sides."""
+    config = EmbedConfig(batch=BATCH)
+    out.mkdir()
+    rows = choose_rows(store, config)
+    fabric = start("32", "cpu", 1, 1)
+    model = open_model("timm:resnet18", store, config)
+    began = time.perf_counter()
+    extract(fabric, store, rows, model, out, config, say=lambda _: None, watch=lambda _: None)
+    return len(rows) / (time.perf_counter() - began)
+
+
+def bare_per_s(store: PatchStore) -> float:
+    """Patches a second of the same network on one batch in memory, as many batches."""
+    net = open_model("timm:resnet18", store, EmbedConfig()).net.to(memory_format=torch.channels_last)
+    x = torch.rand(BATCH, 3, SIZE_PX, SIZE_PX).to(memory_format=torch.channels_last)
+    sizes = [BATCH] * (len(store) // BATCH) + [len(store) % BATCH] * (len(store) % BATCH > 0)
+    began = time.perf_counter()
+    with torch.inference_mode():
+        for size in sizes:
+            net(x[:size])
+    return len(store) / (time.perf_counter() - began)
+
+
+def claims() -> list[Claim]:
+    """Measure, both sides in turn."""
+    ours = bare = 0.0
+    with tempfile.TemporaryDirectory() as name:
+        store = make_store(Path(name), patients=40)
+        for turn in range(TURNS):
+            bare = max(bare, bare_per_s(store))
+            ours = max(ours, ours_per_s(store, Path(name) / f"e{turn}"))
+    return [Claim("embed : bare inference on tensors in memory, ResNet-18, 96 px", ours, bare, "patches/s", 0.95)]
+
+
+if __name__ == "__main__":
+    for claim in claims():
+        print(claim)

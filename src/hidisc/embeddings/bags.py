@@ -1,0 +1,287 @@
+"""Embeddings for other tools: one HDF5 a slide as CLAM, TRIDENT and STAMP read it, and one Parquet of everything.
+
+What the tools ask for, as their public code reads it:
+
+CLAM opens `h5_files/SLIDE_ID.h5` (`features`, `coords`) and a CSV of `case_id, slide_id, label`.
+TRIDENT opens any such file, with attributes of `coords`: `patch_size_level0` is the grid of its slide encoders.
+STAMP opens `feats` and `coords`, these in micrometres, with `tile_size_um`; its CSV keeps a patient's slides together.
+
+CLAM and TRIDENT want level-0 pixels where STAMP wants micrometres, so STAMP gets files of its own, with coordinates of
+their own and a link to the other file's features.
+"""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.config import Closed
+from hidisc.embeddings.embeddings import PATCHES, Embeddings
+from hidisc.errors import UserError
+from hidisc.patches.columns import stream_vectors
+from hidisc.patches.record import SlideRecord, folder_name
+from hidisc.patches.store import PatchStore
+from hidisc.patches.table import PatchTable
+from hidisc.runs import begin, beside, sync, write_atomic
+
+FEATURES, STAMP = "h5_files", "stamp"
+SLIDES, EVERYTHING = "slides.csv", "embeddings.parquet"
+KIND = "bags"
+_COLUMNS = ("case_id", "slide_id", "label", "site", "split", "file", "patches", "slide")
+_BLOCK_BYTES = 2**25
+_NUMBERED = "side by side in one row: where the patches lay is not known"
+_NOT_TEXT = {"na", "null", "none", "true", "false"}
+"""Names that a CSV reader (pandas) takes for something else."""
+
+Say = Callable[[str], None]
+
+
+class _Record(Closed):
+    """What the bags are made of; the same for a killed export to go on."""
+
+    vectors: str
+    patches: str
+    """Checksums of the embeddings' two files."""
+    sizes_known: bool
+    """Whether the store was there to say how large patches are."""
+
+
+@dataclass(frozen=True)
+class _Bag:
+    """One slide."""
+
+    slide: str
+    patient: str
+    stem: str
+    """Of its files."""
+    rows: NDArray[np.int64]
+    """(n,) of the embeddings."""
+
+
+def write_bags(embeddings: Embeddings, out: Path, say: Say = lambda _: None) -> int:
+    """Write a folder of bags; how many there are. What a killed export has written stays; `slides.csv` comes last.
+
+    The caller holds `out`. Memory: the table and one block of vectors.
+    """
+    store = _find_store(embeddings, say)
+    table = embeddings.table
+    bags = _gather(table)
+    record = _Record(
+        vectors=embeddings.info.vectors.checksum,
+        patches=embeddings.info.patches.checksum,
+        sizes_known=store is not None,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    begin(out, KIND, record)
+    if (out / SLIDES).is_file():
+        return len(bags)
+    records = _read_records(store, embeddings.info.store, bags)
+    corners = np.stack([table.column("x"), table.column("y")], axis=1).astype(np.int64)
+    for folder in (FEATURES, STAMP):
+        (out / folder).mkdir(exist_ok=True)
+    placed = [_write_bag(embeddings, bag, records.get(bag.slide), corners[bag.rows], out) for bag in bags]
+    if not (out / EVERYTHING).is_file():
+        block = max(1, _BLOCK_BYTES // (4 * embeddings.info.dim))
+        stream_vectors(out / EVERYTHING, embeddings.path / PATCHES, embeddings.vectors, block)
+    if store is not None and not all(placed):
+        say(
+            f"note: {placed.count(False)} of {len(bags)} slides have no known um/px, which STAMP asks for, and are not "
+            f"in {out / STAMP}. Import them with --set mpp=... for that."
+        )
+    write_atomic(out / SLIDES, _slides_csv(table, bags, say).encode())
+    return len(bags)
+
+
+def _find_store(embeddings: Embeddings, say: Say) -> PatchStore | None:
+    """The store the embeddings were made from, when it is still there and the same."""
+    path = Path(embeddings.info.store)
+    try:
+        store = PatchStore.load(path)
+    except UserError:
+        store = None
+    if store is None or store.info.patches.checksum != embeddings.info.store_checksum:
+        say(
+            f"note: the store {path} is not there, or has changed since. Without it the size of a patch on the slide "
+            f"is not known: {FEATURES} lacks it, and {STAMP}, which asks for it, stays empty."
+        )
+        return None
+    return store
+
+
+def _read_records(store: PatchStore | None, path: str, bags: Sequence[_Bag]) -> dict[str, SlideRecord]:
+    """How each slide was cut."""
+    if store is None:
+        return {}
+    wanted = {bag.slide for bag in bags}
+    try:
+        return {entry.slide: store.record(entry) for entry in store.info.slides if entry.slide in wanted}
+    except (OSError, ValueError) as error:
+        raise UserError(f"store {path} is damaged. Run `hidisc doctor {path}` to see what of it.") from error
+
+
+def _gather(table: PatchTable) -> list[_Bag]:
+    """The slides in the order of the table, those of a patient together."""
+    codes, slides = table.codes("slide")
+    patient_codes, patients = table.codes("patient")
+    order = np.argsort(codes, kind="stable")
+    present, starts = np.unique(codes[order], return_index=True)
+    rows = [np.sort(part) for part in np.split(order, starts[1:])]
+    stems = _stems([slides[code] for code in present])
+    first_of_patient: dict[int, int] = {}
+    for place in sorted(rows, key=lambda part: part[0]):
+        first_of_patient.setdefault(int(patient_codes[place[0]]), int(place[0]))
+    found = [
+        _Bag(slides[code], patients[patient_codes[part[0]]], stem, part)
+        for code, part, stem in zip(present, rows, stems, strict=True)
+    ]
+    return sorted(found, key=lambda bag: (first_of_patient[int(patient_codes[bag.rows[0]])], bag.rows[0]))
+
+
+def _stems(slides: Sequence[str]) -> list[str]:
+    """A file name for each slide: its own where that is safe and no other's, whatever the case of its letters."""
+    plain = [slide if _is_plain(slide) else folder_name(slide) for slide in slides]
+    taken = Counter(stem.lower() for stem in plain)
+    return [stem if taken[stem.lower()] == 1 else folder_name(slide) for slide, stem in zip(slides, plain, strict=True)]
+
+
+def _is_plain(slide: str) -> bool:
+    """Whether a slide's name is a safe file name that a CSV reader gives back as it is ('007' would come back as 7)."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,119}", slide) or slide.lower() in _NOT_TEXT:
+        return False
+    try:
+        number = float(slide)
+    except ValueError:
+        return True
+    return number.is_integer() and slide == str(int(number))
+
+
+def _write_bag(
+    embeddings: Embeddings, bag: _Bag, record: SlideRecord | None, corners: NDArray[np.int64], out: Path
+) -> bool:
+    """Write the files of one slide that are not there; whether STAMP can read it.
+
+    `corners` (n, 2): level-0 px of the upper left ones, -1 where they are not known.
+    """
+    name = f"{bag.stem}.h5"
+    features = out / FEATURES / name
+    extent = _extent(record)
+    is_placed = bool((corners >= 0).all())
+    if not is_placed:
+        row = np.arange(len(corners)) * (extent or 1)
+        corners = np.stack([row, np.zeros_like(row)], axis=1)
+    if not _is_whole(features, (len(bag.rows), embeddings.info.dim)):
+        with _new_file(features) as file:
+            _write_features(file, embeddings, bag.rows)
+            coords = file.create_dataset("coords", data=corners)
+            coords.attrs.update(_describe(bag, record, extent))
+            if not is_placed:
+                coords.attrs["coords_are"] = _NUMBERED
+    if record is None or record.mpp is None or extent is None:
+        return False
+    if not (out / STAMP / name).is_file():
+        with _new_file(out / STAMP / name) as file:
+            file["feats"] = h5py.ExternalLink(f"../{FEATURES}/{name}", "/features")
+            file.create_dataset("coords", data=(corners * record.mpp).astype(np.float32))
+            file.attrs.update(
+                unit="um",
+                tile_size_um=float(record.size_px * (record.downsample or 1) * record.mpp),
+                tile_size_px=record.size_px,
+                feat_type="tile",
+                extractor=_text(embeddings.info.model.name),
+            )
+            if not is_placed:
+                file.attrs["coords_are"] = _NUMBERED
+    return True
+
+
+def _extent(record: SlideRecord | None) -> int | None:
+    """Side of a patch in level-0 px; a patch that was imported is its own level 0."""
+    return None if record is None else max(1, round(record.size_px * (record.downsample or 1)))
+
+
+def _describe(bag: _Bag, record: SlideRecord | None, extent: int | None) -> dict[str, Any]:
+    """The attributes of `coords`: TRIDENT's names, and ours for pixel sizes."""
+    found: dict[str, Any] = {"name": bag.stem, "slide": _text(bag.slide)}
+    if record is None or extent is None:
+        return found
+    found |= {"patch_size": record.size_px, "patch_size_level0": extent}
+    if record.mpp is not None:
+        mpp = record.mpp * (record.downsample or 1)
+        found |= {"level0_mpp": record.mpp, "patch_mpp": mpp}
+        # by the usual reckoning, of which TRIDENT uses the ratio
+        found |= {"level0_magnification": 10 / record.mpp, "target_magnification": 10 / mpp}
+    if record.width is not None and record.height is not None:
+        found |= {"level0_width": record.width, "level0_height": record.height}
+    return found
+
+
+def _text(value: str) -> str:
+    """Text that HDF5 can hold."""
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _write_features(file: h5py.File, embeddings: Embeddings, rows: NDArray[np.int64]) -> None:
+    """`features` (n, D) float32, a block at a time."""
+    dim = embeddings.info.dim
+    features = file.create_dataset("features", (len(rows), dim), np.float32)
+    block = max(1, _BLOCK_BYTES // (4 * dim))
+    for start in range(0, len(rows), block):
+        part = rows[start : start + block]
+        features[start : start + len(part)] = embeddings.vectors[part]
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[h5py.File]:
+    """An HDF5 file that appears under its name when it is whole."""
+    part = beside(path)
+    try:
+        with h5py.File(part, "w") as file:
+            yield file
+        sync(part)
+        part.replace(path)
+        sync(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _is_whole(path: Path, shape: tuple[int, int]) -> bool:
+    """Whether a slide's file is there and has all its features."""
+    try:
+        with h5py.File(path, "r") as file:
+            return bool(file["features"].shape == shape and len(file["coords"]) == shape[0])
+    except (OSError, KeyError):
+        return False
+
+
+def _slides_csv(table: PatchTable, bags: Sequence[_Bag], say: Say) -> str:
+    """`slides.csv`: `slide_id` is the name of the file, as CLAM has it, and `slide` the cohort's."""
+    text = StringIO()
+    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    facts = {name: table.codes(name) for name in ("label", "site", "split")}
+    mixed = 0
+    for bag in bags:
+        row: dict[str, Any] = {name: _one_name(*facts[name], bag.rows) for name in facts}
+        mixed += row["label"] is None
+        row |= {"case_id": bag.patient, "slide_id": bag.stem, "file": f"{bag.stem}.h5"}
+        writer.writerow({**row, "patches": len(bag.rows), "slide": bag.slide})
+    if mixed:
+        say(f"note: {mixed} of {len(bags)} slides have patches of several labels; their label in {SLIDES} is empty.")
+    return text.getvalue()
+
+
+def _one_name(codes: NDArray[np.int32], names: Sequence[str], rows: NDArray[np.int64]) -> str | None:
+    """What the patches of a slide agree on: empty when they have none, None when they do not agree."""
+    present = np.unique(codes[rows])
+    if len(present) > 1:
+        return None
+    return names[present[0]] if present[0] >= 0 else ""

@@ -1,0 +1,375 @@
+"""Whose encoder: a run of ours, an encoder alone, a timm name, TorchScript or ONNX, all opened to one form.
+
+What a run was fed is known and kept to. An encoder from elsewhere is fed what `config.model` says, else what came with
+it (`preprocessing.json` beside it, the sizes in an ONNX file, timm's own notes), else pixels in [0, 1] as they are.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from hidisc.embeddings.embeddings import ModelCard, ModelKind
+from hidisc.errors import UserError
+from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, LearnedSlide, build_encoder, read_card
+from hidisc.models.export import FILES, PIXELS, Preprocessing, open_timm_folder, read_preprocessing
+from hidisc.models.foreign import (
+    ONNX_SUFFIX,
+    TORCHSCRIPT_SUFFIXES,
+    OnnxNet,
+    Prepared,
+    TorchScriptNet,
+    measure,
+    size_of_timm,
+)
+from hidisc.patches.store import PatchStore
+from hidisc.runs import read_kind
+from hidisc.settings.judging import EmbedConfig, ForeignConfig
+from hidisc.slides.cohort import hash_file
+from hidisc.training.run import RUN, Run
+
+TIMM = "timm:"
+_SEEDLESS = ("kind", "seed", "log", "checkpoint", "monitor", "data.threads", "data.ahead", "data.max_bad_share")
+"""Settings of a training that do not tell one method from another."""
+_CLOSE = 0.02
+"""Share by which two pixel sizes may differ and count as one."""
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """An encoder ready for a store: `net` takes (B, C, H, W) float in [0, 1] at the store's size and gives (B, D).
+
+    `net` is in evaluation mode on the CPU; `.to(device)` moves it unless `runs_on_cpu_only`.
+    """
+
+    card: ModelCard
+    net: Prepared
+    dim: int
+    """D, the width of the embedding."""
+    notes: tuple[str, ...]
+    """What the user should know, a sentence each."""
+
+    @property
+    def runs_on_cpu_only(self) -> bool:
+        """Whether the encoder computes on the CPU wherever it is moved (ONNX)."""
+        return self.net.runs_on_cpu_only
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An encoder and what is known of it; None: not known."""
+
+    kind: ModelKind
+    net: nn.Module
+    checksum: str
+    size_px: int
+    fed: Preprocessing
+    """What it takes; a mean and deviation only where they are applied before the network."""
+    group: str | None = None
+    seed: int | None = None
+    objective: str | None = None
+    learned_from: tuple[LearnedSlide, ...] | None = None
+    labels_used: tuple[str, ...] = ()
+
+
+def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | None = None) -> OpenedModel:
+    """Open the encoder that `spec` names for the patches of a store, refusing one that does not fit them.
+
+    `spec`: the folder of a finished run, one with an encoder alone, one that `hidisc export` wrote, `timm:NAME`, a
+    TorchScript file or an ONNX file. Only `timm:NAME` with `model.weights: hub` asks the network; no global state of
+    random numbers is touched.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        found = _open(spec, store, config)
+    _refuse_other_input(spec, found.fed, store)
+    net = Prepared(found.net, found.size_px, found.fed.mean, found.fed.std).eval()
+    dim, said = measure(net, store.input_channels, store.info.size_px, spec)
+    card = ModelCard(
+        name=name or _name_of(spec),
+        kind=found.kind,
+        source=spec,
+        checksum=found.checksum,
+        group=found.group or found.checksum,
+        seed=found.seed,
+        objective=found.objective,
+        backbone=found.fed.backbone,
+        size_px=found.size_px,
+        learned_from=found.learned_from,
+        labels_used=found.labels_used,
+    )
+    return OpenedModel(card, net, dim, (*_notes_on(found, store), *said))
+
+
+def _name_of(spec: str) -> str:
+    return spec.removeprefix(TIMM) if spec.startswith(TIMM) else Path(spec).resolve().name
+
+
+def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Found:
+    path, given = Path(spec), config.model
+    if spec.startswith(TIMM):
+        return _open_timm(spec.removeprefix(TIMM), store, config)
+    if not path.exists():
+        raise UserError(
+            f"{spec} does not exist. Give the folder of a run, one that `hidisc export` wrote, `timm:NAME`, or a "
+            "TorchScript or ONNX file."
+        )
+    if (path / RUN).is_file() or read_kind(path) == "train":
+        return _open_run(path, given)
+    if (path / CARD).is_file():
+        _refuse_settings(spec, given, ForeignConfig())
+        return _found_encoder("encoder", path, Encoder.load(path))
+    if path.is_dir():
+        return _open_folder(path, store, given)
+    return _open_file(path, store, given)
+
+
+def _open_run(path: Path, given: ForeignConfig) -> _Found:
+    """A finished run of ours."""
+    run = Run.load(path)
+    _refuse_settings(str(path), given, ForeignConfig())
+    return _found_encoder("run", path, run.encoder(), run)
+
+
+def _found_encoder(kind: ModelKind, path: Path, encoder: Encoder, run: Run | None = None) -> _Found:
+    """The encoder in a folder, of a run or alone; alone, an empty list of slides is not believed."""
+    card = encoder.card
+    return _Found(
+        kind,
+        encoder,
+        hash_file(path / WEIGHTS),
+        card.size_px,
+        _fed_by(card),
+        group=_group_of(run) if run else None,
+        seed=run.info.seed if run else None,
+        objective=run.info.objective if run else None,
+        learned_from=card.learned_from if run else card.learned_from or None,
+        labels_used=card.labels_used,
+    )
+
+
+def _fed_by(card: EncoderCard) -> Preprocessing:
+    """What an encoder of ours takes; it subtracts its mean itself."""
+    return Preprocessing(
+        backbone=card.backbone,
+        channels=card.channels,
+        size_px=card.size_px,
+        mpp=card.mpp,
+        pixels=PIXELS[card.input],
+    )
+
+
+def _group_of(run: Run) -> str | None:
+    """Digest of a training's settings and patches but for its seed; None when config.yaml is gone."""
+    try:
+        settings = yaml.safe_load((run.path / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    if not isinstance(settings, dict):
+        return None
+    for name in _SEEDLESS:
+        group, _, last = name.rpartition(".")
+        below = settings.get(group) if group else settings
+        if isinstance(below, dict):
+            below.pop(last, None)
+    return _digest({"settings": settings, "store": run.info.store})[:16]
+
+
+def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
+    """A timm model, random from the seed, from timm's hub or from a file."""
+    given = config.model
+    if name.startswith("local-dir:"):
+        raise UserError(f"timm:{name} is a folder. Give the folder itself, {name.removeprefix('local-dir:')}.")
+    size_px = given.size_px or (_size_with(given.weights, name) if given.weights else None) or store.info.size_px
+    encoder = build_encoder(
+        name,
+        given.options,
+        None,
+        channels=store.input_channels,
+        size_px=size_px,
+        input=store.info.input,
+        weights=given.weights,
+    )
+    card = encoder.card
+    mean, std = _given_scale(given, store)
+    encoder = Encoder(card.model_copy(update={"mean": mean or card.mean, "std": std or card.std}), encoder.backbone)
+    fed = Preprocessing(backbone=name, channels=card.channels, size_px=size_px)
+    if given.weights is not None:
+        is_file = Path(given.weights).is_file()
+        checksum = hash_file(Path(given.weights)) if is_file else _hash_tensors(encoder.backbone)
+        return _Found("timm", encoder, checksum, size_px, fed)
+    made = {"timm": name, "options": card.options, "channels": card.channels, "size_px": size_px}
+    return _Found(
+        "timm",
+        encoder,
+        _digest({**made, "seed": config.seed}),
+        size_px,
+        fed,
+        group=_digest(made)[:16],
+        seed=config.seed,
+        learned_from=(),  # random weights have seen nothing
+    )
+
+
+def _size_with(weights: str, name: str) -> int | None:
+    """Side of the pictures that weights were made with: as the card beside them says, else as timm does."""
+    path = Path(weights)
+    if path.name == WEIGHTS and (path.parent / CARD).is_file():
+        return read_card(path.parent).size_px
+    return size_of_timm(name)
+
+
+def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
+    """What `hidisc export` wrote, or a timm folder from elsewhere."""
+    there = [file for file in FILES.values() if (path / file).is_file()]
+    if not there:
+        raise UserError(
+            f"{path} holds no encoder (no {RUN}, {CARD}, {', '.join(FILES.values())}). Give the folder of a finished "
+            "`hidisc train`, one that `hidisc export` wrote, or the file itself."
+        )
+    if len(there) > 1:
+        raise UserError(f"{path} holds {len(there)} encoders ({', '.join(there)}). Move them to folders of their own.")
+    if there[0] != FILES["timm"]:
+        return _open_file(path / there[0], store, given)
+    net, fed = open_timm_folder(path)
+    return _foreign("timm", net, path / FILES["timm"], fed, store, given)
+
+
+def _open_file(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
+    """A TorchScript or ONNX file, ours or another's."""
+    suffix = path.suffix.lower()
+    known = read_preprocessing(path.parent) or Preprocessing()
+    if suffix == ONNX_SUFFIX:
+        return _open_onnx(path, known, store, given)
+    if suffix in TORCHSCRIPT_SUFFIXES:
+        return _foreign("torchscript", TorchScriptNet(path), path, known, store, given)
+    if suffix == ".safetensors":
+        raise UserError(f"{path} holds weights without their network. Give `timm:NAME --set model.weights={path}`.")
+    raise UserError(
+        f"{path} is no encoder that can be opened. Give a TorchScript file ({', '.join(TORCHSCRIPT_SUFFIXES)}), an "
+        f"ONNX file ({ONNX_SUFFIX}), a folder, or `timm:NAME`."
+    )
+
+
+def _open_onnx(path: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig) -> _Found:
+    """An ONNX file; sizes that are written in it are what it takes."""
+    net = OnnxNet(path)
+    _, channels, height, width = net.shape
+    if height != width and None not in (height, width):
+        raise UserError(f"{path} takes pictures of {width} x {height} px. Export it for square ones.")
+    fixed = height or width
+    if fixed and given.size_px and fixed != given.size_px:
+        raise UserError(
+            f"model.size_px = {given.size_px}, and {path} takes pictures of {fixed} px only. Leave model.size_px out."
+        )
+    known = known.model_copy(update={"channels": channels or known.channels, "size_px": fixed or known.size_px})
+    return _foreign("onnx", net, path, known, store, given)
+
+
+def _foreign(
+    kind: ModelKind, net: nn.Module, file: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig
+) -> _Found:
+    """An encoder from elsewhere with what it is fed: as the user says, else as is known, else as pixels are."""
+    _refuse_settings(str(file), given, ForeignConfig(size_px=given.size_px, mean=given.mean, std=given.std))
+    mean, std = _given_scale(given, store)
+    if known.mean_and_std_are_applied == "inside the network":
+        if mean or std:
+            raise UserError(
+                f"model.{'mean' if mean else 'std'} is set, and {file} applies its own inside (preprocessing.json). "
+                "Leave it out."
+            )
+        known = known.model_copy(update={"mean": None, "std": None})
+    size_px = given.size_px or known.size_px or store.info.size_px
+    fed = known.model_copy(update={"size_px": size_px, "mean": mean or known.mean, "std": std or known.std})
+    return _Found(kind, net, _hash_weights(file), size_px, fed)
+
+
+def _given_scale(given: ForeignConfig, store: PatchStore) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """The user's (mean, std), one value a channel of the store."""
+    for name, values in (("mean", given.mean), ("std", given.std)):
+        if values is not None and len(values) != store.input_channels:
+            raise UserError(
+                f"model.{name} has {len(values)} values, and {store.path} gives {store.input_channels} channels. Give "
+                "one a channel."
+            )
+    if given.std is not None and min(given.std) <= 0:
+        raise UserError(f"model.std = {list(given.std)}: pixels are divided by it. Give values above 0.")
+    return given.mean, given.std
+
+
+def _refuse_settings(source: str, given: ForeignConfig, used: ForeignConfig) -> None:
+    """Refuse settings that would do nothing."""
+    idle = [name for name in ForeignConfig.model_fields if getattr(given, name) != getattr(used, name)]
+    if idle:
+        raise UserError(f"model.{idle[0]} is set, and {source} brings its own. Leave it out.")
+
+
+def _refuse_other_input(source: str, fed: Preprocessing, store: PatchStore) -> None:
+    """Refuse an encoder that takes other channels than the store gives."""
+    pixels = PIXELS[store.info.input]
+    if fed.pixels is not None and fed.pixels != pixels:
+        raise UserError(
+            f"{source} takes pixels as {fed.pixels!r}, and {store.path} gives {pixels!r}. Give an encoder that learned "
+            "from such a store."
+        )
+    if fed.channels is not None and fed.channels != store.input_channels:
+        raise UserError(
+            f"{source} takes {fed.channels} channels, and {store.path} gives {store.input_channels}. Give an encoder "
+            "that learned from such a store."
+        )
+    for name, values in (("mean", fed.mean), ("std", fed.std)):
+        if values is not None and len(values) != store.input_channels:
+            raise UserError(
+                f"the {name} that came with {source} has {len(values)} values, and {store.path} gives "
+                f"{store.input_channels} channels. Mend preprocessing.json, or give model.{name}."
+            )
+
+
+def _notes_on(found: _Found, store: PatchStore) -> tuple[str, ...]:
+    """What the user should know before trusting the numbers."""
+    notes = []
+    stored_px = store.info.size_px
+    if found.size_px != stored_px:
+        notes.append(f"patches are resized from {stored_px} to {found.size_px} px")
+    if found.fed.mpp and store.info.mpp:
+        seen = store.info.mpp * stored_px / found.size_px
+        if abs(seen / found.fed.mpp - 1) > _CLOSE:
+            notes.append(
+                f"the encoder learned at {found.fed.mpp:g} um/px and sees these patches at {seen:.3g} "
+                f"(the store has {store.info.mpp:g})"
+            )
+    if found.kind == "timm" and found.seed is not None:
+        notes.append(
+            f"the encoder's weights are random (seed {found.seed}); --set model.weights=hub or a .safetensors file "
+            "gives trained ones"
+        )
+    if found.learned_from is None:
+        notes.append("what the encoder learned from is not known, so overlap with these patients cannot be ruled out")
+    return tuple(notes)
+
+
+def _digest(value: Any) -> str:
+    """SHA-256 of anything JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _hash_tensors(net: nn.Module) -> str:
+    """SHA-256 of weights that lie in no file of the user's."""
+    digest = hashlib.sha256()
+    for name, value in sorted(net.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _hash_weights(file: Path) -> str:
+    """SHA-256 of a file of weights, and of the one beside it that large ONNX files keep them in."""
+    beside = file.with_name(f"{file.name}.data")
+    if not beside.is_file():
+        return hash_file(file)
+    return hashlib.sha256(f"{hash_file(file)} {hash_file(beside)}".encode()).hexdigest()

@@ -1,0 +1,160 @@
+"""How good predictions are: every metric of one level, and undefined, with the reason, where it has no meaning.
+
+Of two classes, AUROC, AUPRC, sensitivity and specificity are about the positive one; of more, they are the plain mean
+over the classes, each against the rest. Among equal scores the first class is the predicted one, here and in top-2 and
+top-3. A number that could only come out as 1 (AUPRC without negatives, top-2 of two classes) is undefined too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
+
+from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.scores import METRICS, Value
+
+Floats = NDArray[np.float64]
+
+BY_CLASS = ("sensitivity", "specificity", "auroc", "auprc")
+"""What is said of a single class against the rest."""
+TOPS = (2, 3)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Every metric of one level, without intervals."""
+
+    metrics: dict[str, Value]
+    """By the names of METRICS."""
+    by_class: dict[str, dict[str, Value]]
+    """Class: by the names of BY_CLASS."""
+    confusion: tuple[tuple[int, ...], ...]
+    """Rows: truth; columns: predicted."""
+
+
+def measure(predictions: Predictions, positive: int) -> Measured:
+    """Measure one level; `positive` is the code of the class that metrics of two classes are about."""
+    codes = range(len(predictions.classes))
+    confusion = np.zeros((len(codes), len(codes)), np.int64)
+    if len(predictions):  # scikit-learn refuses to count nothing
+        confusion = confusion_matrix(predictions.truth, predictions.predicted, labels=codes)
+    place = rank_truth(predictions)
+    overall, by_class = summarise(
+        confusion.astype(np.float64),
+        np.array([(place < top).sum() for top in TOPS], np.float64),
+        _rank(roc_auc_score, predictions),
+        _rank(average_precision_score, predictions),
+        positive,
+    )
+    units = confusion.sum(axis=1)
+    return Measured(
+        {name: _value(overall[name], _why(name, predictions, units, positive)) for name in METRICS},
+        {
+            label: {name: _value(by_class[name][code], _why_class(name, predictions, units, code)) for name in BY_CLASS}
+            for code, label in enumerate(predictions.classes)
+        },
+        tuple(tuple(row) for row in confusion.tolist()),
+    )
+
+
+def rank_truth(predictions: Predictions) -> NDArray[np.int64]:
+    """(G,) how many classes come before the true one, by score and then by order: 0 where the prediction is right."""
+    classes = np.arange(len(predictions.classes))
+    of_truth = np.take_along_axis(predictions.scores, predictions.truth[:, None], axis=1)  # (G, 1)
+    earlier = classes < predictions.truth[:, None]
+    before = (predictions.scores > of_truth) | ((predictions.scores == of_truth) & earlier)
+    return before.sum(axis=1)
+
+
+def summarise(
+    confusion: Floats, hits: Floats, auroc: Floats, auprc: Floats, positive: int
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Metrics (...) and those by class (..., L), NaN where undefined, of one or many sets of predictions at once.
+
+    `confusion` (..., L, L), `hits` (..., 2) units whose truth is among the first 2 and 3, areas (..., L) of each class
+    against the rest.
+    """
+    classes = confusion.shape[-1]
+    right = np.diagonal(confusion, axis1=-2, axis2=-1)  # (..., L)
+    units, called = confusion.sum(axis=-1), confusion.sum(axis=-2)
+    total = units.sum(axis=-1)
+    rest = total[..., None] - units
+    by_class = {
+        "sensitivity": divide(right, units),
+        "specificity": divide(rest - (called - right), rest),
+        "auroc": auroc,
+        "auprc": auprc,
+    }
+    whole = (units > 0).all(axis=-1)  # specificity has a value for a class without units, its mean must not
+    metrics = {
+        "accuracy": divide(right.sum(axis=-1), total),
+        "mca": by_class["sensitivity"].mean(axis=-1),
+    }
+    for name in BY_CLASS:
+        each = by_class[name]
+        metrics[name] = each[..., positive] if classes == 2 else np.where(whole, each.mean(axis=-1), np.nan)
+    for place, top in enumerate(TOPS):
+        share = divide(hits[..., place], total)
+        metrics[f"top{top}"] = share if classes > top else np.full_like(share, np.nan)
+    return {name: metrics[name] for name in METRICS}, by_class
+
+
+def divide(part: Floats, whole: Floats) -> Floats:
+    """Shares, NaN where there is nothing to have a share of."""
+    return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+
+
+def _rank(area: Callable[..., float], predictions: Predictions) -> Floats:
+    """(L,) area under a curve of each class against the rest, NaN where either is missing."""
+    found = np.full(len(predictions.classes), np.nan)
+    for code in range(len(found)):
+        is_class = predictions.truth == code
+        if is_class.any() and not is_class.all():
+            found[code] = area(is_class, predictions.scores[:, code])
+    return found
+
+
+def _value(number: Floats, why: str) -> Value:
+    """A number (), or why there is none."""
+    return Value(value=None, why=why) if np.isnan(number) else Value(value=float(number))
+
+
+def _why(name: str, predictions: Predictions, units: NDArray[np.int64], positive: int) -> str:
+    """Why a metric is undefined, should it be; `units` (L,) of each class."""
+    classes, level = predictions.classes, predictions.level
+    if not units.any():
+        return _why_none(predictions)
+    if name.startswith("top"):
+        top = name.removeprefix("top")
+        return f"with {len(classes)} classes the truth is always among the first {top}: see the accuracy instead"
+    if len(classes) == 2 and name in BY_CLASS:
+        return _why_class(name, predictions, units, positive)
+    if (units > 0).sum() == 1:
+        return _why_alone(level, classes[units.argmax()])
+    missing = [repr(label) for label, count in zip(classes, units, strict=True) if not count]
+    return f"no {level} of class {' or '.join(missing)} was judged: set classes=[...] to judge the others"
+
+
+def _why_class(name: str, predictions: Predictions, units: NDArray[np.int64], code: int) -> str:
+    """Why a metric of one class is undefined, should it be."""
+    level, label = predictions.level, predictions.classes[code]
+    if not units.any():
+        return _why_none(predictions)
+    if units[code] == units.sum():
+        return _why_alone(level, label)
+    others = (units > 0).sum() > 1
+    mend = "set classes=[...] to judge the others" if others else "choose queries=[...] that have some"
+    return f"no {level} of class {label!r} was judged: {mend}"
+
+
+def _why_alone(level: str, label: str) -> str:
+    return f"every {level} judged is of class {label!r}: choose queries=[...] that have others too"
+
+
+def _why_none(predictions: Predictions) -> str:
+    level, mixed = predictions.level, predictions.left_out
+    if mixed:
+        return f"no {level} has one label for all its patches ({mixed} have several): see the finer levels instead"
+    return f"no {level} was judged: choose queries=[...] that have labels"

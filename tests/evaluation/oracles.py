@@ -1,0 +1,57 @@
+"""Slow and obvious: metrics by counting pairs and thresholds, resamples by really repeating the rows of the drawn."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hidisc.evaluation.metrics import BY_CLASS, measure
+from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.scores import METRICS
+
+
+def auroc(is_class: Sequence[bool], scores: Sequence[float]) -> float:
+    """Share of the pairs of a positive and a negative in which the positive has the higher score, ties half."""
+    positives = [score for score, wanted in zip(scores, is_class, strict=True) if wanted]
+    negatives = [score for score, wanted in zip(scores, is_class, strict=True) if not wanted]
+    wins = sum((high > low) + (high == low) / 2 for high in positives for low in negatives)
+    return wins / len(positives) / len(negatives)
+
+
+def auprc(is_class: Sequence[bool], scores: Sequence[float]) -> float:
+    """Precision at every threshold, each weighed by the recall it adds."""
+    area, recall_before = 0.0, 0.0
+    for threshold in sorted(set(scores), reverse=True):
+        called = [wanted for score, wanted in zip(scores, is_class, strict=True) if score >= threshold]
+        recall = sum(called) / sum(is_class)
+        area += (recall - recall_before) * sum(called) / len(called)
+        recall_before = recall
+    return area
+
+
+def repeat(predictions: Predictions, weights: Sequence[int], names: Sequence[str]) -> Predictions:
+    """The predictions with all rows of a patient repeated as often as the patient was drawn."""
+    rows = [
+        row
+        for name, times in zip(names, weights, strict=True)
+        for _ in range(times)
+        for row, cluster in enumerate(predictions.clusters)
+        if cluster == name
+    ]
+    chosen = np.array(rows, np.int64)
+    units = {name: column[chosen] for name, column in predictions.units.items()}
+    return replace(predictions, units=units, truth=predictions.truth[chosen], scores=predictions.scores[chosen])
+
+
+def resample(predictions: Predictions, positive: int, weights: np.ndarray, names: Sequence[str]) -> dict[str, list]:
+    """Every metric of every resample, NaN where undefined; those of a class are under (class, metric)."""
+    found: dict = {name: [] for name in METRICS}
+    found |= {(label, name): [] for label in predictions.classes for name in BY_CLASS}
+    for row in weights:
+        measured = measure(repeat(predictions, row, names), positive)
+        for name, value in measured.metrics.items():
+            found[name].append(np.nan if value.value is None else value.value)
+        for label, of in measured.by_class.items():
+            for name, value in of.items():
+                found[label, name].append(np.nan if value.value is None else value.value)
+    return found

@@ -1,0 +1,262 @@
+"""A is called better than B only where drawing the same patients for both leaves no doubt."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hidisc.errors import UserError
+from hidisc.evaluation.bootstrap import draw_weights, name_clusters, resample
+from hidisc.evaluation.compare import Difference, compare
+from hidisc.evaluation.metrics import measure
+from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.scores import METRICS
+from hidisc.settings.judging import BootstrapConfig
+from tests.evaluation import oracles
+from tests.evaluation.made import make_predictions
+from tests.evaluation.test_metrics import shuffle
+
+CONFIG = BootstrapConfig(resamples=400)
+
+
+def make_pair(gain: float, patients: int = 40, patches: int = 10, seed: int = 0) -> tuple[Predictions, Predictions]:
+    """A and B on the same patches; patients differ a lot in how hard they are, A is a little surer of the truth."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(patients) % 2, patches)
+    names = [f"P{number:03}" for number in np.repeat(np.arange(patients), patches)]
+    ease = np.repeat(rng.normal(scale=2, size=patients), patches) + rng.normal(size=len(truth))
+    made = []
+    for extra in (gain, 0.0):
+        of_truth = 1 / (1 + np.exp(-(0.5 + ease + extra + rng.normal(scale=0.3, size=len(truth)))))
+        scores = np.stack([of_truth, 1 - of_truth], axis=1)
+        scores[truth == 1] = scores[truth == 1, ::-1]
+        made.append(make_predictions(truth.tolist(), scores, names, "patch"))
+    return made[0], made[1]
+
+
+def keep(made: Predictions, wanted: set[str]) -> Predictions:
+    rows = np.array([name in wanted for name in made.clusters])
+    units = {name: column[rows] for name, column in made.units.items()}
+    return replace(made, units=units, truth=made.truth[rows], scores=made.scores[rows])
+
+
+def test_better_worse_and_the_same():
+    a, b = make_pair(gain=0.6)
+    better, worse, same = (
+        compare([a], [b], 1, CONFIG, 0),
+        compare([b], [a], 1, CONFIG, 0),
+        compare([a], [a], 1, CONFIG, 0),
+    )
+    for metric in ("accuracy", "mca", "auroc", "auprc"):
+        gap = measure(a, 1).metrics[metric].value - measure(b, 1).metrics[metric].value
+        assert better[metric].value == pytest.approx(gap, abs=1e-12)
+        assert 0 < better[metric].low <= gap <= better[metric].high
+        assert better[metric].share > 0.98
+        assert (worse[metric].low, worse[metric].high) == pytest.approx((-better[metric].high, -better[metric].low))
+        assert worse[metric].share == pytest.approx(1 - better[metric].share)
+        assert (same[metric].value, same[metric].low, same[metric].high, same[metric].share) == (0, 0, 0, 0.5)
+    assert list(better) == list(METRICS)
+    assert better["accuracy"].patients == 40
+
+
+def test_differences_are_those_of_really_repeated_patients():
+    a, b = make_pair(gain=0.4, patients=8, patches=4)
+    config = BootstrapConfig(resamples=20, interval=0.6)
+    names = name_clusters(a)
+    weights = draw_weights(8, 20, 5)
+    found = compare([a], [b], 1, config, 5)
+    slow = [oracles.resample(made, 1, weights, names) for made in (a, b)]
+    for metric in ("accuracy", "auroc", "auprc", "sensitivity"):
+        draws = np.subtract(slow[0][metric], slow[1][metric]).round(12)
+        draws = draws[~np.isnan(draws)]
+        assert (found[metric].low, found[metric].high) == pytest.approx(
+            tuple(np.percentile(draws, [20, 80])), abs=1e-11
+        )
+        assert found[metric].share == pytest.approx((np.sign(draws) / 2 + 0.5).mean())
+
+
+def test_the_same_draws_for_both_see_what_separate_draws_do_not():
+    a, b = make_pair(gain=0.4, seed=1)
+    paired = compare([a], [b], 1, CONFIG, 0)["accuracy"]
+    names = name_clusters(a)
+    apart = [
+        resample(made, 1, draw_weights(40, 400, seed), names)["accuracy"] for seed, made in enumerate((a, b), start=1)
+    ]
+    low, high = np.percentile(apart[0] - apart[1], [2.5, 97.5])
+    assert low < 0 < high
+    assert paired.low > 0
+    assert paired.high - paired.low < 0.5 * (high - low)
+
+
+def test_only_patients_that_all_judged_count():
+    a, b = make_pair(gain=0.6)
+    names = name_clusters(a)
+    fewer, others = keep(a, set(names[:30])), keep(a, set(names[5:]))
+    common = set(names[5:30])
+    found = compare([fewer, others], [b], 1, CONFIG, 0)
+    expected = compare([keep(a, common)], [keep(b, common)], 1, CONFIG, 0)
+    assert found["accuracy"].patients == 25
+    for metric in ("accuracy", "auroc"):
+        assert found[metric].value == pytest.approx(expected[metric].value)
+        assert (found[metric].low, found[metric].high) == pytest.approx((expected[metric].low, expected[metric].high))
+    assert found["accuracy"].value != pytest.approx(compare([a], [b], 1, CONFIG, 0)["accuracy"].value)
+
+
+def test_several_seeds_are_averaged_within_each_resample():
+    firsts, seconds = zip(*(make_pair(gain=0.5, patients=20), make_pair(gain=-0.5, patients=20)), strict=True)
+    found = compare(firsts, seconds[:1], 1, CONFIG, 3)["auroc"]
+    names, weights = name_clusters(firsts[0]), draw_weights(20, 400, 3)
+    draws = [resample(made, 1, weights, names)["auroc"] for made in (*firsts, seconds[0])]
+    expected = (draws[0] + draws[1]) / 2 - draws[2]
+    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(expected, [2.5, 97.5])), abs=1e-9)
+    point = [measure(made, 1).metrics["auroc"].value for made in (*firsts, seconds[0])]
+    assert found.value == pytest.approx((point[0] + point[1]) / 2 - point[2])
+
+
+def test_neither_the_order_of_units_nor_of_seeds_matters_and_the_seed_does():
+    a, b = make_pair(gain=0.3, patients=12)
+    c = make_pair(gain=0.1, patients=12, seed=1)[0]
+    found = compare([a, c, b], [b], 1, CONFIG, 0)
+    again = compare([shuffle(b, 1), shuffle(a, 2), c], [shuffle(b, 3)], 1, CONFIG, 0)
+    for metric in METRICS:
+        assert again[metric].share == found[metric].share
+        assert again[metric].low == pytest.approx(found[metric].low)
+    assert compare([a], [b], 1, CONFIG, 1)["auroc"] != compare([a], [b], 1, CONFIG, 0)["auroc"]
+
+
+def test_means_of_the_same_numbers_in_another_order_are_ties():
+    made = [make_pair(gain=gain, patients=12)[0] for gain in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    for metric, found in compare(made, made[::-1], 1, CONFIG, 0).items():
+        if not metric.startswith("top"):
+            assert (found.value, found.low, found.high, found.share) == (0, 0, 0, 0.5), metric
+
+
+def test_an_undefined_metric_is_not_compared():
+    a, b = make_pair(gain=0.5)
+    one_class = [keep(made, {f"P{number:03}" for number in range(0, 40, 2)}) for made in (a, b)]
+    found = compare(one_class[:1], one_class[1:], 1, CONFIG, 0)
+    assert found["accuracy"].value > 0
+    assert found["auroc"] == Difference(
+        None, None, None, None, 20, why="no patch of class 'b' was judged: choose queries=[...] that have some"
+    )
+    assert found["auroc"].sentence("AUROC", "HiDisc", "SimCLR") == (
+        "HiDisc and SimCLR cannot be compared in AUROC: no patch of class 'b' was judged: choose queries=[...] that "
+        "have some"
+    )
+
+
+def test_resamples_without_a_class_are_left_out_and_counted():
+    a, b = make_pair(gain=0.5, patients=4)
+    found = compare([a], [b], 1, CONFIG, 0)
+    gaps = int((draw_weights(4, 400, 0)[:, [1, 3]].sum(axis=1) == 0).sum())
+    assert 400 * 0.05 < gaps < 400 * 0.1
+    assert (
+        found["sensitivity"].why == f"the interval leaves out {gaps} of 400 draws of patients, in which it is undefined"
+    )
+    assert found["sensitivity"].high is not None
+    assert found["accuracy"].why == ""
+    turned = compare([b], [a], 1, CONFIG, 0)["sensitivity"]
+    assert found["sensitivity"].share + turned.share == pytest.approx(1)  # of those that are defined
+
+
+def test_one_patient_and_no_resamples_have_no_interval():
+    a, b = make_pair(gain=3.0)
+    one = compare([keep(a, {"P000"})], [keep(b, {"P000"})], 1, CONFIG, 0)["accuracy"]
+    none = compare([a], [b], 1, BootstrapConfig(resamples=0), 0)["accuracy"]
+    for found in (one, none):
+        assert found.value > 0
+        assert found.low is found.high is found.share is None
+    assert one.sentence("accuracy", "A", "B") == (
+        f"no difference between A and B in accuracy can be told: {100 * one.value:.1f} points "
+        "(1 patient; no interval: there is one patient only)"
+    )
+    assert none.sentence("accuracy", "A", "B") == (
+        f"no difference between A and B in accuracy can be told: {100 * none.value:.1f} points "
+        "(40 patients; no interval: resamples=0)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            Difference(0.123, 0.0401, 0.2012, 0.99, 62),
+            "HiDisc is better than SimCLR in accuracy by 12.3 points (95 % interval 4.0 to 20.1; 62 patients)",
+        ),
+        (
+            Difference(-0.123, -0.2012, -0.0401, 0.01, 62),
+            "HiDisc is worse than SimCLR in accuracy by 12.3 points (95 % interval 4.0 to 20.1; 62 patients)",
+        ),
+        (
+            Difference(0.02, -0.01, 0.05, 0.9, 1200, 0.9, "site"),
+            "no difference between HiDisc and SimCLR in accuracy can be told: 2.0 points "
+            "(90 % interval -1.0 to 5.0; 1,200 sites)",
+        ),
+        (
+            Difference(0.02, -0.0, 0.05, 0.9, 6, why="mind this"),
+            "no difference between HiDisc and SimCLR in accuracy can be told: 2.0 points "
+            "(95 % interval 0.0 to 5.0; 6 patients; mind this)",
+        ),
+        (
+            Difference(0.01, 0.0003, 0.05, 0.98, 6),
+            "HiDisc is better than SimCLR in accuracy by 1.0 points (95 % interval 0.03 to 5.0; 6 patients)",
+        ),
+        (
+            Difference(0.1, 0.05, 0.2, 1.0, 5),
+            "no difference between HiDisc and SimCLR in accuracy can be told: 10.0 points "
+            "(95 % interval 5.0 to 20.0; 5 patients are too few to tell)",
+        ),
+        (
+            Difference(-0.1, -0.2, -0.05, 0.0, 5),
+            "no difference between HiDisc and SimCLR in accuracy can be told: -10.0 points "
+            "(95 % interval -20.0 to -5.0; 5 patients are too few to tell)",
+        ),
+        (
+            Difference(-0.02, -0.05, 0.0, 0.1, 6),
+            "no difference between HiDisc and SimCLR in accuracy can be told: -2.0 points "
+            "(95 % interval -5.0 to 0.0; 6 patients)",
+        ),
+        (
+            Difference(-0.1, -0.2, -0.05, 0.0, 5, 0.9),
+            "HiDisc is worse than SimCLR in accuracy by 10.0 points (90 % interval 5.0 to 20.0; 5 patients)",
+        ),
+    ],
+    ids=[
+        "better",
+        "worse",
+        "unclear",
+        "touches zero",
+        "close to zero",
+        "too few",
+        "worse, too few",
+        "touches zero below",
+        "few, but surer",
+    ],
+)
+def test_sentences(found, sentence):
+    assert found.sentence("accuracy", "HiDisc", "SimCLR") == sentence
+
+
+def test_what_cannot_be_compared_is_refused():
+    a, b = make_pair(gain=0.5, patients=4)
+
+    def refusal(*others: Predictions) -> str:
+        with pytest.raises(UserError) as caught:
+            compare([a], others, 1, CONFIG, 0)
+        return str(caught.value)
+
+    assert refusal(replace(b, classes=("b", "a"))) == (
+        "evaluations that tell apart [a, b] and [b, a] cannot be compared. "
+        "Evaluate both with the same classes=[...], in one order."
+    )
+    assert refusal(b, replace(b, level="slide")) == (
+        "predictions of each patch and of each slide cannot be compared. Choose the same level of both."
+    )
+    assert refusal(replace(b, units={"site": b.clusters, **b.units})) == (
+        "evaluations by patient and by site cannot be compared. Evaluate both with the same levels=[...]."
+    )
+    assert refusal(keep(b, {"P000"}), keep(b, {"P001"})) == (
+        "no patient was judged in all of the evaluations, so they cannot be compared. "
+        "Evaluate both on the same queries=[...]."
+    )
+    assert refusal() == "nothing to compare: give one or more evaluations of each side."

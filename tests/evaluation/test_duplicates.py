@@ -1,0 +1,423 @@
+"""A picture of the bank among the queries under another patient's name is found by its pixels, and nothing else is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard
+from hidisc.errors import UserError
+from hidisc.evaluation import duplicates
+from hidisc.evaluation.duplicates import compare, find_duplicates, store_rows, thumbnail
+from hidisc.evaluation.scores import Finding
+from hidisc.evaluation.sides import Question, Side
+from hidisc.patches.store import FileEntry, PatchStore
+from hidisc.settings.judging import LeakageConfig
+from hidisc.settings.preparing import FilterConfig
+from tests.patches.pictures import make_store, noise
+from tests.training.stores import damage
+
+PATCHES = 5
+BANK, QUERIES = ("A", "B"), ("Y", "Z")
+Orient = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
+
+
+def tissue(seed: int, size_px: int = 48) -> NDArray[np.uint8]:
+    """Coarse coloured noise, (size_px, size_px, 3), others for every seed."""
+    blocks = np.random.default_rng(seed).integers(40, 220, (12, 12, 3), dtype=np.uint8)
+    return blocks.repeat(size_px // 12, 0).repeat(size_px // 12, 1)
+
+
+def glass(seed: int) -> NDArray[np.uint8]:
+    """White with the same faint shadow at one edge, and noise."""
+    shadow = 240 - np.linspace(0, 10, 48)[:, None, None]
+    return (shadow + np.random.default_rng(seed).normal(0, 1, (48, 48, 3))).round().astype(np.uint8)
+
+
+def saved_again(pixels: NDArray[np.uint8], quality: int = 60) -> NDArray[np.uint8]:
+    file = BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
+    return np.asarray(Image.open(file))
+
+
+def pictures() -> dict[str, NDArray[np.uint8]]:
+    """Two patients of the bank and two of the queries, one slide each; every patch is another picture."""
+    names = [f"{patient}/{patient.lower()}/{number}.png" for patient in BANK + QUERIES for number in range(PATCHES)]
+    return {name: tissue(seed) for seed, name in enumerate(names)}
+
+
+def stored(folder: Path, changed: dict[str, NDArray[np.uint8]] | None = None) -> PatchStore:
+    return make_store(folder, pictures() | (changed or {}), filter=FilterConfig(min_pixel_std=0))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> PatchStore:
+    """No picture twice; not to be changed."""
+    return stored(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> PatchStore:
+    """Patch 1 of Z is patch 3 of A, turned over and saved anew; not to be changed."""
+    copy = saved_again(pictures()["A/a/3.png"][::-1].transpose(1, 0, 2))
+    return stored(tmp_path_factory.mktemp("copied"), {"Z/z/1.png": copy})
+
+
+def embed(store: PatchStore, rows: NDArray[np.int64] | None = None) -> Embeddings:
+    """Some rows of a store with vectors of zeros: what is nearest is said by the tests."""
+    table = store.table if rows is None else store.table.select(rows)
+    entry = FileEntry(path="", bytes=0, checksum="")
+    info = EmbeddingsInfo(
+        rows=len(table),
+        dim=2,
+        dtype="float32",
+        model=ModelCard(name="made", kind="run", source="", checksum="", group="", size_px=48),
+        store=str(store.path),
+        store_checksum=store.info.patches.checksum,
+        slides=(),
+        splits=None,
+        per_slide=None,
+        seed=0,
+        bad_patches=0,
+        vectors=entry,
+        patches=entry,
+        versions={},
+    )
+    return Embeddings(Path("made"), info, table, np.zeros((len(table), 2), np.float32))
+
+
+def side_of(embeddings: Embeddings, patients: tuple[str, ...]) -> Side:
+    rows = np.flatnonzero(np.isin(embeddings.table.column("patient"), patients))
+    return Side(embeddings, rows, np.zeros(len(rows), np.int64), 0)
+
+
+def question_of(queries: Embeddings, bank: Embeddings | None = None) -> Question:
+    levels = ("patient", "slide", "patch")
+    return Question(("a", "b"), 1, levels, side_of(bank or queries, BANK), side_of(queries, QUERIES))
+
+
+def row_of(embeddings: Embeddings, slide: str, patch: int) -> int:
+    table = embeddings.table
+    [row] = np.flatnonzero((table.column("slide") == slide) & (table.column("patch") == patch))
+    return int(row)
+
+
+def look(
+    store: PatchStore, near: dict[tuple[str, int], tuple[str, int]] | None = None, **settings: float
+) -> Finding | None:
+    """The finding when each query's nearest is patch 0 of A, but for those that `near` names by (slide, patch)."""
+    embeddings = embed(store)
+    question = question_of(embeddings)
+    rows = np.full((len(question.queries), 1), row_of(embeddings, "A/a", 0))
+    for (slide, patch), there in (near or {}).items():
+        rows[question.queries.rows == row_of(embeddings, slide, patch)] = row_of(embeddings, *there)
+    similarities = np.full(rows.shape, 0.9, np.float32)
+    return find_duplicates(question, rows, similarities, LeakageConfig(**settings), store, store)
+
+
+def test_a_turned_and_saved_copy_is_found_and_named(copied: PatchStore) -> None:
+    found = look(copied, {("Z/z", 1): ("A/a", 3)})
+    assert found == Finding(
+        kind="leak",
+        sentence="1 query patch is a picture of the bank under another patient's name (10 % of all 10): patch 1 of "
+        "slide 'Z/z' of patient 'Z' is patch 3 of slide 'A/a' of patient 'A'. See whether a slide was scanned or saved "
+        "twice, and list both under one patient.",
+    )
+
+
+def test_as_many_as_may_be_are_a_warning(copied: PatchStore) -> None:
+    for most, kind in ((0.1, "warning"), (0.09, "leak")):
+        found = look(copied, {("Z/z", 1): ("A/a", 3)}, max_duplicates=most)
+        assert found is not None
+        assert found.kind == kind
+
+
+def test_embeddings_alone_prove_nothing(plain: PatchStore, copied: PatchStore) -> None:
+    # every query is said to be as near as can be to a patch of the bank that it is not
+    assert look(plain) is None
+    assert look(copied, {("Z/z", 1): ("A/a", 2)}) is None
+
+
+def test_an_encoder_that_finds_all_alike_raises_no_alarm(plain: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_MOST", 4)
+    embeddings = embed(plain)
+    question = question_of(embeddings)
+    rows = np.tile(question.bank.rows, (len(question.queries), 1))
+    similarities = np.ones(rows.shape, np.float32) - np.float32(1e-6) * noise(0, len(rows), 1)[:, :1, 0]
+    assert find_duplicates(question, rows, similarities, LeakageConfig(), plain, plain) is None
+
+
+def test_glass_is_like_glass_and_no_duplicate(tmp_path: Path) -> None:
+    changed = {
+        "Y/y/0.png": glass(1),
+        "Y/y/1.png": glass(1),
+        "A/a/0.png": glass(2),
+        "A/a/1.png": np.full_like(glass(1), 9),
+    }
+    store = stored(tmp_path, changed)
+    ours, theirs = (thumbnail(glass(seed))[None] for seed in (1, 2))
+    assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.98  # were it not for the texture
+    assert look(store, {("Y/y", 1): ("A/a", 1)}) is None
+
+
+def test_the_nearest_of_another_patient_is_looked_at(copied: PatchStore) -> None:
+    """The bank has patches of Z too; those of its own patient are passed over."""
+    embeddings = embed(copied)
+    everyone = side_of(embeddings, (*BANK, *QUERIES))
+    question = replace(question_of(embeddings), bank=everyone)
+    count = len(question.queries)
+    own = question.queries.rows
+    rows = np.stack(
+        [own, np.full(count, row_of(embeddings, "B/b", 0)), np.full(count, row_of(embeddings, "A/a", 3))], axis=1
+    )
+    nearness = np.tile(np.array([1.0, 0.5, 0.6], np.float32), (count, 1))
+    found = find_duplicates(question, rows, nearness, LeakageConfig(), copied, copied)
+    assert found is not None
+    assert found.sentence.startswith("1 query patch is")
+    assert find_duplicates(question, rows[:, :1], nearness[:, :1], LeakageConfig(), copied, copied) is None
+    rows[:, 2] = -1  # none
+    assert find_duplicates(question, rows, nearness, LeakageConfig(), copied, copied) is None
+    pairs = duplicates._choose_pairs(question, rows[:, 2:], nearness[:, 2:], np.random.default_rng(0))
+    assert len(pairs.queries) == pairs.candidates == 0
+
+
+def test_patients_are_compared_by_name_between_stores(copied: PatchStore, tmp_path: Path) -> None:
+    """The same name has another code in the other store."""
+    changed = {f"{patient}/{patient.lower()}/{n}.png": tissue(100 + n) for patient in "0C" for n in range(2)}
+    other = stored(tmp_path, changed)
+    queries, bank = embed(copied), embed(other)
+    assert bank.table.codes("patient")[1].index("A") != queries.table.codes("patient")[1].index("A")
+    question = replace(question_of(queries, bank), queries=side_of(queries, ("A", "Z")))
+    rows = np.full((len(question.queries), 1), row_of(bank, "A/a", 3))
+    found = find_duplicates(question, rows, rows * np.float32(0), LeakageConfig(), copied, other)
+    assert found is not None
+    assert found.sentence.startswith("1 query patch is")  # patch 3 of A itself is A's own
+    assert "patch 1 of slide 'Z/z'" in found.sentence
+
+
+@pytest.mark.parametrize("most", [14, 20, 33, 1000])
+def test_what_is_looked_at_counts_for_the_rest(third: PatchStore, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """A third of 60 queries are copies, however many are looked at; embeddings rank them first, or all alike."""
+    monkeypatch.setattr(duplicates, "_MOST", most)
+    question = question_of(embed(third))
+    rows = question.bank.rows[:, None]
+    ranked = np.where(np.arange(60) % 3 == 0, 0.99, 0.5).astype(np.float32)[:, None]
+    for nearness, seeds in ((ranked, 1), (np.full_like(ranked, 0.99), 40 if most < 60 else 1)):
+        shares = []
+        for seed in range(seeds):
+            found = find_duplicates(question, rows, nearness, LeakageConfig(), third, third, seed)
+            assert found is not None
+            shares.append(float(found.sentence.split("(")[1].removeprefix("about ").split(" %")[0]))
+            assert (f"as {most} of 60 pairs were looked at" in found.sentence) == (most < 60)
+            assert found.kind == "leak"
+        assert np.mean(shares) == pytest.approx(100 / 3, abs=7 if most < 60 else 0.5)
+
+
+@pytest.fixture(scope="module")
+def third(tmp_path_factory: pytest.TempPathFactory) -> PatchStore:
+    """Every third patch of Z is that of A with the same number; not to be changed."""
+    files = {f"A/a/{n:02}.png": tissue(n, 24) for n in range(60)}
+    files |= {f"Z/z/{n:02}.png": tissue(n if n % 3 == 0 else 100 + n, 24) for n in range(60)}
+    return make_store(tmp_path_factory.mktemp("third"), files)
+
+
+def test_the_most_alike_are_looked_at_first(copied: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_MOST", 2)
+    embeddings = embed(copied)
+    question = question_of(embeddings)
+    rows = np.full((len(question.queries), 1), row_of(embeddings, "A/a", 3))
+    nearness = np.linspace(0.1, 0.2, len(rows), dtype=np.float32)[:, None]
+    nearness[question.queries.rows == row_of(embeddings, "Z/z", 1)] = 0.21
+    found = find_duplicates(question, rows, nearness, LeakageConfig(), copied, copied)
+    assert found is not None
+    assert "(about 10 % of all 10, as 2 of 10 pairs were looked at" in found.sentence  # counts for itself alone
+
+
+def test_the_rest_is_drawn_at_even_steps(plain: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_MOST", 4)
+    question = question_of(embed(plain))
+    rows = np.full((len(question.queries), 1), question.bank.rows[0])
+    nearness = np.linspace(0.9, 0.1, 10, dtype=np.float32)[:, None]
+    pairs = duplicates._choose_pairs(question, rows, nearness, np.random.default_rng(0))
+    # two of the most alike, then the middle of the next four and of the last four
+    np.testing.assert_array_equal(pairs.queries, question.queries.rows[[0, 1, 4, 8]])
+
+
+def test_ties_are_spread_over_all_queries(third: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_MOST", 24)
+    question = question_of(embed(third))
+    rows = question.bank.rows[:, None]
+    chosen = []
+    for seed in (0, 0, 1):
+        # apart by the rounding of float32 only
+        nearness = np.linspace(1, 1 - 1e-6, 60, dtype=np.float32)[:, None]
+        pairs = duplicates._choose_pairs(question, rows, nearness, np.random.default_rng(seed))
+        assert (pairs.sure, pairs.candidates) == (12, 60)
+        assert len(set(pairs.queries)) == 24
+        places = pairs.queries - question.queries.rows[0]
+        assert (np.bincount(places // 20, minlength=3) >= 3).all()
+        assert (np.bincount(places[:12] // 20, minlength=3) >= 1).all()
+        np.testing.assert_array_equal(pairs.bank, question.bank.rows[places])
+        chosen.append(pairs.queries.tolist())
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+def test_more_than_a_few_are_counted(tmp_path: Path) -> None:
+    store = stored(tmp_path, {f"Z/z/{n}.png": pictures()[f"B/b/{n}.png"] for n in range(PATCHES)})
+    found = look(store, {("Z/z", n): ("B/b", n) for n in range(PATCHES)})
+    assert found is not None
+    assert found.sentence.startswith("5 query patches are pictures of the bank under another patient's name (50 % of")
+    assert found.sentence.count(" is patch ") == 3
+    assert "'B' and 2 more. See whether" in found.sentence
+
+
+def test_names_of_any_kind_are_quoted(tmp_path: Path) -> None:
+    odd = "<script>'\n"
+    files = {"A/a/0.png": tissue(0), f"{odd}/z/0.png": tissue(0)}
+    store = make_store(tmp_path, files)
+    embeddings = embed(store)
+    question = replace(question_of(embeddings), queries=side_of(embeddings, (odd,)))
+    rows = question.bank.rows[:, None]
+    found = find_duplicates(question, rows, rows * np.float32(0), LeakageConfig(), store, store)
+    assert found is not None
+    assert f"of patient {odd!r} is" in found.sentence
+    assert "\n" not in found.sentence
+
+
+def unseen(why: str) -> Finding:
+    start = "Whether pictures of the bank are among the queries under another patient's name was not looked at: "
+    return Finding(kind="note", sentence=f"{start}{why}.")
+
+
+def test_without_pictures_nobody_has_looked(copied: PatchStore, plain: PatchStore) -> None:
+    embeddings = embed(copied)
+    question = question_of(embeddings)
+    rows = np.full((len(question.queries), 1), row_of(embeddings, "A/a", 3))
+    nearness = np.ones(rows.shape, np.float32)
+
+    def found(ours: PatchStore | None, theirs: PatchStore | None) -> Finding | None:
+        return find_duplicates(question, rows, nearness, LeakageConfig(), ours, theirs)
+
+    assert found(None, copied) == unseen(f"the store {copied.path} of made cannot be opened")
+    assert found(copied, None) == found(None, copied)
+    assert found(copied, plain) == unseen(
+        f"store {plain.path} has changed since made was made from it. Embed it again to see its pictures"
+    )
+    kept_none = find_duplicates(question, rows[:, :0], nearness[:, :0], LeakageConfig(), copied, copied)
+    assert kept_none == unseen("no nearest neighbours were kept; set knn.keep=8")
+
+
+def test_patches_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+    store = stored(tmp_path, {"Z/z/1.png": pictures()["A/a/3.png"]})
+    embeddings = embed(store)
+    near = {("Z/z", 1): ("A/a", 3)}
+    damage(store.path, row_of(embeddings, "Y/y", 0))
+    found = look(PatchStore.load(store.path), near)
+    assert found is not None
+    assert "(about 11 % of all 10, as 9 of 10 pairs were looked at" in found.sentence
+    damage(store.path, row_of(embeddings, "Z/z", 1))
+    assert look(PatchStore.load(store.path), near) is None
+    damage(store.path, row_of(embeddings, "A/a", 0), row_of(embeddings, "A/a", 3))
+    assert look(PatchStore.load(store.path), near) == unseen("none of the patches could be read")
+
+
+def test_rows_of_a_sample_are_found_in_the_store(plain: PatchStore) -> None:
+    rng = np.random.default_rng(0)
+    chosen = rng.permutation(len(plain))[:9]
+    embeddings = embed(plain, chosen)
+    np.testing.assert_array_equal(store_rows(embeddings, np.arange(9), plain), chosen)
+    np.testing.assert_array_equal(store_rows(embeddings, np.array([7, 2, 7]), plain), chosen[[7, 2, 7]])
+    assert len(store_rows(embeddings, np.zeros(0, np.int64), plain)) == 0
+
+
+def test_rows_as_two_loops_find_them(plain: PatchStore) -> None:
+    chosen = np.random.default_rng(1).permutation(len(plain))
+    embeddings = embed(plain, chosen)
+    ours, theirs = (
+        list(zip(table.column("shard"), table.column("row"), strict=True)) for table in (embeddings.table, plain.table)
+    )
+    expected = [next(place for place, there in enumerate(theirs) if there == here) for here in ours]
+    np.testing.assert_array_equal(store_rows(embeddings, np.arange(len(chosen)), plain), expected)
+
+
+def test_a_changed_store_is_refused(plain: PatchStore, copied: PatchStore, tmp_path: Path) -> None:
+    embeddings = embed(plain)
+    with pytest.raises(UserError, match="has changed since made was made from it"):
+        store_rows(embeddings, np.arange(2), copied)
+    smaller = PatchStore(plain.path, plain.info, plain.table.select(np.arange(3)))
+    assert store_rows(embeddings, np.arange(3), smaller).tolist() == [0, 1, 2]
+    with pytest.raises(UserError, match="does not hold 3 of the patches of made"):
+        store_rows(embeddings, np.array([1, 3, 4, 19]), smaller)
+
+
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_picture_is_itself_in_any_orientation(turns: int, flip: bool) -> None:
+    picture = tissue(1)
+    turned = np.rot90(picture[::-1] if flip else picture, turns)
+    dimmer = (turned * 0.5).astype(np.uint8)
+    other = tissue(2)
+    ours, theirs = (np.stack([thumbnail(one) for one in side]) for side in ((picture,) * 3, (turned, dimmer, other)))
+    found = compare(ours, theirs)
+    assert (found[:2] > 0.99).all()
+    assert found[2] < 0.5
+
+
+def test_likeness_as_eight_loops_find_it() -> None:
+    rng = np.random.default_rng(0)
+    ours = rng.normal(100, 30, (6, 32, 32)).astype(np.float32)
+    ours += 40 * rng.normal(size=(6, 4, 4)).repeat(8, 1).repeat(8, 2)
+    theirs = (ours + rng.normal(0, 20, ours.shape)).astype(np.float32)
+    theirs[1] += 100 * rng.normal(size=(4, 4)).repeat(8, 0).repeat(8, 1)  # the detail is the same, the whole is not
+    theirs[2] = np.rot90(theirs[2])
+    ours[4] = 100 + rng.normal(0, 1, (32, 32))  # no texture
+    theirs[5] = theirs[5].T
+    expected = []
+    for a, b in zip(ours, theirs, strict=True):
+        every = [np.rot90(one, turns) for one in (a, a.T) for turns in range(4)]
+        expected.append(max(min(slow(small, one, b), 1 - (1 - slow(detail, one, b)) / 5) for one in every))
+    assert [slow(small, a, b) < 1 - (1 - slow(detail, a, b)) / 5 for a, b in zip(ours, theirs, strict=True)][:2] == [
+        0,
+        1,
+    ]
+    np.testing.assert_allclose(compare(ours, theirs), [*expected[:4], -1, expected[5]], atol=1e-5)
+    np.testing.assert_allclose(compare(theirs, ours), compare(ours, theirs), atol=1e-5)
+
+
+def slow(what: Callable[[NDArray[np.float32]], list[float]], a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    return float(np.corrcoef(what(a), what(b))[0, 1])
+
+
+def small(picture: NDArray[np.float32]) -> list[float]:
+    return [float(picture[2 * y : 2 * y + 2, 2 * x : 2 * x + 2].mean()) for y in range(16) for x in range(16)]
+
+
+def detail(picture: NDArray[np.float32]) -> list[float]:
+    wide = np.pad(picture, 1, mode="edge")
+    return [float(picture[y, x] - wide[y : y + 3, x : x + 3].mean()) for y in range(32) for x in range(32)]
+
+
+def test_one_outline_is_not_one_picture() -> None:
+    """Cells cut out on black: at 16 x 16 px nearly all is the outline."""
+    y, x = np.mgrid[-1:1:64j, -1:1:64j]
+    cells = []
+    for seed in (1, 2):
+        inside = 180 + np.random.default_rng(seed).integers(-30, 30, (32, 32)).repeat(2, 0).repeat(2, 1)
+        cells.append(np.where(x**2 + y**2 < 0.8, inside, 0).astype(np.uint8)[..., None].repeat(3, 2))
+    ours, theirs = (thumbnail(cell)[None] for cell in cells)
+    assert slow(small, ours[0], theirs[0]) > 0.98
+    assert compare(ours, theirs)[0] < 0.97
+    assert compare(ours, thumbnail(saved_again(np.rot90(cells[0])))[None])[0] > 0.98
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(1, "uint8"), (2, "uint16"), (3, "uint8"), (4, "uint16")])
+def test_any_kind_of_pixels_has_a_thumbnail(channels: int, dtype: str) -> None:
+    blocks = noise(3, 8, channels, dtype).repeat(6, 0).repeat(6, 1) // 9  # dim, as 16-bit pictures are
+    ours = thumbnail(blocks)
+    assert ours.shape == (32, 32)
+    assert compare(ours[None], thumbnail(blocks[:, ::-1])[None])[0] > 0.99

@@ -1,0 +1,287 @@
+"""The linear probe: scikit-learn's own answer on the rows drawn, its penalty chosen by patients, queries unseen."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from hidisc.evaluation import linear
+from hidisc.evaluation.folds import find_patients
+from hidisc.evaluation.linear import Choice, choose_penalty, fit_model, linear_scores
+from hidisc.evaluation.sides import Question, ask
+from hidisc.settings.judging import EvaluateConfig, LinearConfig
+from tests.evaluation.made import make_embeddings
+
+OFFERED = "0.001, 0.01, 0.1, 1"
+
+
+@pytest.fixture
+def question(tmp_path: Path) -> Question:
+    """Three classes, three patients each on both sides, 180 patches a side."""
+    made = make_embeddings(tmp_path / "e")
+    return ask(made, made, EvaluateConfig())
+
+
+def keep(question: Question, mask: np.ndarray) -> Question:
+    """The question with some of the bank's patches only."""
+    bank = question.bank
+    return replace(question, bank=replace(bank, rows=bank.rows[mask], labels=bank.labels[mask]))
+
+
+class Watched:
+    """Vectors that remember which rows were read."""
+
+    def __init__(self, vectors: Any) -> None:
+        self.vectors, self.read = vectors, []
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        self.read.append(np.atleast_1d(rows))
+        return np.asarray(self.vectors[rows])
+
+
+def test_scores_are_scikit_learns_on_the_same_rows(question: Question) -> None:
+    question = keep(question, (question.bank.labels > 0) | (np.arange(180) < 20))  # few of `a`: classes are not weighed
+    scores, remarks = linear_scores(question, LinearConfig(penalties=(0.1,)), seed=3)
+    theirs = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200))
+    theirs.fit(question.bank.vectors().astype(float), question.bank.labels)
+    np.testing.assert_allclose(scores, theirs.predict_proba(question.queries.vectors().astype(float)), rtol=1e-9)
+    assert (scores.argmax(axis=1) == question.queries.labels).mean() > 0.9
+    assert remarks == (
+        "Learned from all 140 patches of the bank.",
+        "The penalty is C = 0.1, the only one of linear.penalties.",
+        "The solver converged.",
+    )
+
+
+def test_only_the_patches_drawn_are_read_alike_of_every_patient(question: Question) -> None:
+    watched = Watched(question.bank.embeddings.vectors)
+    bank = replace(question.bank, embeddings=replace(question.bank.embeddings, vectors=watched))
+    config = LinearConfig(patches=45, penalties=(0.1,))
+    scores, remarks = linear_scores(replace(question, bank=bank), config, seed=0)
+    read = np.concatenate(watched.read)
+    assert len(read) == len(np.unique(read)) == 45
+    patients = find_patients(question.bank, question.levels)
+    drawn = np.isin(question.bank.rows, read)
+    assert drawn.sum() == 45
+    assert (np.unique(patients[drawn], return_counts=True)[1] == 5).all()
+    same, _ = fit_model(question.bank.vectors(drawn.nonzero()[0]), question.bank.labels[drawn], 0.1, 200)
+    np.testing.assert_allclose(scores, same.predict_proba(question.queries.vectors()), atol=1e-5)
+    assert remarks[0] == "Learned from 45 of the bank's 180 patches, drawn alike of every patient."
+
+
+def biased(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x, labels, patients): 60 dimensions tell patients apart and mean nothing, one tells the label a little."""
+    patients = np.repeat(np.arange(20), 15)
+    labels = patients % 2
+    x = rng.normal(size=(20, 60))[patients] * 3 + rng.normal(size=(300, 60))
+    x[:, 0] = (2 * labels - 1) + rng.normal(size=300)
+    return x, labels, patients
+
+
+def test_the_penalty_is_chosen_by_patients_not_by_patches() -> None:
+    x, labels, patients = biased(np.random.default_rng(0))
+    config = LinearConfig(iterations=500)
+    losses = {}
+    for penalty in config.penalties:
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=500))
+        folds = StratifiedKFold(3, shuffle=True, random_state=0)
+        losses[penalty] = log_loss(labels, cross_val_predict(model, x, labels, cv=folds, method="predict_proba"))
+    assert min(losses, key=losses.__getitem__) == 1
+    for seed in range(3):
+        chosen = choose_penalty(x, labels, patients, config, np.random.default_rng(seed))
+        assert chosen == Choice(0.001, folds=3)
+        as_patches = choose_penalty(x, labels, np.arange(300), config, np.random.default_rng(seed))
+        assert as_patches == Choice(1.0, folds=3)
+
+
+def test_the_penalty_is_that_of_the_least_loss_of_patients_left_out() -> None:
+    # A slow oracle: with two patients a class there are two folds, the seed only says who is with whom.
+    rng = np.random.default_rng(5)
+    patients = np.repeat(np.arange(4), 30)
+    labels = patients // 2
+    x = rng.normal(size=(4, 8))[patients] * 0.7 + rng.normal(size=(120, 8)) + labels[:, None] * 0.6
+    penalties = (0.03, 1e-4, 0.01, 0.003, 3.0)
+    least = []
+    for pairs in (((0, 2), (1, 3)), ((0, 3), (1, 2))):
+        losses = []
+        for penalty in sorted(penalties):
+            probability = np.empty((120, 2))
+            for pair in pairs:
+                out = np.isin(patients, pair)
+                model = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=1000))
+                probability[out] = model.fit(x[~out], labels[~out]).predict_proba(x[out])
+            losses.append(-np.log(probability[np.arange(120), labels]).mean())
+        least.append(sorted(penalties)[int(np.argmin(losses))])
+    config = LinearConfig(penalties=penalties)
+    found = [choose_penalty(x, labels, patients, config, np.random.default_rng(seed)) for seed in range(12)]
+    assert {choice.penalty for choice in found} == set(least)
+    assert {choice.folds for choice in found} == {2}
+    assert not {penalties[2], sorted(penalties)[2]} & set(least), "the middle one would say nothing"
+
+
+def test_a_large_sample_is_thinned_before_the_folds(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def watched(x: np.ndarray, *rest: Any) -> Any:
+        sizes.append(len(x))
+        return fit_model(x, *rest)
+
+    monkeypatch.setattr(linear, "fit_model", watched)
+    monkeypatch.setattr(linear, "_FOLD_PATCHES", 90)
+    linear_scores(question, LinearConfig(), seed=0)
+    assert sizes == [60] * 12 + [180]
+
+
+def test_what_was_chosen_is_said(question: Question, tmp_path: Path) -> None:
+    _, remarks = linear_scores(question, LinearConfig(), seed=0)
+    chosen = (
+        f"The penalty is C = 1, chosen of {OFFERED} by the log loss of 3 folds of the bank, each patient in one of "
+    )
+    assert remarks[1] == f"{chosen}them. It is the weakest of linear.penalties, so that one beyond may do better."
+    made = make_embeddings(tmp_path / "faint", signal=0.2)
+    faint = ask(made, made, EvaluateConfig())
+    _, remarks = linear_scores(faint, LinearConfig(penalties=(1e3, 1e-6, 0.003)), seed=0)
+    assert remarks[1] == (
+        "The penalty is C = 0.003, chosen of 1e-06, 0.003, 1000 by the log loss of 3 folds of the bank, each patient "
+        "in one of them."
+    )
+    _, remarks = linear_scores(question, LinearConfig(penalties=(1e3, 1e4)), seed=0)
+    assert remarks[1].endswith("It is the strongest of linear.penalties, so that one beyond may do better.")
+
+
+def test_a_class_of_one_patient_takes_the_middle_penalty(question: Question) -> None:
+    names = question.bank.names("patient")
+    scores, remarks = linear_scores(keep(question, ~np.isin(names, ["b-3", "b-4"])), LinearConfig(), seed=0)
+    assert np.isfinite(scores).all()
+    assert remarks[1] == (
+        f"The penalty is C = 0.01, the middle one of {OFFERED}: to choose, each patient of the bank has to be left out "
+        "once, which would leave no 'b' to learn from."
+    )
+    odd = LinearConfig(penalties=(10.0, 0.1, 1.0))
+    _, remarks = linear_scores(keep(question, ~np.isin(names, ["b-3", "b-4"])), odd, seed=0)
+    assert "C = 1, the middle one of 0.1, 1, 10:" in remarks[1]
+
+
+def test_a_class_of_two_patients_is_enough(question: Question) -> None:
+    names = question.bank.names("patient")
+    for seed in range(5):
+        _, remarks = linear_scores(keep(question, names != "b-3"), LinearConfig(penalties=(0.1, 1)), seed=seed)
+        assert "by the log loss of 3 folds" in remarks[1]
+
+
+def test_one_patient_of_all_classes(question: Question) -> None:
+    codes = question.bank.codes("patient")
+    one = replace(question.bank.embeddings, table=OnePatient(question.bank.embeddings.table))
+    lone = replace(question, bank=replace(question.bank, embeddings=one))
+    assert len(np.unique(codes)) > 1
+    _, remarks = linear_scores(lone, LinearConfig(), seed=0)
+    assert remarks[1].endswith("which would leave no 'a' to learn from.")
+
+
+class OnePatient:
+    """A patch table in which all patches are one patient's."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    def codes(self, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+        codes, names = self.table.codes(name)
+        return codes * 0, names
+
+
+def test_a_class_without_patches_has_probability_0(question: Question) -> None:
+    scores, remarks = linear_scores(keep(question, question.bank.labels != 1), LinearConfig(), seed=0)
+    assert (scores[:, 1] == 0).all()
+    np.testing.assert_allclose(scores.sum(axis=1), 1)
+    assert remarks[:2] == (
+        "Learned from all 120 patches of the bank.",
+        "Class 'b' has no patch among them, so its probability is always 0.",
+    )
+
+
+def test_a_bank_of_one_class_gives_that_class(question: Question) -> None:
+    scores, remarks = linear_scores(keep(question, question.bank.labels == 2), LinearConfig(), seed=0)
+    assert (scores == [0, 0, 1]).all()
+    assert remarks[1:] == (
+        "Class 'a' has no patch among them, so its probability is always 0.",
+        "Class 'b' has no patch among them, so its probability is always 0.",
+        "All of them are 'c', so every query is taken for that.",
+    )
+
+
+def test_labels_of_the_queries_are_not_looked_at(question: Question) -> None:
+    labels = np.random.default_rng(0).permutation(question.queries.labels)
+    blind = replace(question, queries=replace(question.queries, labels=labels))
+    assert (linear_scores(blind, LinearConfig(), 0)[0] == linear_scores(question, LinearConfig(), 0)[0]).all()
+
+
+def test_a_query_does_not_depend_on_the_others(question: Question) -> None:
+    queries = question.queries
+    few = replace(question, queries=replace(queries, rows=queries.rows[40:43], labels=queries.labels[40:43]))
+    np.testing.assert_allclose(
+        linear_scores(few, LinearConfig(), 0)[0], linear_scores(question, LinearConfig(), 0)[0][40:43], rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("numbers", [1, 16 * 7, 16 * 180])
+def test_blocks_change_nothing(question: Question, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LinearConfig(penalties=(0.1,))
+    whole, _ = linear_scores(question, config, seed=0)
+    monkeypatch.setattr(linear, "_BLOCK", numbers)
+    watched = Watched(question.queries.embeddings.vectors)
+    queries = replace(question.queries, embeddings=replace(question.queries.embeddings, vectors=watched))
+    blocked, _ = linear_scores(replace(question, queries=queries), config, seed=0)
+    np.testing.assert_allclose(blocked, whole, rtol=1e-9)
+    assert max(len(rows) for rows in watched.read) == max(1, numbers // 16)
+
+
+def test_the_seed_says_which_patches(question: Question) -> None:
+    config = LinearConfig(patches=60)
+    first, again, other = (linear_scores(question, config, seed)[0] for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert not np.allclose(first, other)
+
+
+def test_global_random_numbers_are_left_alone(question: Question) -> None:
+    np.random.seed(3)  # noqa: NPY002 - it is the global state that is looked at
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    linear_scores(question, LinearConfig(patches=60), seed=0)
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+
+
+def test_an_unfinished_solver_says_so_and_warns_nobody(question: Question, recwarn: pytest.WarningsRecorder) -> None:
+    scores, remarks = linear_scores(question, LinearConfig(iterations=2), seed=0)
+    assert remarks[-1] == "The solver had not converged after linear.iterations = 2; more may help."
+    assert np.isfinite(scores).all()
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("constant", [0.0, 7.0, 1e-30])
+def test_a_dimension_that_never_changes_does_no_harm(question: Question, constant: float) -> None:
+    vectors = np.array(question.bank.embeddings.vectors)
+    fewer, dead = vectors[:, 1:], vectors.copy()
+    dead[:, 0] = constant
+    found = []
+    for changed in (fewer, dead.astype(np.float16), dead):
+        made = replace(question.bank.embeddings, vectors=changed)
+        sides = replace(question.bank, embeddings=made), replace(question.queries, embeddings=made)
+        found.append(linear_scores(replace(question, bank=sides[0], queries=sides[1]), LinearConfig(), 0)[0])
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[2], found[0], atol=2e-3)
+    np.testing.assert_allclose(found[1], found[0], atol=2e-2)
+
+
+def test_patches_alone_are_a_question_too(tmp_path: Path) -> None:
+    made = make_embeddings(tmp_path / "e")
+    scores, remarks = linear_scores(
+        ask(made, made, EvaluateConfig(levels=("patch",))), LinearConfig(patches=90), seed=0
+    )
+    assert np.isfinite(scores).all()
+    assert remarks[0] == "Learned from 90 of the bank's 180 patches, drawn alike of every patch."

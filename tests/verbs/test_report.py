@@ -1,0 +1,493 @@
+"""A report is one page and a folder of files, whatever is missing; a browser draws it, and obeys no name on it."""
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hidisc.errors import UserError
+from hidisc.evaluation.scores import Scores
+from hidisc.patches.store import PatchStore
+from hidisc.reporting import page as writing
+from hidisc.reporting.pictures import chart
+from hidisc.reporting.subject import gather
+from hidisc.settings.judging import EvaluateConfig, ReportConfig
+from hidisc.slides.display import shrink
+from hidisc.verbs import report as verb
+from hidisc.verbs.report import report
+from tests.evaluation.made import make_embeddings
+from tests.reporting.browser import Watched, open_browser, open_page
+from tests.reporting.judged import LEAK, make_scores
+from tests.reporting.test_page import Reader
+from tests.reporting.test_pictures import alike, embed_store
+from tests.training.stores import make_store
+
+QUICK = ReportConfig(points=20, picture_px=32, sheet_rows=2)
+BAD = "<script>alert(1)</script>"
+WORSE = '"><img src=x onerror=alert(2)></script>'
+PAD_PX, MAP_SIDE = 18, 9999
+"""As in page.js."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("store"), patches=8)
+
+
+@pytest.fixture(scope="module")
+def judged(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Scores of two encoders."""
+    folder = tmp_path_factory.mktemp("judged")
+    for name, accuracy in (("first", 0.7), ("second", 0.9)):
+        embeddings = embed_store(store, folder / f"emb-{name}", name=name, seed=len(name))
+        make_scores(folder / name, embeddings, name=name, group=name, accuracy=accuracy)
+    return [folder / "first", folder / "second"]
+
+
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures that are drawn but not written out, which takes most of a small report's time."""
+    pixel = Image.new("RGB", (1, 1))
+
+    def save(_figure: object, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        pixel.save(folder / f"{name}.png")
+        pixel.save(folder / f"{name}.pdf")
+
+    monkeypatch.setattr(writing, "save_figure", save)
+    monkeypatch.setattr(writing, "to_svg", lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+
+
+@pytest.fixture(scope="module")
+def made(judged: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The page of both, and what was said on the way."""
+    said: list[str] = []
+    out = tmp_path_factory.mktemp("report") / "my report.html"
+    assert report(judged, out, QUICK, said.append) == out
+    return out, said
+
+
+def map_data(path: Path) -> dict[str, Any]:
+    return json.loads(Reader(path.read_text()).scripts[0])
+
+
+def text_of(path: Path) -> str:
+    return " ".join(Reader(path.read_text()).text.split())
+
+
+def test_a_page_with_all_sections_and_its_files(made: tuple[Path, list[str]]) -> None:
+    out, said = made
+    found = Reader(out.read_text())
+    assert [section["id"] for section in found.all("section")] == [
+        "verdict", "evaluated", "metrics", "map", "neighbours", "diagnostics", "about",
+    ]  # fmt: skip
+    assert "drawing the map of second ..." in said
+    files = out.with_name("my report_files")
+    links = [link["href"] or "" for link in found.all("a") if not (link["href"] or "").startswith("#")]
+    listed = {link.replace("%20", " ") for link in links}
+    written = {
+        path.relative_to(out.parent).as_posix()
+        for folder in ("figures", "tables")
+        for path in files.glob(f"{folder}/*")
+    }
+    assert listed == written
+    stems = {Path(link).name for link in listed}
+    assert {"confusion-1-first-patient.pdf", "curves-slide.png", "map-2-second.pdf", "crops-1-first.png"} <= stems
+    assert {"metrics-knn.csv", "metrics-mil.tex", "classes-knn-patch.md", "comparison-knn-patient.csv"} <= stems
+    assert {"data-1-first.csv", "diagnostics.tex"} <= stems
+    with (files / "tables" / "metrics-knn.csv").open() as file:
+        assert [row[1] for row in csv.reader(file)][1:3] == ["first", "second"]
+
+
+def test_the_page_compares_the_encoders(made: tuple[Path, list[str]]) -> None:
+    text = text_of(made[0])
+    assert "first, second" in text
+    assert "between second and first in patient accuracy can be told" in text or "second is" in text
+    assert "in patient AUROC" in text
+    assert "the same as of first" in text
+
+
+def test_the_map_shows_what_was_judged(made: tuple[Path, list[str]], judged: list[Path]) -> None:
+    data = map_data(made[0])
+    columns = {column["key"]: column for column in data["columns"]}
+    assert [panel["name"] for panel in data["panels"]] == ["first", "second"]
+    assert data["panels"][0]["patch"] == data["panels"][1]["patch"] == list(range(20))
+    assert "All encoders show the same patches." in text_of(made[0])
+    for panel, path in zip(data["panels"], judged, strict=True):
+        predictions = Scores.load(path).predictions("knn", "patch")
+        known = {
+            (slide, int(patch)): (predictions.classes[truth], predictions.classes[said])
+            for slide, patch, truth, said in zip(
+                predictions.units["slide"], predictions.units["patch"], predictions.truth, predictions.predicted,
+                strict=True,
+            )
+        }  # fmt: skip
+        names, slides = columns["label"]["names"], columns["slide"]["names"]
+        shown = [
+            (slides[columns["slide"]["codes"][patch]], names[columns["label"]["codes"][patch]], names[said])
+            for patch, said in zip(panel["patch"], panel["predicted"], strict=True)
+        ]
+        expected = sorted((slide, *labels) for (slide, _), labels in known.items())
+        assert all(entry in expected for entry in shown)
+        assert {entry[1] for entry in shown} == {"a", "b"}
+        assert 0 == min(panel["x"] + panel["y"]) < max(panel["x"] + panel["y"]) <= MAP_SIDE
+
+
+@pytest.mark.usefixtures("sketched")
+def test_the_same_input_gives_the_same_bytes(judged: list[Path], tmp_path: Path) -> None:
+    one, same = (report(judged, tmp_path / name / "report.html", QUICK) for name in "ab")
+    assert one.read_bytes() == same.read_bytes()
+    other = report(judged, tmp_path / "c" / "report.html", QUICK.model_copy(update={"seed": 1}))
+    assert map_data(other)["columns"] != map_data(one)["columns"]
+
+
+def test_a_finished_page_is_never_overwritten(judged: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    out.write_text("mine")
+    with pytest.raises(UserError, match=r"report.html is there already .* Give another --out, or delete it\."):
+        report(judged, out, QUICK)
+    assert out.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_only_pages_are_written(judged: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"ends in \.html"):
+        report(judged, tmp_path / "report", QUICK)
+    with pytest.raises(UserError, match="nothing to report"):
+        report([tmp_path], tmp_path / "report.html", QUICK)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_something_else_are_not_mixed_up(judged: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "report_files").mkdir()
+    (tmp_path / "report_files" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"holds something else \(mine\.txt\)"):
+        report(judged, tmp_path / "report.html", QUICK)
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.usefixtures("sketched")
+def test_the_page_comes_last_and_a_stopped_report_is_begun_again(
+    judged: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "report.html"
+    quick = QUICK.model_copy(update={"sheet_rows": 0})
+    with monkeypatch.context() as patch:
+        patch.setattr(verb, "render", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            report(judged[:1], out, quick)
+    assert not out.exists()
+    assert (tmp_path / "report_files" / "tables" / "metrics-knn.csv").is_file()
+    with pytest.raises(UserError, match="other settings"):
+        report(judged, out, quick)
+    assert report(judged[:1], out, quick) == out
+    assert "neighbours" not in {section["id"] for section in Reader(out.read_text()).all("section")}
+    assert [path.name for path in tmp_path.glob("**/.part-*")] == []
+
+
+@pytest.mark.usefixtures("sketched")
+def test_embeddings_alone_have_a_map_and_counts_but_no_metrics(store: Path, tmp_path: Path) -> None:
+    embed_store(store, tmp_path / "emb", name="alone")
+    out = report([tmp_path / "emb"], tmp_path / "report.html", QUICK)
+    found = Reader(out.read_text())
+    assert [section["id"] for section in found.all("section")] == ["verdict", "evaluated", "map", "about"]
+    text = text_of(out)
+    assert "Embedded, not evaluated" in text
+    assert "Data of alone" in text
+    data = map_data(out)
+    assert data["panels"][0]["predicted"] is None
+    assert len(data["panels"][0]["patch"]) == 20
+    assert data["sprite"] is not None
+
+
+@pytest.mark.usefixtures("sketched")
+def test_embeddings_without_labels_or_store(tmp_path: Path) -> None:
+    embeddings = make_embeddings(tmp_path / "emb", store=str(tmp_path / "no store"))
+    scores = make_scores(tmp_path / "scores", embeddings)
+    out = report([scores.path], tmp_path / "report.html", QUICK)
+    text = text_of(out)
+    assert text.count("No pictures:") == 2  # of the map, and of the sheets
+    assert f"{tmp_path / 'no store'} is not a patch store" in text
+    assert map_data(out)["sprite"] is None
+    assert "no picture" in text
+
+
+@pytest.mark.usefixtures("sketched")
+def test_unlabelled_embeddings_have_a_map(store: Path, tmp_path: Path) -> None:
+    embed_store(store, tmp_path / "emb", rename={"label": lambda _: None})
+    out = report([tmp_path / "emb"], tmp_path / "report.html", QUICK)
+    label = map_data(out)["columns"][0]
+    assert (label["key"], label["names"], set(label["codes"])) == ("label", [], {-1})
+
+
+@pytest.mark.usefixtures("sketched")
+def test_scores_whose_embeddings_are_gone(tmp_path: Path) -> None:
+    embeddings = make_embeddings(tmp_path / "emb")
+    one = make_scores(tmp_path / "one", embeddings, name="one", group="one", recorded=str(tmp_path / "gone"))
+    out = report([one.path], tmp_path / "report.html", QUICK)
+    text = text_of(out)
+    assert "There is no map" in text
+    assert "None of one: its embeddings are gone" in text
+    assert '"metrics"' in out.read_text()
+    two = make_scores(tmp_path / "two", embeddings, name="two", group="two")
+    text = text_of(report([one.path, two.path], tmp_path / "both.html", QUICK))
+    assert "No map of one: its embeddings are gone" in text
+
+
+@pytest.mark.usefixtures("sketched")
+def test_neighbours_that_were_not_kept(tmp_path: Path) -> None:
+    scores = make_scores(tmp_path / "scores", make_embeddings(tmp_path / "emb"))
+    (scores.path / "neighbours.parquet").unlink()
+    assert "no neighbours were kept" in text_of(report([scores.path], tmp_path / "report.html", QUICK))
+
+
+@pytest.mark.usefixtures("sketched")
+def test_leakage_is_on_top_and_above_every_table(tmp_path: Path) -> None:
+    embeddings = make_embeddings(tmp_path / "emb")
+    leaky = make_scores(tmp_path / "leaky", embeddings, name="leaky", group="a", leak=True)
+    clean = make_scores(tmp_path / "clean", embeddings, name="clean", group="b", seed=1)
+    html = report([clean.path, leaky.path], tmp_path / "report.html", QUICK).read_text()
+    assert html.count('class="alarm again"') == html.count("<table") > 5
+    assert html.index(f"leaky: {LEAK}") < html.index("<table")
+    assert html.count(LEAK) == html.count("<table") + 1  # no table repeats it in its notes
+
+
+@pytest.mark.usefixtures("sketched")
+def test_two_classes_and_one_opinion(tmp_path: Path) -> None:
+    embeddings = make_embeddings(tmp_path / "emb", classes=("benign", "malignant"))
+    scores = make_scores(tmp_path / "scores", embeddings, opinions=("mil",), config=EvaluateConfig(positive="benign"))
+    text = text_of(report([scores.path], tmp_path / "report.html", QUICK))
+    assert "Judged by attention over the patches of a slide" in text
+    assert "(positive: benign)" in text
+    assert map_data(tmp_path / "report.html")["panels"][0]["predicted"] is None
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def hostile(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of two encoders on which every name is an attack, and long."""
+    folder = tmp_path_factory.mktemp("hostile")
+
+    def spoil(text: str) -> Callable[[str], str]:
+        return lambda name: f"{text}{name}"
+
+    rename = {
+        "label": spoil(BAD),
+        "patient": spoil(WORSE),
+        "slide": spoil("\u202e🧠 " + "long" * 60),
+        "site": spoil(BAD),
+    }
+    for number, name in enumerate((BAD, WORSE)):
+        embeddings = embed_store(store, folder / f"emb{number}", name=name, rename=rename, seed=number)
+        make_scores(folder / f"scores{number}", embeddings, name=name, group=name, leak=True)
+    out = folder / "report.html"
+    settings = QUICK.model_copy(update={"title": BAD + WORSE})
+    return report([folder / "scores0", folder / "scores1"], out, settings)
+
+
+def pixels_of(watched: Watched, canvas: str) -> np.ndarray:
+    """What is drawn on a canvas, (H, W, 4)."""
+    address = watched.page.evaluate("name => document.querySelector(name).toDataURL()", canvas)
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(address.split(",")[1]))).convert("RGBA"))
+
+
+def drawn_share(watched: Watched, number: int) -> float:
+    """Share of a map's pixels that are not empty."""
+    return float((pixels_of(watched, f"#map-{number}")[..., 3] > 0).mean())
+
+
+def go_to(watched: Watched, number: int) -> dict[str, float]:
+    """Scroll a map into view; its place."""
+    watched.page.evaluate(
+        "number => document.getElementById(`map-${number}`).scrollIntoView({block: 'center', behavior: 'instant'})",
+        number,
+    )
+    watched.page.wait_for_timeout(150)
+    return watched.page.locator(f"#map-{number}").bounding_box()
+
+
+def place_of(box: dict[str, float], panel: dict[str, Any], index: int) -> tuple[float, float]:
+    """Where on the screen a point of a map is, before any zoom."""
+    room = box["width"] - 2 * PAD_PX
+    x = box["x"] + PAD_PX + panel["x"][index] / MAP_SIDE * room
+    return x, box["y"] + PAD_PX + (1 - panel["y"][index] / MAP_SIDE) * room
+
+
+def loneliest(panel: dict[str, Any]) -> int:
+    """The point farthest from all others, so that there is no doubt which one is pointed at."""
+    xy = np.array([panel["x"], panel["y"]], float).T
+    away = np.linalg.norm(xy[:, None] - xy[None], axis=2) + 1e9 * np.eye(len(xy))
+    return int(away.min(axis=1).argmax())
+
+
+@pytest.mark.whole
+def test_a_browser_draws_the_maps_and_asks_for_nothing(browser: Any, made: tuple[Path, list[str]]) -> None:
+    with open_page(browser, made[0]) as watched:
+        for number in range(2):
+            go_to(watched, number)
+            assert drawn_share(watched, number) > 0.001
+        broken = watched.page.evaluate("[...document.images].filter(image => !image.naturalWidth).length")
+        assert broken == 0
+        assert watched.errors == []
+        assert watched.requests == []
+
+
+@pytest.mark.whole
+def test_pointing_at_a_patch_shows_it(
+    browser: Any, made: tuple[Path, list[str]], judged: list[Path], store: Path
+) -> None:
+    """The picture is the one that lies in the store, and its names are those of the table."""
+    data = map_data(made[0])
+    subject = gather(judged[1:])[0]
+    charted = chart(subject)
+    assert charted is not None
+    with open_page(browser, made[0]) as watched:
+        box = go_to(watched, 1)
+        panel = data["panels"][1]
+        index = loneliest(panel)
+        watched.page.mouse.move(*place_of(box, panel, index))
+        watched.page.wait_for_timeout(100)
+        tip = watched.page.locator("#tip")
+        assert tip.is_visible()
+        patch = panel["patch"][index]
+        assert tip.get_attribute("data-patch") == str(patch)
+        columns = {column["key"]: column for column in data["columns"]}
+        names = [columns[key]["names"][columns[key]["codes"][patch]] for key in ("label", "patient", "slide")]
+        said = tip.locator("dd").all_inner_texts()
+        assert said[:3] == names
+        guesses = [columns["label"]["names"][one["predicted"][one["patch"].index(patch)]] for one in data["panels"]]
+        assert said[-2:] == guesses
+        opened = PatchStore.load(store)
+        table = opened.table
+        here = (table.column("patient") == names[1]) & (table.column("slide") == names[2])
+        shown = pixels_of(watched, "#tip canvas")[..., :3]
+        likeness = [alike(shown, shrink(opened.read(row), 32)) for row in range(len(opened))]
+        best = int(np.argmax(likeness))
+        assert likeness[best] > 0.9
+        assert np.median(likeness) < 0.3
+        assert here[best]
+        watched.page.mouse.move(2, 2)
+        watched.page.wait_for_timeout(50)
+        assert not tip.is_visible()
+        assert watched.errors == []
+
+
+@pytest.mark.whole
+def test_the_legend_isolates_and_the_wheel_zooms(browser: Any, made: tuple[Path, list[str]]) -> None:
+    with open_page(browser, made[0]) as watched:
+        page = watched.page
+        schemes = page.locator("#colour-by button").all_inner_texts()
+        assert schemes == ["class", "prediction", "right or wrong", "patient", "slide"]
+        data = map_data(made[0])
+        box = go_to(watched, 0)
+        panel, label = data["panels"][0], data["columns"][0]["codes"]
+        index = loneliest(panel)
+        other = 1 - label[panel["patch"][index]]
+        page.locator(f"#legend .chip[data-code='{other}']").click()
+        assert page.locator("#legend .chip[aria-pressed=true]").count() == 1
+        box = go_to(watched, 0)
+        page.mouse.move(*place_of(box, panel, index))
+        page.wait_for_timeout(80)
+        assert not page.locator("#tip").is_visible()  # a patch that is not shown is not found
+        page.locator(f"#legend .chip[data-code='{other}']").click()
+        box = go_to(watched, 0)
+        page.mouse.move(*place_of(box, panel, index))
+        page.wait_for_timeout(80)
+        assert page.locator("#tip").is_visible()
+        page.mouse.wheel(0, -400)
+        page.wait_for_timeout(120)
+        assert "zoomed" in (page.locator("#map-0").get_attribute("class") or "")
+        assert page.locator("#tip").get_attribute("data-patch") == str(panel["patch"][index])  # zoomed around it
+        before = drawn_share(watched, 0)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 40, box["y"] + 40, steps=4)
+        page.mouse.up()
+        page.mouse.dblclick(box["x"] + 40, box["y"] + 40)
+        page.wait_for_timeout(120)
+        assert "zoomed" not in (page.locator("#map-0").get_attribute("class") or "")
+        assert drawn_share(watched, 0) != before
+        for scheme in schemes:
+            page.locator("#colour-by button", has_text=scheme).first.click()
+            assert page.locator("#legend .chip").count() >= 1
+        page.select_option("#only", str(other))
+        assert page.locator("#legend .chip").count() == 2  # slides of the one test patient of a class
+        assert watched.errors == []
+
+
+@pytest.mark.whole
+def test_names_are_text_in_a_browser(browser: Any, hostile: Path) -> None:
+    with open_page(browser, hostile) as watched:
+        page = watched.page
+        assert page.locator("h1").inner_text() == BAD + WORSE
+        assert page.locator("figure.panel figcaption").all_inner_texts() == [BAD, WORSE]
+        for scheme in ("class", "prediction", "patient", "slide", "site"):
+            page.locator("#colour-by button", has_text=scheme).first.click()
+        page.locator("#colour-by button", has_text="patient").click()
+        assert page.locator("#legend .name").first.inner_text().startswith(WORSE)
+        data = map_data(hostile)
+        box = go_to(watched, 0)
+        index = loneliest(data["panels"][0])
+        page.mouse.move(*place_of(box, data["panels"][0], index))
+        page.wait_for_timeout(100)
+        assert page.locator("#tip dd").nth(1).inner_text().startswith(WORSE)
+        assert page.evaluate("document.querySelectorAll('img[src=x], script:not([type])').length") == 1
+        assert watched.errors == []
+        assert watched.requests == []
+
+
+@pytest.mark.whole
+def test_a_phone_needs_no_sideways_scrolling(browser: Any, hostile: Path, made: tuple[Path, list[str]]) -> None:
+    for path in (hostile, made[0]):
+        with open_page(browser, path, 360, 740, has_touch=True, is_mobile=True, device_scale_factor=2) as watched:
+            page = watched.page
+            assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
+            data = map_data(path)
+            box = go_to(watched, 1)
+            assert drawn_share(watched, 1) > 0.001
+            index = loneliest(data["panels"][1])
+            page.touchscreen.tap(*place_of(box, data["panels"][1], index))
+            page.wait_for_timeout(150)
+            tip = page.locator("#tip")
+            assert tip.is_visible()
+            inside = tip.bounding_box()
+            assert inside["x"] >= 0
+            assert inside["x"] + inside["width"] <= 360
+            assert tip.get_attribute("data-patch") == str(data["panels"][1]["patch"][index])
+            assert watched.errors == []
+
+
+@pytest.mark.whole
+def test_it_prints_without_controls(browser: Any, made: tuple[Path, list[str]], tmp_path: Path) -> None:
+    with open_page(browser, made[0]) as watched:
+        page = watched.page
+        page.emulate_media(media="print")
+        for control in (".tools", ".legend", ".panels", ".contents", "#tip"):
+            assert not page.locator(control).is_visible(), control
+        assert page.locator(".paper-only img").first.is_visible()
+        page.pdf(path=str(tmp_path / "page.pdf"), format="A4")
+        data = (tmp_path / "page.pdf").read_bytes()
+        assert data.startswith(b"%PDF")
+        assert 3 <= data.count(b"/Type /Page\n") + data.count(b"/Type /Page ") <= 40
+        assert watched.errors == []
+
+
+@pytest.mark.whole
+def test_without_scripts_the_maps_are_pictures(browser: Any, made: tuple[Path, list[str]]) -> None:
+    with open_page(browser, made[0], java_script_enabled=False) as watched:
+        assert watched.page.locator(".paper-only img").first.is_visible()
+        assert not watched.page.locator(".panels").is_visible()
