@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from hidisc.evaluation.scores import Scores
 from hidisc.slides.synthetic import draw_cohort
 
 
 def hidisc(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "hidisc", *map(str, words)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "hidisc", *map(str, words)], capture_output=True, text=True, check=False, timeout=600
     )
 
 
@@ -122,14 +123,25 @@ def test_doctor_on_this_machine_and_on_a_store(cohort: Path, tmp_path: Path) -> 
     assert f"damaged: {shard.relative_to(tmp_path / 'store')} has changed" in damaged.stderr
     nowhere = hidisc("doctor", tmp_path / "nowhere")
     assert nowhere.returncode == 2
-    assert f"{tmp_path / 'nowhere'} does not exist. Give the folder of a patch store." in nowhere.stderr
+    sentence = f"{tmp_path / 'nowhere'} does not exist. Give the folder of a store, a run, embeddings or scores."
+    assert sentence in nowhere.stderr
 
 
 @pytest.mark.whole
 def test_the_quick_demo_runs_and_resumes(tmp_path: Path) -> None:
-    first = hidisc("demo", "--out", tmp_path / "demo", "--quick")
-    assert first.returncode == 0
-    assert "1/2  drawing 16 slides" in first.stderr
-    assert "look at" in first.stdout
-    again = hidisc("demo", "--out", tmp_path / "demo", "--quick")
-    assert "all 16 slides are in" in again.stderr
+    out = tmp_path / "demo"
+    first = hidisc("demo", "--out", out, "--quick")
+    assert first.returncode == 0, first.stderr
+    then = "then try `hidisc prepare cohort.csv --out store` on your own slides"
+    assert first.stdout == f"open {out / 'report.html'} in a browser; {then}\n"
+    steps = [line[:3] for line in first.stderr.splitlines() if line[1:3] == "/5"]
+    assert steps == ["1/5", "2/5", "3/5", "4/5", "5/5"]
+    for name, recipe in (("HiDisc-Patient", "hidisc-patient"), ("SimCLR", "simclr")):
+        patch, *_, patient = Scores.load(out / recipe / "scores").info.opinions[0].levels
+        row = next(line for line in first.stderr.splitlines() if line.startswith(f"  {name}"))
+        assert row.split()[1] == patch.metrics["accuracy"].percent().split()[0]
+        assert patient.metrics["accuracy"].percent() in row
+    again = hidisc("demo", "--out", out, "--quick")
+    assert again.stdout == first.stdout
+    assert "all 48 slides are in" in again.stderr
+    assert again.stderr.splitlines()[-1] == first.stderr.splitlines()[-1]

@@ -18,10 +18,12 @@ import torch
 from hidisc.embeddings import extract
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.errors import UserError
+from hidisc.models.encoder import WEIGHTS
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchStore
 from hidisc.settings.judging import EmbedConfig
 from hidisc.training.run import Run
+from hidisc.verbs.doctor import verify
 from hidisc.verbs.embed import embed
 from tests.training.stores import damage, make_store, train
 
@@ -169,6 +171,22 @@ def test_unfinished_and_damaged_ones_are_refused(store: Path, run: Path, tmp_pat
     (tmp_path / "e" / EMBEDDINGS).unlink()
     with pytest.raises(UserError, match=r"e are not finished\. Run the same `hidisc embed` again; it goes on\."):
         Embeddings.load(tmp_path / "e")
+
+
+def test_doctor_finds_a_changed_bit(store: Path, run: Path, tmp_path: Path) -> None:
+    made(store, run, tmp_path / "e")
+    assert verify(tmp_path / "e") == verify(run) == []
+    with (tmp_path / "e" / VECTORS).open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    assert verify(tmp_path / "e") == ["embeddings.npy has changed (its checksum differs)"]
+    (tmp_path / "e" / PATCHES).unlink()
+    assert verify(tmp_path / "e") == [
+        f"embeddings {tmp_path / 'e'} are damaged: patches.parquet is missing. Delete the folder and embed again."
+    ]
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / WEIGHTS).write_bytes(b"nothing")
+    assert "encoder.safetensors is not a safetensors file, or damaged" in verify(tmp_path / "run")[0]
 
 
 def command(store: Path, model: Path, out: Path, *more: str) -> list[str]:

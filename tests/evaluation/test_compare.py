@@ -125,7 +125,7 @@ def test_neither_the_order_of_units_nor_of_seeds_matters_and_the_seed_does():
 
 
 def test_means_of_the_same_numbers_in_another_order_are_ties():
-    made = [make_pair(gain=gain, patients=12)[0] for gain in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    made = [make_pair(gain=gain, patients=13)[0] for gain in (0.1, 0.3, 0.5, 0.7, 0.9)]
     for metric, found in compare(made, made[::-1], 1, CONFIG, 0).items():
         if not metric.startswith("top"):
             assert (found.value, found.low, found.high, found.share) == (0, 0, 0, 0.5), metric
@@ -166,6 +166,7 @@ def test_one_patient_and_no_resamples_have_no_interval():
     for found in (one, none):
         assert found.value > 0
         assert found.low is found.high is found.share is None
+        assert found.verdict == "unclear"
     assert one.sentence("accuracy", "A", "B") == (
         f"no difference between A and B in accuracy can be told: {100 * one.value:.1f} points "
         "(1 patient; no interval: there is one patient only)"
@@ -235,6 +236,8 @@ def test_one_patient_and_no_resamples_have_no_interval():
 )
 def test_sentences(found, sentence):
     assert found.sentence("accuracy", "HiDisc", "SimCLR") == sentence
+    said = [verdict for verdict in ("better", "worse") if f"is {verdict} than" in sentence]
+    assert [found.verdict] == (said or ["unclear"])
 
 
 def test_what_cannot_be_compared_is_refused():

@@ -87,3 +87,17 @@ def test_a_side_without_any_of_the_classes(tmp_path: Path) -> None:
         f"no patch of queries=['test'] in {made.path} has a label among x, y. Fill in the labels, or choose other "
         "sides."
     )
+
+
+def test_patches_that_belong_to_no_unit(tmp_path: Path) -> None:
+    made = make_embeddings(tmp_path / "e")
+    arrow = made.table.arrow
+    sites = [None if name == "a-4" else "here" for name in made.table.column("patient")]
+    column = arrow.schema.get_field_index("site")
+    table = PatchTable(arrow.set_column(column, "site", pa.array(sites).dictionary_encode()))
+    some = Embeddings(made.path, made.info, table, made.vectors)
+    assert refusal(some, levels=["site", "patient", "patch"]) == (
+        f"levels: 20 of 180 patches of {made.path} have no 'site'. Fill that column of the cohort, prepare and embed "
+        "again, or leave the level out."
+    )
+    assert len(ask(some, some, EvaluateConfig()).bank) == 180

@@ -15,6 +15,7 @@ from hidisc.errors import UserError
 from hidisc.evaluation.metrics import measure
 from hidisc.evaluation.scores import METRICS, SCORES, Scores
 from hidisc.settings.judging import EvaluateConfig
+from hidisc.verbs.doctor import verify, what_to_do
 from hidisc.verbs.evaluate import evaluate
 from tests.evaluation.made import make_embeddings
 
@@ -189,3 +190,17 @@ def test_through_the_command_line(made: Embeddings, tmp_path: Path) -> None:
     assert "--allow-leakage" in refused.stderr
     allowed = subprocess.run([*leaky, "--allow-leakage"], env=environment, capture_output=True, text=True, check=True)
     assert "DESPITE LEAKAGE" in allowed.stdout
+
+
+def test_doctor_knows_every_artefact(made: Embeddings, scores: Scores, tmp_path: Path) -> None:
+    assert verify(scores.path) == []
+    broken = tmp_path / "s"
+    shutil.copytree(scores.path, broken)
+    (broken / "linear" / "predictions_slide.parquet").write_bytes(b"nothing")
+    shutil.copy(broken / "predictions_patient.parquet", broken / "predictions_slide.parquet")
+    (broken / "mil" / "predictions_patient.parquet").unlink()
+    first, second, third = verify(broken)
+    assert first == "the knn predictions of level slide have 9 rows instead of 18"
+    assert "linear/predictions_slide.parquet is damaged (" in second
+    assert third.endswith("mil/predictions_patient.parquet is missing. Run the command that makes its folder again.")
+    assert what_to_do(broken) == f"delete {broken} and run the command that makes it again"

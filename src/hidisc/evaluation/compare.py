@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,28 +35,35 @@ class Difference:
     why: str = ""
     """Why something is missing, or what to mind."""
 
+    @property
+    def enough(self) -> bool:
+        """Whether there are patients enough to tell anything.
+
+        Chance alone favours the same side in all P patients once in 2 ** (P - 1) times, whatever an interval says.
+        """
+        return 2.0 ** (1 - self.patients) <= 1 - self.interval
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "unclear"]:
+        """What can be said of A: better or worse only where there are patients enough and the interval leaves out 0."""
+        if self.low is None or self.high is None or not self.enough or self.low <= 0 <= self.high:
+            return "unclear"
+        return "better" if self.low > 0 else "worse"
+
     def sentence(self, metric: str, a_name: str, b_name: str) -> str:
         """The verdict, no more than the numbers bear; `metric` as it is to be read, differences in points of 100."""
         if self.value is None:
             return f"{a_name} and {b_name} cannot be compared in {metric}: {self.why}"
-        value, low, high = self.value, self.low, self.high
-        many = f"{self.patients:,} {self.cluster}{'' if self.patients == 1 else 's'}"
-        if low is None or high is None:
-            return (
-                f"no difference between {a_name} and {b_name} in {metric} can be told: "
-                f"{_points(value)} points ({many}; {self.why})"
-            )
-        # chance alone favours the same side in all P patients once in 2 ** (P - 1) times, whatever an interval says
-        enough = 2.0 ** (1 - self.patients) <= 1 - self.interval
-        if enough and high < 0:  # signs are turned, so that the reader need not
-            value, low, high, verdict = -value, -high, -low, f"{a_name} is worse than {b_name} in {metric} by"
-        elif enough and low > 0:
-            verdict = f"{a_name} is better than {b_name} in {metric} by"
-        else:
-            verdict = f"no difference between {a_name} and {b_name} in {metric} can be told:"
-        found = f"{100 * self.interval:g} % interval {_points(low)} to {_points(high)}"
-        aside = [found, many if enough else f"{many} are too few to tell", self.why]
-        return f"{verdict} {_points(value)} points ({'; '.join(filter(None, aside))})"
+        unclear = self.verdict == "unclear"
+        start = f"{a_name} is {self.verdict} than {b_name} in {metric} by"
+        start = f"no difference between {a_name} and {b_name} in {metric} can be told:" if unclear else start
+        aside = [f"{self.patients:,} {self.cluster}{'' if self.patients == 1 else 's'}", self.why]
+        sign = -1 if self.verdict == "worse" else 1  # turned, so that the reader need not
+        if self.low is not None and self.high is not None:
+            low, high = sorted((sign * self.low, sign * self.high))
+            aside[0] += "" if self.enough else " are too few to tell"
+            aside.insert(0, f"{100 * self.interval:g} % interval {_points(low)} to {_points(high)}")
+        return f"{start} {_points(sign * self.value)} points ({'; '.join(filter(None, aside))})"
 
 
 def compare(

@@ -175,7 +175,7 @@ def _patients_of_bank(question: Question) -> NDArray[np.int32]:
 def _read_thumbnails(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore | None) -> NDArray[np.float32]:
     """(n, 32, 32) of rows (n,) of embeddings, read one at a time; NaN where a patch cannot be decoded."""
     if store is None:
-        raise UserError(f"the store {embeddings.info.store} of {embeddings.path} cannot be opened")
+        raise UserError(f"the store {embeddings.info.store} of {embeddings.path} is not there, or has changed")
     found, place = np.unique(store_rows(embeddings, rows, store), return_inverse=True)
     out = np.full((len(found), _SIDE_PX, _SIDE_PX), np.nan, np.float32)
     for number, row in enumerate(found):

@@ -90,8 +90,21 @@ def ask(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -> Questi
                 f"no patch of {role}={list(getattr(config, role))} in {embeddings.path} has a {config.label} among "
                 f"{', '.join(classes)}. Fill in the labels, or choose other sides."
             )
-        sides.append(Side(embeddings, rows[known], codes[known], int((~known).sum())))
+        side = Side(embeddings, rows[known], codes[known], int((~known).sum()))
+        _refuse_nameless(side, levels)
+        sides.append(side)
     return Question(classes, _positive(classes, config.positive), levels, *sides)
+
+
+def _refuse_nameless(side: Side, levels: tuple[str, ...]) -> None:
+    """Refuse patches that belong to no unit of a level."""
+    for level in levels[:-1]:
+        missing = int((side.codes(level) < 0).sum())
+        if missing:
+            raise UserError(
+                f"levels: {missing:,} of {len(side):,} patches of {side.embeddings.path} have no {level!r}. Fill that "
+                "column of the cohort, prepare and embed again, or leave the level out."
+            )
 
 
 def _rows(embeddings: Embeddings, splits: tuple[str, ...], role: str) -> NDArray[np.int64]:

@@ -101,7 +101,7 @@ class LeakageConfig(Closed):
     """What counts as having been seen before."""
 
     similarity: float = Field(0.98, ge=0, le=1)
-    """Correlation of two patients' patches, at 16 x 16 px, from which they are one picture."""
+    """Correlation of two patients' patches, as a whole and in detail, from which they are one picture."""
     max_duplicates: float = Field(0.01, ge=0, le=1)
     """Share of query patches that may be pictures of the bank under another patient's name."""
     allow: bool = False

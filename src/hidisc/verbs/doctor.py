@@ -7,12 +7,17 @@ from pathlib import Path
 
 from hidisc.errors import UserError
 from hidisc.patches.store import verify_store
-from hidisc.runs import count_cores, versions
+from hidisc.runs import count_cores, read_kind, versions
+from hidisc.slides.cohort import hash_file
 
 _PACKAGES = (
     "hidisc",
     "torch",
     "torchvision",
+    "timm",
+    "lightning",
+    "faiss-cpu",
+    "scikit-learn",
     "numpy",
     "pyarrow",
     "dask",
@@ -56,5 +61,62 @@ def _codecs() -> list[str]:
 def verify(artefact: Path) -> list[str]:
     """Everything wrong with an artefact, file by file; empty when it is as it was written."""
     if not artefact.exists():
-        raise UserError(f"{artefact} does not exist. Give the folder of a patch store.")
-    return verify_store(artefact)
+        raise UserError(f"{artefact} does not exist. Give the folder of a store, a run, embeddings or scores.")
+    kind = read_kind(artefact)
+    return _VERIFY.get(kind or "", verify_store)(artefact)
+
+
+def what_to_do(artefact: Path) -> str:
+    """How a damaged artefact is mended."""
+    if read_kind(artefact) in _VERIFY:
+        return f"delete {artefact} and run the command that makes it again"
+    return f"delete the folders of the damaged slides below {artefact / 'shards'} and make the store again"
+
+
+def _verify_run(path: Path) -> list[str]:
+    from hidisc.training.run import Run
+
+    try:
+        Run.load(path).encoder()
+    except UserError as error:
+        return [str(error)]
+    return []
+
+
+def _verify_embeddings(path: Path) -> list[str]:
+    from hidisc.embeddings.embeddings import Embeddings
+
+    try:
+        info = Embeddings.load(path).info
+    except UserError as error:
+        return [str(error)]
+    entries = (info.vectors, info.patches)
+    return [
+        f"{file.path} has changed (its checksum differs)"
+        for file in entries
+        if hash_file(path / file.path) != file.checksum
+    ]
+
+
+def _verify_scores(path: Path) -> list[str]:
+    from hidisc.evaluation.scores import Scores
+
+    problems = []
+    scores = Scores.load(path)
+    for opinion in scores.info.opinions:
+        for level in opinion.levels:
+            try:
+                found = scores.predictions(opinion.name, level.level)
+            except UserError as error:
+                problems.append(str(error))
+            else:
+                if len(found) != level.units:
+                    problems.append(
+                        f"the {opinion.name} predictions of level {level.level} have {len(found)} rows instead of "
+                        f"{level.units}"
+                    )
+    return problems
+
+
+_VERIFY = {"train": _verify_run, "embed": _verify_embeddings, "evaluate": _verify_scores}
+"""By what began the folder; anything else is taken for a store."""
