@@ -5,21 +5,28 @@ The map, in the order data flows; every stage reads one artefact from disk and w
     slides/     slide file -> patch boxes, normalised pixels     cohort reader resample grid tissue stain synthetic
     patches/    boxes, patch files -> PatchStore                 cut pack shard table store commit splits
     sampling/   PatchStore -> batches of views                   hierarchy sampler batches views
-    models/     image -> embedding                               backbone encoder export
+    models/     image -> embedding                               backbone encoder foreign export
     objectives/ embedding -> loss, one a file                    hidisc simclr simsiam byol vicreg supcon supervised
     training/   batches -> Run                                   fit checkpoint run
-    reporting/  pictures to look at                              prepared views
-    verbs/      one file a verb, read top to bottom              prepare imports train views export demo doctor
+    embeddings/ PatchStore + any encoder -> Embeddings           model choose extract blocks bags
+    evaluation/ Embeddings -> Scores                             sides knn linear mil pooling metrics bootstrap leakage
+    reporting/  pages and pictures to look at                    page tables figures tsne heatmap prepared views
+    verbs/      one file a verb, read top to bottom              prepare imports train embed evaluate report ...
 
-`config` has every setting, `runs` the life of an output folder, `cli` the command line. The names below are the
-public Python API; they load when first used, so that `import hidisc` has no cost and no effect.
+`settings/` has every setting, `config` how they are read, `runs` the life of an output folder, `cli` the command line.
+The names below are the public Python API; they load when first used, so that `import hidisc` has no cost and no effect.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hidisc.embeddings.embeddings import Embeddings
     from hidisc.errors import UserError
+    from hidisc.evaluation.compare import compare
+    from hidisc.evaluation.neighbours import find_neighbours
+    from hidisc.evaluation.predictions import Predictions
+    from hidisc.evaluation.scores import Scores
     from hidisc.models.encoder import Encoder
     from hidisc.objectives.hidisc import hidisc_loss
     from hidisc.patches.folders import find_folder, find_table
@@ -29,63 +36,94 @@ if TYPE_CHECKING:
     from hidisc.patches.table import PatchTable
     from hidisc.sampling.hierarchy import Hierarchy
     from hidisc.sampling.views import make_views
+    from hidisc.settings.judging import EmbedConfig, EvaluateConfig, ReportConfig
     from hidisc.settings.preparing import ImportConfig, PrepareConfig
     from hidisc.settings.training import TrainConfig
     from hidisc.slides.cohort import Cohort
     from hidisc.slides.reader import open_slide
     from hidisc.slides.synthetic import draw_cohort
     from hidisc.training.run import Run
-    from hidisc.verbs.export import export
+    from hidisc.verbs.embed import embed
+    from hidisc.verbs.evaluate import evaluate
+    from hidisc.verbs.export import export, export_bags
+    from hidisc.verbs.heatmap import heatmap
     from hidisc.verbs.imports import import_patches
     from hidisc.verbs.prepare import prepare
+    from hidisc.verbs.report import report
     from hidisc.verbs.train import train
 
 _HOME = {
     "Cohort": "slides.cohort",
+    "EmbedConfig": "settings.judging",
+    "Embeddings": "embeddings.embeddings",
     "Encoder": "models.encoder",
+    "EvaluateConfig": "settings.judging",
     "Hierarchy": "sampling.hierarchy",
     "ImportConfig": "settings.preparing",
     "PatchStore": "patches.store",
     "PatchTable": "patches.table",
+    "Predictions": "evaluation.predictions",
     "PrepareConfig": "settings.preparing",
+    "ReportConfig": "settings.judging",
     "Run": "training.run",
+    "Scores": "evaluation.scores",
     "TrainConfig": "settings.training",
     "UserError": "errors",
+    "compare": "evaluation.compare",
     "draw_cohort": "slides.synthetic",
+    "embed": "verbs.embed",
+    "evaluate": "verbs.evaluate",
     "export": "verbs.export",
+    "export_bags": "verbs.export",
     "find_folder": "patches.folders",
+    "find_neighbours": "evaluation.neighbours",
     "find_opensrh": "patches.opensrh",
     "find_table": "patches.folders",
+    "heatmap": "verbs.heatmap",
     "hidisc_loss": "objectives.hidisc",
     "import_patches": "verbs.imports",
     "make_views": "sampling.views",
     "open_slide": "slides.reader",
     "prepare": "verbs.prepare",
+    "report": "verbs.report",
     "split_patients": "patches.splits",
     "train": "verbs.train",
 }
 
 __all__ = [
     "Cohort",
+    "EmbedConfig",
+    "Embeddings",
     "Encoder",
+    "EvaluateConfig",
     "Hierarchy",
     "ImportConfig",
     "PatchStore",
     "PatchTable",
+    "Predictions",
     "PrepareConfig",
+    "ReportConfig",
     "Run",
+    "Scores",
     "TrainConfig",
     "UserError",
+    "compare",
     "draw_cohort",
+    "embed",
+    "evaluate",
     "export",
+    "export_bags",
     "find_folder",
+    "find_neighbours",
     "find_opensrh",
     "find_table",
+    "heatmap",
     "hidisc_loss",
     "import_patches",
     "make_views",
     "open_slide",
     "prepare",
+    "report",
     "split_patients",
     "train",
 ]

@@ -236,6 +236,7 @@ def _evaluate(
 def _report(
     artefacts: Annotated[list[Path], typer.Argument(help="Scores (or embeddings), one or several, side by side.")],
     out: Annotated[Path, typer.Option("--out", help="Page to write: report.html.")],
+    title: Annotated[str | None, typer.Option("--title", help="At the top of the page.")] = None,
     changes: SetOption = None,
     seed: Seed = None,
 ) -> None:
@@ -245,6 +246,8 @@ def _report(
     from hidisc.verbs.report import report
 
     config = load_config(ReportConfig, None, [*(changes or []), *_flags(seed=seed)])
+    if title is not None:
+        config = config.model_copy(update={"title": title})
     typer.echo(f"{report(artefacts, out, config, say=_say)}: open it in a browser")
 
 

@@ -385,7 +385,7 @@ def test_the_number_of_channels_must_fit(run: Run, scaled: Path, store: Path, tm
 
 def test_the_rule_of_the_input_must_fit(run: Run, scaled: Path, store: Path) -> None:
     srh = store_like(store, channels=2, dtype="uint16", input="srh")
-    for spec in (run.path, scaled / "torchscript"):
+    for spec in (run.path, scaled / "torchscript", scaled / "timm"):
         with pytest.raises(UserError, match=r"takes pixels as '8-bit / 255', and .*store gives 'srh'. Give an encoder"):
             opened(spec, srh)
 

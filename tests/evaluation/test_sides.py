@@ -73,6 +73,9 @@ def test_what_cannot_be_asked(made: Embeddings, tmp_path: Path) -> None:
     )
     assert refusal(made, positive="z") == "positive = 'z' is none of the classes: a, b, c."
     assert refusal(made, levels=["patch", "slide"]).startswith("levels ['patch', 'slide'] are no hierarchy.")
+    assert refusal(made, levels=["patch"]) == (
+        "levels has nothing above the patch to draw in the bootstrap: set levels=[patient, slide, patch]."
+    )
     other = make_embeddings(tmp_path / "other", name="other")
     assert refusal(made, other) == (
         f"{made.path} and {other.path} were made by different encoders ('made' and 'other'), so they cannot be "

@@ -99,7 +99,12 @@ def test_a_page_with_all_sections_and_its_files(made: tuple[Path, list[str]]) ->
     }
     assert listed == written
     stems = {Path(link).name for link in listed}
-    assert {"confusion-1-first-patient.pdf", "curves-slide.png", "map-2-second.pdf", "crops-1-first.png"} <= stems
+    assert {
+        "confusion-1-first-patient.pdf",
+        "curves-slide.png",
+        "map-2-second.pdf",
+        "neighbours-1-first-wrong.pdf",
+    } <= stems
     assert {"metrics-knn.csv", "metrics-mil.tex", "classes-knn-patch.md", "comparison-knn-patient.csv"} <= stems
     assert {"data-1-first.csv", "diagnostics.tex"} <= stems
     with (files / "tables" / "metrics-knn.csv").open() as file:

@@ -61,11 +61,15 @@ def ask(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -> Questi
             f"{bank.info.model.name!r}), so they cannot be compared. Embed both with one."
         )
     levels = Hierarchy(config.levels).levels
-    for side in (queries, bank):
-        unknown = [name for name in (*levels[:-1], config.label) if name not in side.table.names]
+    if len(levels) < 2:
+        raise UserError(
+            "levels has nothing above the patch to draw in the bootstrap: set levels=[patient, slide, patch]."
+        )
+    for given in (queries, bank):
+        unknown = [name for name in (*levels[:-1], config.label) if name not in given.table.names]
         if unknown:
             raise UserError(
-                f"{unknown[0]!r} is no column of names in {side.path}, which has {', '.join(side.table.names)}. "
+                f"{unknown[0]!r} is no column of names in {given.path}, which has {', '.join(given.table.names)}. "
                 "Set levels=[...] or label=... to some of these."
             )
     chosen = [_rows(bank, config.bank, "bank"), _rows(queries, config.queries, "queries")]

@@ -41,8 +41,8 @@ def embed(
 ) -> Embeddings | None:
     """Embed the patches of a store; unfinished embeddings go on where they were.
 
-    On several devices every process calls this and only the first gets the embeddings, the others None. `shown`: a progress
-    bar.
+    On several devices every process calls this and only the first gets the embeddings, the others None. `shown`: with
+    a progress bar.
     """
     config = config or EmbedConfig()
     store = PatchStore.load(store_path)

@@ -1,0 +1,118 @@
+"""Scores of a slide's patches painted over its thumbnail."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from hidisc.reporting.figures import INK, PALE, break_lines, drawn_alike, fit, measure, settle
+
+COLOURS = "viridis"
+"""Equal steps of score are equal steps to the eye, in colour, in grey and to the colour-blind."""
+_ALPHA = 0.62
+_PANEL_IN, _AREA_IN2 = 4.6, 9.0
+"""Longest side of a panel, and its area."""
+_LEAST_IN, _LINE_IN = 4.4, 0.18
+"""Least width of the figure, and height of a caption's line."""
+_TITLE_PT, _CAPTION_PT, _PANEL_PT = 11, 8.5, 9
+
+
+def paint(
+    shape: tuple[int, int],
+    downsample: float,
+    corners: NDArray[np.integer[Any]],
+    extent: float,
+    values: NDArray[np.floating[Any]],
+) -> NDArray[np.float64]:
+    """(h, w) mean value of the patches over every thumbnail pixel, NaN where there is none.
+
+    `corners` (N, 2) and `extent` are the upper left corners x, y and the side of the patches in level-0 px, of which
+    `downsample` are a thumbnail px. A pixel belongs to the patches its middle lies in; none is too small to be seen.
+    """
+    total, count = np.zeros(shape), np.zeros(shape)
+    starts = np.ceil(corners / downsample - 0.5).astype(int)
+    ends = np.ceil((corners + extent) / downsample - 0.5).astype(int)
+    ends = np.maximum(ends, starts + 1)
+    for (left, top), (right, bottom), value in zip(starts, ends, values, strict=True):
+        box = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
+        total[box] += value
+        count[box] += 1
+    return np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
+
+
+@drawn_alike()
+def draw_heatmap(
+    thumbnail: NDArray[np.uint8],
+    heats: Mapping[str, NDArray[np.float64]],
+    title: str,
+    captions: Sequence[str] = (),
+    marked: str | None = None,
+) -> Figure:
+    """The slide (h, w, 3), then a panel a class with its scores (h, w) from 0 to 1 over the slide in grey.
+
+    `captions` stand under the title, a paragraph each; `marked`: the class that is the truth.
+    """
+    height, width = thumbnail.shape[:2]
+    count = 1 + len(heats)
+    wide, tall = _panel_size(width, height)
+    across = _columns(count, wide, tall)
+    down = -(-count // across)
+    inches = max(across * wide + 0.9, _LEAST_IN)
+    lines = [part for caption in captions for part in break_lines(caption, inches - 0.15, _CAPTION_PT)]
+    head = 0.42 + _LINE_IN * len(lines)
+    figure = Figure(figsize=(inches, down * (tall + 0.3) + head))
+    panels = figure.subplots(down, across, squeeze=False)
+    for axes in panels.ravel()[count:]:
+        axes.set_visible(False)
+    for axes in panels.ravel()[:count]:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set(visible=True, color=PALE)
+    first, *others = panels.ravel()[:count]
+    first.imshow(thumbnail)
+    first.set_title("Slide", fontsize=_PANEL_PT)
+    grey = thumbnail.mean(axis=2)
+    painted = None
+    for axes, (name, heat) in zip(others, heats.items(), strict=True):
+        axes.imshow(grey, cmap="gray", vmin=-60, vmax=255)  # lightened, so that the colours are seen
+        painted = axes.imshow(heat, cmap=COLOURS, vmin=0, vmax=1, alpha=_ALPHA, interpolation="nearest")
+        mark = " (truth)" if name == marked else ""
+        room = wide - measure(mark, _PANEL_PT, "bold")
+        axes.set_title(fit(name, room, _PANEL_PT, "bold") + mark, fontsize=_PANEL_PT)
+    if painted is not None:
+        shrink = min(0.9, 4.5 / (down * tall))
+        bar = figure.colorbar(painted, ax=panels, label="Score", fraction=0.04, pad=0.02, aspect=30, shrink=shrink)
+        bar.outline.set_visible(False)
+    _add_head(figure, fit(title, inches - 0.15, _TITLE_PT, "bold"), lines, head)
+    return settle(figure)
+
+
+def _add_head(figure: Figure, title: str, lines: Sequence[str], head: float) -> None:
+    """Title and lines at the left, in the uppermost `head` inches, which the panels leave free."""
+    tall = figure.get_figheight()
+    left = 0.06 / figure.get_figwidth()
+    figure.text(left, 1 - 0.08 / tall, title, fontsize=_TITLE_PT, fontweight="bold", va="top")
+    for number, line in enumerate(lines):
+        height = 1 - (0.32 + _LINE_IN * number) / tall
+        figure.text(left, height, line, fontsize=_CAPTION_PT, va="top", color=INK)
+    figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - head / tall))
+
+
+def _panel_size(width: int, height: int) -> tuple[float, float]:
+    """Inches of a panel of the thumbnail's shape; long ones are kept in bounds."""
+    ratio = max(width, 1) / max(height, 1)
+    tall = (_AREA_IN2 / ratio) ** 0.5
+    wide = tall * ratio
+    scale = min(1.0, _PANEL_IN / max(wide, tall))
+    return max(wide * scale, 1.1), max(tall * scale, 0.5)
+
+
+def _columns(count: int, wide: float, tall: float) -> int:
+    """How many panels side by side make the figure about 4 : 3, with few places left empty."""
+
+    def badness(across: int) -> float:
+        down = -(-count // across)
+        return abs(across * wide - 4 / 3 * down * tall) + 0.7 * (across * down - count) * min(wide, tall)
+
+    return min(range(1, count + 1), key=badness)

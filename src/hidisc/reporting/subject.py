@@ -1,0 +1,218 @@
+"""What a report is about: one row of its tables, an encoder with the evaluations that differ only in seeds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.errors import UserError
+from hidisc.evaluation.scores import SCORES, Scores, ScoresInfo
+from hidisc.runs import read_kind
+from hidisc.training.run import Run
+
+_KINDS = {"evaluate": "scores", "embed": "embeddings"}
+"""Of unfinished folders: which artefact explains what to do."""
+
+
+_NO_MATTER = ("seed", "knn.memory_gb", "knn.keep", "leakage.allow")
+"""Settings of an evaluation that leave its numbers as they are, but for chance."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One row of the report."""
+
+    name: str
+    """What tables call it; no two subjects of a report share one."""
+    scores: tuple[Scores, ...]
+    """Its evaluations, which differ only in the seed of the training or of the patches sampled; may be none."""
+    embeddings: tuple[Embeddings | None, ...]
+    """Of the queries of each evaluation; None where they are gone or have changed. Of no evaluation: the one given."""
+    run_metrics: list[dict[str, float]] | None
+    """Rows of metrics.csv of the first one's training; None where it is not a run of ours, or is gone."""
+
+    @property
+    def info(self) -> ScoresInfo | None:
+        """What is known of the first evaluation."""
+        return self.scores[0].info if self.scores else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What must stand beside every number of any of its evaluations, each sentence once."""
+        return tuple(dict.fromkeys(sentence for scores in self.scores for sentence in scores.info.warnings))
+
+    @property
+    def labels_used(self) -> tuple[str, ...]:
+        """What its training learned from labels; empty: nothing known of. Watching them (`monitor`) teaches nothing."""
+        cards = [scores.info.model for scores in self.scores]
+        cards += [found.info.model for found in self.embeddings if found is not None and not self.scores]
+        return tuple(dict.fromkeys(use for card in cards for use in card.labels_used if use != "monitor"))
+
+
+def gather(paths: Sequence[Path]) -> list[Subject]:
+    """The subjects of folders of scores or embeddings, in the order given.
+
+    Scores that cannot share a table are refused. Embeddings that belong to scores given as well are no second row.
+    """
+    groups: dict[Any, list[Scores]] = {}
+    alone: dict[Any, Embeddings] = {}
+    order: dict[Any, None] = {}
+    for path in paths:
+        found = _open(path)
+        key = _group(found) if isinstance(found, Scores) else ("embeddings", path.resolve())
+        order[key] = None
+        if isinstance(found, Scores):
+            groups.setdefault(key, []).append(found)
+        else:
+            alone[key] = found
+    _refuse_others(groups)
+    subjects = [_judged(groups[key]) if key in groups else _unjudged(alone[key]) for key in order]
+    known = {found.path.resolve() for subject in subjects if subject.scores for found in subject.embeddings if found}
+    subjects = [subject for subject in subjects if subject.scores or _home(subject) not in known]
+    return _name_apart(subjects)
+
+
+def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
+    """The embeddings that an evaluation names (`info.embeddings` or `info.bank`); None where gone or changed."""
+    for place in _places(scores.path, recorded):
+        if (place / EMBEDDINGS).is_file():
+            try:
+                found = Embeddings.load(place)
+            except UserError:
+                continue
+            is_drawn_alike = recorded != scores.info.embeddings or _is_same_draw(found, scores.info)
+            if found.info.model.checksum == scores.info.model.checksum and is_drawn_alike:
+                return found
+    return None
+
+
+def _open(path: Path) -> Scores | Embeddings:
+    """What lies in a folder; decided by the file inside."""
+    kind = _KINDS.get(read_kind(path) or "")
+    if (path / SCORES).is_file() or kind == "scores":
+        return Scores.load(path)
+    if (path / EMBEDDINGS).is_file() or kind == "embeddings":
+        return Embeddings.load(path)
+    there = "is no folder" if not path.is_dir() else f"holds neither {SCORES} nor {EMBEDDINGS}"
+    raise UserError(
+        f"{path} {there}, so there is nothing to report. Give folders made by `hidisc evaluate` or `hidisc embed`."
+    )
+
+
+def _group(scores: Scores) -> Any:
+    """Equal for evaluations whose numbers may be averaged: one training but for its seed, one protocol, one test."""
+    info = scores.info
+    protocol = repr([(name, value) for name, value in sorted(_flatten(info.config)) if name not in _NO_MATTER])
+    return "scores", info.model.group, protocol, info.sampling["per_slide"], info.classes, info.levels, _tested(scores)
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Settings by dotted name."""
+    found = []
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found += _flatten(value, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, repr(value)))
+    return found
+
+
+def _tested(scores: Scores) -> tuple[tuple[str, str], ...]:
+    """The coarsest units (patients) that were guessed, with their labels: what makes two evaluations comparable."""
+    found = scores.predictions(scores.info.opinions[0].name, scores.info.levels[0])
+    return tuple(
+        sorted((str(name), found.classes[code]) for name, code in zip(found.clusters, found.truth, strict=True))
+    )
+
+
+def is_one_test(subjects: Iterable[Subject]) -> bool:
+    """Whether all evaluations guessed the same patients."""
+    return len({_tested(scores) for subject in subjects for scores in subject.scores}) <= 1
+
+
+def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
+    """Refuse scores that cannot stand in one table, and one evaluation counted twice."""
+    seen: dict[Any, Scores] = {}
+    found = [(key, scores) for key, members in groups.items() for scores in members]
+    for key, scores in found:
+        home, first, info = found[0][1].path, found[0][1].info, scores.info
+        asked = [("classes", first.classes, info.classes), ("levels", first.levels, info.levels)]
+        if len(info.classes) == 2:
+            asked.append(("positive class", (first.positive,), (info.positive,)))
+        for what, old, new in asked:
+            if old != new:
+                raise UserError(
+                    f"{scores.path} has {what} {', '.join(new)}, but {home} has {what} {', '.join(old)}, "
+                    "so they cannot stand in one table. Evaluate them alike, or make two reports."
+                )
+        sampled = info.sampling["seed"] if info.sampling["per_slide"] is not None else None
+        same = (key, info.model.checksum, info.model.seed, sampled)
+        if same in seen:
+            raise UserError(
+                f"{scores.path} and {seen[same].path} judge the same encoder by the same patches, which would count "
+                "it twice. Give one of them."
+            )
+        seen[same] = scores
+
+
+def _judged(scores: Sequence[Scores]) -> Subject:
+    embeddings = tuple(find_embeddings(one, one.info.embeddings) for one in scores)
+    return Subject(scores[0].info.model.name, tuple(scores), embeddings, _curve(scores[0]))
+
+
+def _unjudged(embeddings: Embeddings) -> Subject:
+    card = embeddings.info.model
+    return Subject(
+        card.name, (), (embeddings,), _run_rows(embeddings.path, card.source) if card.kind == "run" else None
+    )
+
+
+def _curve(scores: Scores) -> list[dict[str, float]] | None:
+    card = scores.info.model
+    return _run_rows(scores.path, card.source) if card.kind == "run" else None
+
+
+def _run_rows(home: Path, source: str) -> list[dict[str, float]] | None:
+    """Rows of a run's metrics.csv, None where there is no run or it has none."""
+    for place in _places(home, source):
+        try:
+            return Run.load(place).metrics() or None
+        except UserError:
+            continue
+    return None
+
+
+def _places(home: Path, recorded: str) -> tuple[Path, ...]:
+    """Where a recorded path may lead: as it is (absolute, or from here), then from the folder that records it."""
+    return Path(recorded), home / recorded
+
+
+def _is_same_draw(embeddings: Embeddings, info: ScoresInfo) -> bool:
+    """Whether the patches are those that were evaluated; a bank of its own has its own."""
+    made = embeddings.info
+    drawn = made.seed if made.per_slide is not None else None
+    wanted = info.sampling["seed"] if info.sampling["per_slide"] is not None else None
+    return (made.per_slide, drawn) == (info.sampling["per_slide"], wanted)
+
+
+def _home(subject: Subject) -> Path | None:
+    only = subject.embeddings[0]
+    return only.path.resolve() if only else None
+
+
+def _name_apart(subjects: Sequence[Subject]) -> list[Subject]:
+    """The second of two subjects of one name is called `NAME #2`, or the next number that is free."""
+    taken = {subject.name for subject in subjects}
+    used: set[str] = set()
+    named = []
+    for subject in subjects:
+        name, number = subject.name, 2
+        while name in used:
+            name = f"{subject.name} #{number}"
+            if name in taken:
+                name = subject.name
+            number += 1
+        used.add(name)
+        named.append(Subject(name, subject.scores, subject.embeddings, subject.run_metrics))
+    return named

@@ -1,0 +1,405 @@
+"""The page says what the numbers say, escapes all names, and asks nothing of the network."""
+
+import base64
+import hashlib
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from hidisc.evaluation.scores import Finding, Scores, Value
+from hidisc.reporting.page import (
+    About,
+    Drawing,
+    FigureFolder,
+    OpinionPart,
+    Page,
+    Panel,
+    PatchMap,
+    Sheet,
+    _lay_table,
+    _to_grid,
+    describe,
+    find_verdict,
+    gather_warnings,
+    render,
+    to_json,
+)
+from hidisc.reporting.pictures import Column, SheetRow, Shown, Sprite
+from hidisc.reporting.subject import Subject
+from hidisc.reporting.table import Table
+from hidisc.reporting.tables import metrics_table
+from tests.evaluation.made import make_embeddings
+from tests.reporting.judged import LEAK, make_scores
+
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</script><script>alert(2)</script>",
+    "{{ 7 * 7 }}",
+    "a" * 300,
+    "\u202egnp.exe",
+    "مريض 🧠",
+    "<!--",
+    "\u2028]]>&amp;",
+)
+
+
+class Reader(HTMLParser):
+    """What is in a page: elements with their attributes, text by element, and the text that people see."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._within = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._within = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._within == "script":
+            self.scripts[-1] += data
+        elif self._within != "style":
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def make_page(name: str = "an encoder", **changes: object) -> Page:
+    """A page with something in every section, all of it called `name`."""
+    table = Table(name, ("Method", name), ((name, "1.0"),), (name,))
+    shown = Shown(PIXEL, name, name, True, 0.5)
+    column = Column("label", "class", (name, "b"), np.array([0, 1, -1]))
+    patient = Column("patient", "patient", (name,), np.array([0, 0, 0]))
+    panel = Panel(name, np.arange(3), np.array([[0.0, 0], [1, 2], [3, 1]]), np.array([0, 0, 1]))
+    drawing = Drawing(name, PIXEL, 300)
+    page = Page(
+        title=name,
+        names=(name,),
+        warnings=(),
+        verdicts=(),
+        compared=(name,),
+        abouts=(About(name, ((name, name),), (table,), f"a: {name}"),),
+        opinions=(OpinionPart((table,), (table,)),),
+        confusions=((drawing,),),
+        curves=(drawing,),
+        map=PatchMap(name, (panel,), (column, patient), ("#123456",), Sprite((PIXEL,), 1, 1, 3), (name,), (drawing,)),
+        crops=(drawing,),
+        sheets=(Sheet(name, False, (SheetRow(shown, name, (shown,)),)),),
+        no_sheets=(name,),
+        training=(drawing,),
+        diagnostics=(table,),
+        versions=((name, None),),
+        settings=f"title: {name}",
+        files=((name, (("pdf", "files/a%20b.pdf"),)),),
+    )
+    return replace(page, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scores")
+
+
+@pytest.fixture(scope="module")
+def scores(folder: Path) -> Scores:
+    return make_scores(folder / "one", make_embeddings(folder / "emb"), name="one")
+
+
+def subject_of(*scores: Scores, name: str = "one") -> Subject:
+    return Subject(name, scores, (None,) * len(scores), None)
+
+
+def changed(scores: Scores, **changes: object) -> Scores:
+    return Scores(scores.path, scores.info.model_copy(update=changes))
+
+
+# ---- HTML
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_shown_and_never_obeyed(name: str) -> None:
+    html = render(make_page(name, warnings=(name,)))
+    plain, hostile = Reader(render(make_page("QQ", warnings=("QQ",)))), Reader(html)
+    assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
+    for (_, known), (_, found) in zip(plain.elements, hostile.elements, strict=True):
+        assert list(found) == list(known)
+    assert hostile.text.count(name) == plain.text.count("QQ") > 20
+    data = json.loads(hostile.scripts[0])
+    assert data["columns"][0]["names"][0] == name
+    assert data["panels"][0]["name"] == name
+    assert not set("<>&\u2028\u2029") & set(hostile.scripts[0])
+    assert html.count("<script") == html.count("</script") == 2
+
+
+def test_nothing_is_asked_of_the_network() -> None:
+    found = Reader(render(make_page()))
+    loaded = [
+        value
+        for _, attributes in found.elements
+        for key, value in attributes.items()
+        if key in ("src", "srcset", "poster", "data", "background")
+    ]
+    assert loaded
+    assert all(value is not None and value.startswith("data:image/") for value in loaded)
+    assert found.all("link") == found.all("iframe") == found.all("base") == []
+    assert all((link["href"] or "").startswith(("#", "files/")) for link in found.all("a"))
+    html = render(make_page())
+    assert "http://" not in html
+    assert "https://" not in html
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_only_our_own_script_may_run() -> None:
+    found = Reader(render(make_page()))
+    (policy,) = [meta["content"] for meta in found.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    digest = base64.b64encode(hashlib.sha256(found.scripts[-1].encode()).digest()).decode()
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    assert rules["script-src"] == f"'sha256-{digest}'"
+    assert [script.get("type") for script in found.all("script")] == ["application/json", None]
+    assert not any(key.startswith("on") for _, attributes in found.elements for key in attributes)
+
+
+def test_the_script_never_reads_names_as_html() -> None:
+    script = Reader(render(make_page())).scripts[-1]
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        assert way not in script
+
+
+def test_contents_lead_to_the_sections_there_are() -> None:
+    for page in (make_page(), make_page(map=None, opinions=(), sheets=(), no_sheets=(), training=(), diagnostics=())):
+        found = Reader(render(page))
+        sections = [section["id"] for section in found.all("section")]
+        assert [f"#{name}" for name in sections] == [link["href"] for link in found.all("a") if link["href"][:1] == "#"]
+    assert sections == ["verdict", "evaluated", "map", "about"]
+    assert "There is no map" in found.text
+
+
+def test_leakage_stands_on_top_and_above_every_table() -> None:
+    page = make_page("b", warnings=("Patient x was seen.",))
+    html = render(page)
+    tables = html.count("<table")
+    assert tables == 4
+    assert html.count('class="alarm again"') == tables
+    assert html.count('role="alert"') == 1
+    assert html.index('role="alert"') < html.index("<table")
+    for piece in html.split("<table")[:-1]:
+        assert "Patient x was seen." in piece.rsplit('class="table"', 1)[1]
+    assert 'class="alarm' not in render(make_page("b"))
+
+
+def test_tables_are_laid_out_as_they_are_meant() -> None:
+    table = Table(
+        "t", ("Class", "Method", "Value", "Meaning"),
+        (("a", "x", "1", "m" * 80), ("a", "y", "2", ""), ("b", "x", "3", "")),
+        ("Leak.", "x: Leak.", "A note."), lead=2, blocks=(2, 1), bold=frozenset({(1, 2)}),
+    )  # fmt: skip
+    laid = _lay_table(table, ["Leak."])
+    assert laid.notes == ("A note.",)
+    assert [[cell.text for cell in row] for row in laid.rows] == [
+        ["a", "x", "1", "m" * 80], ["y", "2", ""], ["b", "x", "3", ""]
+    ]  # fmt: skip
+    assert [row[0].span for row in laid.rows] == [2, 1, 1]
+    assert [cell.tag for cell in laid.rows[0]] == ["th", "th", "td", "td"]
+    assert [kind for _, kind in laid.header] == ["text first", "text", "", "text long"]
+    assert [(number, cell.text) for number, row in enumerate(laid.rows) for cell in row if cell.bold] == [(1, "2")]
+
+
+def test_wide_groups_of_columns_are_stacked_with_every_cell(folder: Path, scores: Scores) -> None:
+    other = make_scores(folder / "stacked", make_embeddings(folder / "emb2", name="two"), name="two", accuracy=0.3)
+    table = metrics_table([subject_of(scores), subject_of(other, name="two")], "knn")
+    assert len(table.columns) == 13
+    laid = _lay_table(table, ())
+    assert [text for text, _ in laid.header] == ["Level", "Method", *table.columns[1:5]]
+    assert laid.groups == ()
+    rows = [[cell.text for cell in row] for row in laid.rows]
+    bold = {(number, cell.text) for number, row in enumerate(laid.rows) for cell in row if cell.bold}
+    assert [row[0] for row in rows[::2]] == ["Patch", "Slide", "Patient"]
+    for level in range(3):
+        for method in range(2):
+            expected = table.rows[method][1 + 4 * level : 5 + 4 * level]
+            number = 2 * level + method
+            assert tuple(rows[number][-4:]) == expected
+            for place, text in enumerate(expected):
+                assert ((number, text) in bold) == ((method, 1 + 4 * level + place) in table.bold)
+    narrow = Table("t", ("Class", "A", "B"), (("x", "1", "2"),), groups=(("", 1), ("g", 1), ("h", 1)))
+    assert _lay_table(narrow, ()).groups == narrow.groups
+
+
+def test_json_survives_a_script_element() -> None:
+    data = {"a": [*HOSTILE, "\ud800"], "b": [1, None, 0.5]}
+    text = to_json(data)
+    assert json.loads(text) == data
+    assert text.isascii()
+    assert not set("<>&") & set(text)
+    with pytest.raises(ValueError):
+        to_json(float("nan"))
+
+
+def test_places_on_the_map_keep_their_proportions() -> None:
+    found = _to_grid(np.array([[0.0, 0.0], [4.0, 2.0], [2.0, 1.0]]))
+    assert found[:, 0].tolist() == [0, 9999, 5000]
+    assert found[:, 1].tolist() == [2500, 7499, 5000]
+    assert _to_grid(np.ones((3, 2))).tolist() == [[5000, 5000]] * 3
+
+
+def test_figures_are_written_and_embedded(tmp_path: Path) -> None:
+    figures = FigureFolder(tmp_path / "figures", ["../<b>", "", "../<b>x"])
+    assert [figures.slug(name) for name in ("../<b>", "", "../<b>x")] == ["1-b", "2", "3-b-x"]
+    vector, dots = (figures.add(name, Figure(), name, dots=name == "b") for name in "ab")
+    assert vector.uri.startswith("data:image/svg+xml;base64,")
+    assert dots.uri.startswith("data:image/png;base64,")
+    assert vector.width_px == dots.width_px > 300
+    assert figures.names == ["a", "b"]
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["a.pdf", "a.png", "b.pdf", "b.png"]
+
+
+# ---- what it says
+
+
+def test_the_verdict_is_of_patients_with_its_interval(scores: Scores) -> None:
+    verdict = find_verdict(subject_of(scores))
+    level = scores.info.opinions[0].level("patient")
+    assert level is not None
+    accuracy, auroc = verdict.numbers
+    value = level.metrics["accuracy"]
+    assert value.value is not None
+    assert value.low is not None
+    assert value.high is not None
+    assert accuracy.text == f"{100 * value.value:.1f}"
+    assert accuracy.range == f"{100 * value.low:.1f} to {100 * value.high:.1f}"
+    assert accuracy.said == f"95\N{NO-BREAK SPACE}% interval {accuracy.range}"
+    assert (accuracy.low, accuracy.high) == pytest.approx((100 * value.low, 100 * value.high))
+    assert accuracy.guess == pytest.approx(100 / 3)
+    assert auroc.text == f"{100 * (level.metrics['auroc'].value or 0):.1f}"
+    assert auroc.guess == 50
+    assert verdict.units == "9 patients"
+    assert verdict.judge == "its 180 nearest neighbours"  # the bank has no more
+    assert verdict.trust == ("It learned from 9 patients (18 slides), and none of these patients is among them.",)
+
+
+def test_the_verdict_over_several_evaluations_is_their_mean(folder: Path, scores: Scores) -> None:
+    embeddings = make_embeddings(folder / "emb3")
+    others = [make_scores(folder / f"seed{seed}", embeddings, seed=seed, accuracy=0.4) for seed in (1, 2)]
+    verdict = find_verdict(subject_of(scores, *others))
+    values = [
+        100 * (level.metrics["accuracy"].value or 0)
+        for one in (scores, *others)
+        if (level := one.info.opinions[0].level("patient"))
+    ]
+    number = verdict.numbers[0]
+    assert number.value == pytest.approx(np.mean(values))
+    assert number.said == f"mean of 3 evaluations, standard deviation {np.std(values, ddof=1):.1f}"
+    assert number.low == pytest.approx(max(0, np.mean(values) - np.std(values, ddof=1)))
+
+
+def test_an_undefined_number_says_why(scores: Scores) -> None:
+    opinion = scores.info.opinions[0]
+    levels = tuple(
+        level.model_copy(update={"metrics": {**level.metrics, "auroc": Value(value=None, why="one class only.")}})
+        for level in opinion.levels
+    )
+    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": levels}),))
+    number = find_verdict(subject_of(asked)).numbers[1]
+    assert (number.text, number.said, number.value) == ("undefined", "one class only", None)
+    assert find_verdict(subject_of(scores, asked)).numbers[1].text == "undefined"  # nor has it a mean
+    html = Reader(render(make_page(verdicts=(find_verdict(subject_of(asked)),)))).text
+    assert "AUROC undefined (one class only)." in " ".join(html.split())
+
+
+def test_a_level_without_units_is_not_the_verdict(scores: Scores) -> None:
+    opinion = scores.info.opinions[0]
+    levels = tuple(
+        level.model_copy(update={"units": 0}) if level.level == "patient" else level for level in opinion.levels
+    )
+    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": levels}),))
+    assert find_verdict(subject_of(asked)).units == "18 slides"
+    none = tuple(level.model_copy(update={"units": 0}) for level in opinion.levels)
+    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": none}),))
+    assert find_verdict(subject_of(asked)).numbers == ()
+
+
+@pytest.mark.parametrize(
+    ("card", "said"),
+    [
+        ({"learned_from": None}, "What it learned from is not known, so it may have seen these patients before."),
+        ({"learned_from": ()}, "It has learned from no slide."),
+        ({"labels_used": ("supcon",)}, "Labels were used in its training, for: supcon."),
+    ],
+)
+def test_why_to_believe_it_or_not(scores: Scores, card: dict[str, object], said: str) -> None:
+    asked = changed(scores, model=scores.info.model.model_copy(update=card))
+    assert said in find_verdict(subject_of(asked)).trust
+
+
+def test_leaks_and_luck_are_said(scores: Scores) -> None:
+    leaky = changed(scores, leakage=(Finding(kind="leak", sentence=LEAK), Finding(kind="note", sentence="Noted.")))
+    assert find_verdict(subject_of(leaky)).trust == ("Mind the warning above before believing it.",)
+    opinion = scores.info.opinions[0]
+    poor = Value(value=0.35, low=np.nextafter(1 / 3, 1), high=0.4)
+    levels = tuple(
+        level.model_copy(update={"metrics": {**level.metrics, "accuracy": poor}}) for level in opinion.levels
+    )
+    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": levels}),))
+    assert find_verdict(subject_of(asked)).trust[-1] == (
+        "That is not surely better than naming the commonest class every time, which gives 33.3 %."
+    )
+
+
+def test_warnings_name_whom_they_are_about(scores: Scores) -> None:
+    leaky = changed(scores, leakage=(Finding(kind="warning", sentence=LEAK), Finding(kind="note", sentence="Noted.")))
+    one, two = subject_of(leaky, name="one"), subject_of(scores, name="two")
+    assert gather_warnings([one]) == (LEAK,)
+    assert gather_warnings([one, two]) == (f"one: {LEAK}",)
+    assert gather_warnings([one, replace(one, name="two")]) == (LEAK,)
+    assert gather_warnings([two]) == ()
+
+
+def test_what_was_not_evaluated_has_no_verdict(folder: Path) -> None:
+    subject = Subject("x", (), (make_embeddings(folder / "alone", learned=None),), None)
+    verdict = find_verdict(subject)
+    assert verdict.numbers == ()
+    text = " ".join(Reader(render(make_page(verdicts=(verdict,)))).text.split())
+    assert "Embedded, not evaluated: there is a map, but no verdict." in text
+    facts = dict(describe(subject))
+    assert facts["Learned from"] == "not known"
+    assert facts["Embeddings"] == "360 vectors of 16 numbers, of store"
+
+
+def test_facts_of_an_evaluation(scores: Scores) -> None:
+    facts = describe(subject_of(scores))
+    known = dict(facts)
+    assert known["Encoder"] == "test_resnet, hidisc, 32 px patches"
+    assert known["Learned from"] == "9 patients (18 slides)"
+    assert known["Classes"] == "a, b, c"
+    assert known["Bank"] == f"train of {scores.info.bank}"
+    assert known["Queries"] == f"test of {scores.info.embeddings}"
+    assert known["Patches"] == "all of each slide"
+    assert known["Judged by"] == ("its 180 nearest neighbours; a linear probe; attention over the patches of a slide")
+    assert ("Leakage", "Slides' checksums were compared.") in facts
+    leaky = changed(scores, leakage=(Finding(kind="leak", sentence=LEAK),))
+    assert "Leakage" not in dict(describe(subject_of(leaky)))  # it stands on top of the page
+    sampled = changed(scores, sampling={"per_slide": 400, "seed": 7}, leakage=())
+    known = dict(describe(subject_of(sampled)))
+    assert known["Patches"] == "400 of each slide, seed 7"
+    assert known["Leakage"] == "none found"

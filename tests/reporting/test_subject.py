@@ -1,0 +1,236 @@
+"""Folders become the rows of a report: seeds together, others apart, and what cannot be compared refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.errors import UserError
+from hidisc.evaluation.scores import SCORES, Scores, ScoresInfo
+from hidisc.reporting.subject import Subject, find_embeddings, gather, is_one_test
+from hidisc.settings.judging import EvaluateConfig, KnnConfig, LeakageConfig
+from hidisc.training.metrics import METRICS
+from hidisc.training.run import RUN, RunInfo
+from tests.evaluation.made import make_embeddings
+from tests.reporting.judged import LEAK, make_scores
+
+
+@pytest.fixture
+def embeddings(tmp_path: Path) -> Embeddings:
+    return make_embeddings(tmp_path / "embeddings", patients=4, slides=1, patches=4)
+
+
+def rewrite(scores: Scores, **changes: object) -> None:
+    """Change fields of scores.json."""
+    info = ScoresInfo.model_validate(scores.info.model_dump() | changes)
+    (scores.path / SCORES).write_text(info.model_dump_json())
+
+
+def names_and_counts(subjects: list[Subject]) -> list[tuple[str, int]]:
+    return [(subject.name, len(subject.scores)) for subject in subjects]
+
+
+# ---- groups
+
+
+def test_seeds_of_one_training_are_one_subject_in_the_order_given(tmp_path: Path, embeddings: Embeddings) -> None:
+    for number, (name, group) in enumerate([("A", "a"), ("B", "b"), ("A", "a"), ("B", "b"), ("A", "a")]):
+        make_scores(tmp_path / f"s{number}", embeddings, name=name, group=group, seed=number)
+    subjects = gather([tmp_path / f"s{number}" for number in (1, 0, 2, 3, 4)])
+    assert names_and_counts(subjects) == [("B", 2), ("A", 3)]
+    assert [scores.info.model.seed for scores in subjects[1].scores] == [0, 2, 4]
+    assert [found.path for found in subjects[0].embeddings if found] == [embeddings.path] * 2
+    assert subjects[0].info == subjects[0].scores[0].info
+
+
+def test_settings_that_do_not_touch_the_numbers_part_nothing(tmp_path: Path, embeddings: Embeddings) -> None:
+    make_scores(tmp_path / "s0", embeddings, seed=0)
+    make_scores(tmp_path / "s1", embeddings, seed=1, config=EvaluateConfig(knn=KnnConfig(memory_gb=4, keep=2)))
+    make_scores(tmp_path / "s2", embeddings, seed=2, config=EvaluateConfig(leakage=LeakageConfig(allow=True)))
+    assert names_and_counts(gather([tmp_path / f"s{seed}" for seed in range(3)])) == [("made", 3)]
+
+
+def test_sampling_seeds_are_one_subject_too(tmp_path: Path, embeddings: Embeddings) -> None:
+    for seed in range(2):
+        for drawn in range(2):
+            make_scores(tmp_path / f"s{seed}{drawn}", embeddings, seed=seed, sampling_seed=drawn, per_slide=4)
+    paths = sorted(tmp_path.glob("s*"))
+    assert names_and_counts(gather(paths)) == [("made", 4)]
+
+
+def test_other_protocols_groups_and_tests_are_other_subjects(tmp_path: Path, embeddings: Embeddings) -> None:
+    make_scores(tmp_path / "s0", embeddings)
+    make_scores(tmp_path / "s1", embeddings, config=EvaluateConfig(knn=KnnConfig(k=20)))
+    make_scores(tmp_path / "s2", embeddings, group="other")
+    make_scores(tmp_path / "s3", embeddings, per_slide=4)
+    other = make_embeddings(tmp_path / "more", patients=6, slides=1, patches=4)  # one patient of each class more
+    make_scores(tmp_path / "s4", other)
+    subjects = gather([tmp_path / f"s{number}" for number in range(5)])
+    assert names_and_counts(subjects) == [("made", 1), *((f"made #{number}", 1) for number in (2, 3, 4, 5))]
+    assert is_one_test(subjects[:4])
+    assert not is_one_test(subjects)
+    assert is_one_test([])
+
+
+def test_numbers_behind_names_avoid_names_there_are(tmp_path: Path, embeddings: Embeddings) -> None:
+    for number, name in enumerate(["A", "A #2", "A", "A"]):
+        make_scores(tmp_path / f"s{number}", embeddings, name=name, group=f"g{number}", seed=number)
+    subjects = gather([tmp_path / f"s{number}" for number in range(4)])
+    assert [subject.name for subject in subjects] == ["A", "A #2", "A #3", "A #4"]
+
+
+# ---- refusals
+
+
+def test_folders_that_hold_nothing_to_report(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, there in (
+        ("empty", "holds neither scores.json nor embeddings.json"),
+        ("none", "is no folder"),
+    ):
+        with pytest.raises(UserError) as error:
+            gather([tmp_path / name])
+        assert str(error.value) == (
+            f"{tmp_path / name} {there}, so there is nothing to report. "
+            "Give folders made by `hidisc evaluate` or `hidisc embed`."
+        )
+    for kind, sentence in (("evaluate", "scores .* are not finished"), ("embed", "embeddings .* are not finished")):
+        (tmp_path / "empty/config.yaml").write_text(f"kind: {kind}\n")
+        with pytest.raises(UserError, match=sentence):
+            gather([tmp_path / "empty"])
+
+
+def test_scores_that_cannot_stand_in_one_table(tmp_path: Path, embeddings: Embeddings) -> None:
+    first = make_scores(tmp_path / "s0", embeddings)
+    second = make_scores(tmp_path / "s1", embeddings, group="other")
+    for what, field, value in (
+        ("classes a, b", "classes", ("a", "b")),
+        ("levels patient, patch", "levels", ("patient", "patch")),
+    ):
+        rewrite(second, **{field: value})
+        with pytest.raises(UserError) as error:
+            gather([tmp_path / "s0", tmp_path / "s1"])
+        assert str(error.value) == (
+            f"{second.path} has {what}, but {first.path} has {field} {', '.join(getattr(first.info, field))}, so they "
+            "cannot stand in one table. Evaluate them alike, or make two reports."
+        )
+    rewrite(second, positive="a")  # of three classes, nothing is about the positive one
+    assert len(gather([tmp_path / "s0", tmp_path / "s1"])) == 2
+
+
+def test_two_classes_must_agree_on_the_positive_one(tmp_path: Path) -> None:
+    embeddings = make_embeddings(tmp_path / "two", classes=("mut", "wt"), patients=4, slides=1, patches=4)
+    make_scores(tmp_path / "s0", embeddings)
+    make_scores(tmp_path / "s1", embeddings, group="other", config=EvaluateConfig(positive="mut"))
+    with pytest.raises(UserError, match=r"s1 has positive class mut, but .*s0 has positive class wt"):
+        gather([tmp_path / "s0", tmp_path / "s1"])
+
+
+def test_one_evaluation_is_not_counted_twice(tmp_path: Path, embeddings: Embeddings) -> None:
+    make_scores(tmp_path / "s0", embeddings)
+    make_scores(tmp_path / "s1", embeddings, sampling_seed=1)  # all patches: nothing is drawn by that seed
+    for second in ("s0", "s1"):
+        with pytest.raises(UserError) as error:
+            gather([tmp_path / "s0", tmp_path / second])
+        assert str(error.value) == (
+            f"{tmp_path / second} and {tmp_path / 's0'} judge the same encoder by the same patches, which would count "
+            "it twice. Give one of them."
+        )
+
+
+# ---- what belongs to a subject
+
+
+def test_embeddings_are_found_by_absolute_and_relative_paths(
+    tmp_path: Path, embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_scores(tmp_path / "home/s0", embeddings, recorded="embeddings")
+    monkeypatch.chdir(tmp_path)
+    assert gather([tmp_path / "home/s0"])[0].embeddings[0] is not None
+    monkeypatch.chdir("/")
+    assert gather([tmp_path / "home/s0"])[0].embeddings == (None,)
+    make_scores(tmp_path / "home/s1", embeddings, recorded="../../embeddings")
+    found = gather([tmp_path / "home/s1"])[0].embeddings[0]
+    assert found is not None
+    assert len(found) == len(embeddings)
+
+
+def test_embeddings_that_changed_are_not_taken(tmp_path: Path, embeddings: Embeddings) -> None:
+    scores = make_scores(tmp_path / "s0", embeddings)
+    info = embeddings.info
+    file = embeddings.path / EMBEDDINGS
+    assert find_embeddings(scores, str(embeddings.path)) is not None
+    for changed in (
+        info.model_copy(update={"model": info.model.model_copy(update={"checksum": "other"})}),
+        info.model_copy(update={"per_slide": 3}),
+        info.model_copy(update={"vectors": info.vectors.model_copy(update={"bytes": 1})}),
+    ):
+        file.write_text(changed.model_dump_json())
+        assert find_embeddings(scores, str(embeddings.path)) is None
+    drawn = make_scores(tmp_path / "s1", embeddings, per_slide=3, sampling_seed=7)
+    for seed, is_found in ((7, True), (8, False)):
+        file.write_text(info.model_copy(update={"per_slide": 3, "seed": seed}).model_dump_json())
+        assert (find_embeddings(drawn, str(embeddings.path)) is not None) == is_found
+    assert find_embeddings(drawn, f"{embeddings.path}/") is not None  # a bank has a draw of its own
+    file.write_text("{}")
+    assert find_embeddings(scores, str(embeddings.path)) is None
+
+
+def test_embeddings_alone_are_a_subject_without_scores(tmp_path: Path, embeddings: Embeddings) -> None:
+    make_scores(tmp_path / "s0", embeddings, name="judged")
+    other = make_embeddings(tmp_path / "other", patients=4, slides=1, patches=4, name="alone")
+    alone, judged = gather([other.path, tmp_path / "s0", embeddings.path])  # the last belongs to the second
+    assert (alone.name, alone.scores, judged.name) == ("alone", (), "judged")
+    assert alone.info is None
+    assert alone.warnings == ()
+    assert alone.embeddings[0] is not None
+    np.testing.assert_array_equal(alone.embeddings[0].vectors, other.vectors)
+    assert [subject.name for subject in gather([other.path, other.path])] == ["alone"]
+
+
+def test_warnings_and_labels_of_all_evaluations(tmp_path: Path, embeddings: Embeddings) -> None:
+    make_scores(tmp_path / "s0", embeddings, seed=0, labels_used=("monitor",))
+    make_scores(tmp_path / "s1", embeddings, seed=1, leak=True, labels_used=("supervised", "monitor"))
+    make_scores(tmp_path / "s2", embeddings, seed=2, leak=True)
+    first, second, third = (tmp_path / f"s{seed}" for seed in range(3))
+    (whole,) = gather([first, second, third])
+    assert whole.warnings == (LEAK,)
+    assert whole.labels_used == ("supervised",)
+    assert gather([first])[0].warnings == ()
+    assert gather([first])[0].labels_used == ()
+
+
+def test_the_training_curve_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings = make_embeddings(tmp_path / "embeddings", patients=4, slides=1, patches=4, name="mine")
+    make_scores(tmp_path / "s0", embeddings)
+    monkeypatch.chdir(tmp_path)
+    assert gather([Path("s0")])[0].run_metrics is None  # the run is gone
+    run = tmp_path / "runs/mine"
+    run.mkdir(parents=True)
+    info = RunInfo(
+        objective="hidisc",
+        backbone="test_resnet",
+        seed=0,
+        steps=2,
+        images=8,
+        seconds=1.0,
+        devices="cpu",
+        store="sha",
+        splits=("train",),
+        patients=("a-3",),
+        slides=1,
+        patches=4,
+        labels_used=(),
+        bad_patches=0,
+        versions={},
+    )
+    (run / RUN).write_text(info.model_dump_json())
+    assert gather([Path("s0")])[0].run_metrics is None  # it says nothing
+    (run / METRICS).write_text("step,loss\n1,2.5\n2,1.5\n")
+    rows = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 1.5}]
+    assert gather([Path("s0")])[0].run_metrics == rows
+    assert gather([embeddings.path])[0].run_metrics == rows
+    foreign = make_scores(tmp_path / "s1", embeddings, seed=1)
+    rewrite(foreign, model=foreign.info.model.model_copy(update={"kind": "timm"}).model_dump())
+    assert gather([Path("s1")])[0].run_metrics is None

@@ -1,0 +1,590 @@
+"""Tables say the numbers of the scores, mark what the paper would mark, and no name breaks a format."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.errors import UserError
+from hidisc.evaluation.compare import compare
+from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.scores import SCORES, Diagnostic, Opinion, Scores, ScoresInfo, Value, predictions_file
+from hidisc.reporting.cells import find_best, make_cell
+from hidisc.reporting.subject import Subject, gather
+from hidisc.reporting.table import DASH, Table, write_tables
+from hidisc.reporting.tables import (
+    MANY,
+    TWO,
+    by_class_table,
+    comparison_table,
+    counts_table,
+    diagnostics_table,
+    metrics_table,
+)
+from hidisc.settings.judging import BootstrapConfig, EvaluateConfig
+from tests.evaluation.made import make_embeddings
+from tests.reporting.judged import LEAK, make_scores
+
+HOSTILE = [
+    "$x_1$",
+    "<script>alert(1)</script>",
+    "a|b",
+    "[x](y)",
+    "a\nb",
+    '"; DROP',
+    r"\end{table}",
+    "50 % & #1 ~^{}",
+    "*",
+]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
+    return make_embeddings(tmp_path_factory.mktemp("three") / "e", patients=6, slides=2, patches=4)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
+    return make_embeddings(tmp_path_factory.mktemp("two") / "e", classes=("mut", "wt"), patients=8, slides=2, patches=4)
+
+
+def judge(folder: Path, embeddings: Embeddings, seeds: int = 3) -> list[Subject]:
+    """`many`: several seeds; `one`: a single one, worse; `sup`: learned from labels, best."""
+    for seed in range(seeds):
+        make_scores(folder / f"many{seed}", embeddings, name="many", group="many", seed=seed)
+    make_scores(folder / "one", embeddings, name="one", group="one", seed=7, accuracy=0.5)
+    make_scores(folder / "sup", embeddings, name="sup", group="sup", accuracy=0.95, labels_used=("supervised",))
+    return gather([*(folder / f"many{seed}" for seed in range(seeds)), folder / "one", folder / "sup"])
+
+
+def change(scores: Scores, **fields: object) -> Scores:
+    """Write scores.json anew with other fields."""
+    info = ScoresInfo.model_validate(scores.info.model_dump() | fields)
+    (scores.path / SCORES).write_text(info.model_dump_json())
+    return Scores.load(scores.path)
+
+
+def change_metric(scores: Scores, level: str, metric: str, value: Value) -> Scores:
+    """Put another value into the first opinion."""
+    first, *others = scores.info.opinions
+    levels = [
+        found.model_copy(update={"metrics": found.metrics | {metric: value}}) if found.level == level else found
+        for found in first.levels
+    ]
+    opinions = [Opinion(name=first.name, remarks=first.remarks, levels=tuple(levels)), *others]
+    return change(scores, opinions=tuple(item.model_dump() for item in opinions))
+
+
+def values_of(subject: Subject, opinion: str, level: str, metric: str) -> list[float]:
+    found = [scores.info.opinions for scores in subject.scores]
+    levels = [item.level(level) for opinions in found for item in opinions if item.name == opinion]
+    return [level.metrics[metric].value for level in levels if level]  # type: ignore[misc]
+
+
+# ---- the paper's layouts
+
+
+def test_more_than_two_classes_have_the_layout_of_the_papers_srh_table(tmp_path: Path, three: Embeddings) -> None:
+    subjects = judge(tmp_path, three)
+    table = metrics_table(subjects, "knn")
+    assert table.columns == ("Method", *["Accuracy", "MCA", "AUPRC", "AUROC"] * 3)
+    levels = ("patch", "slide", "patient")
+    assert table.groups == (("", 1), *((f"{level.capitalize()} level metrics", 4) for level in levels))
+    assert [row[0] for row in table.rows] == ["many", "one", "sup †"]
+    for place, (level, metric) in enumerate([(level, metric) for level in levels for metric in MANY], 1):
+        many = values_of(subjects[0], "knn", level, metric)
+        mean = sum(many) / 3
+        sd = (sum((value - mean) ** 2 for value in many) / 2) ** 0.5
+        assert table.rows[0][place] == f"{100 * mean:.1f} ({100 * sd:.1f})"
+        (one,) = values_of(subjects[1], "knn", level, metric)
+        low, high = max(0.0, one - 0.04), min(1.0, one + 0.04)
+        assert table.rows[1][place] == f"{100 * one:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def test_two_classes_have_the_layout_of_the_papers_tcga_table(tmp_path: Path, two: Embeddings) -> None:
+    subjects = judge(tmp_path, two, seeds=2)
+    table = metrics_table(subjects, "linear")
+    assert table.columns == ("Level", "Method", "Accuracy", "MCA", "Sensitivity", "Specificity", "AUROC", "AUPRC")
+    assert table.groups == ()
+    assert (table.lead, table.blocks) == (2, (3, 3, 3))
+    assert [row[:2] for row in table.rows] == [
+        (level, name) for level in ("Patch", "Slide", "Patient") for name in ("many", "one", "sup †")
+    ]
+    for block, level in enumerate(("patch", "slide", "patient")):
+        for place, metric in enumerate(TWO, 2):
+            a, b = values_of(subjects[0], "linear", level, metric)
+            assert table.rows[3 * block][place] == f"{50 * (a + b):.1f} ({100 * abs(a - b) / 2**0.5:.1f})"
+    assert any("are about 'wt'" in note for note in table.notes)
+
+
+def test_the_numbers_are_those_of_the_predictions(tmp_path: Path, three: Embeddings) -> None:
+    (subject,) = judge(tmp_path, three, seeds=0)[:1]
+    found = subject.scores[0].predictions("knn", "patch")
+    shown = metrics_table([subject], "knn").rows[0][1]
+    assert shown.startswith(f"{100 * (found.truth == found.predicted).mean():.1f} [")
+
+
+def test_an_opinion_has_the_levels_it_has(tmp_path: Path, three: Embeddings) -> None:
+    subjects = judge(tmp_path, three, seeds=1)
+    assert [group for group, _ in metrics_table(subjects, "mil").groups] == [
+        "",
+        "Slide level metrics",
+        "Patient level metrics",
+    ]
+    with pytest.raises(UserError, match="nothing here was asked by 'forest', so there is no table of it"):
+        metrics_table(subjects, "forest")
+
+
+def test_a_subject_that_was_not_asked_has_dashes(tmp_path: Path, three: Embeddings) -> None:
+    make_scores(tmp_path / "a", three, name="a", group="a")
+    make_scores(tmp_path / "b", three, name="b", group="b", opinions=("knn",))
+    table = metrics_table(gather([tmp_path / "a", tmp_path / "b"]), "linear")
+    assert set(table.rows[1][1:]) == {DASH}
+    assert any(note.startswith(f"{DASH} undefined: Patch Accuracy of b, ") for note in table.notes)
+    assert any(note.endswith(": not judged.") for note in table.notes)
+
+
+# ---- cells
+
+
+def test_mean_and_sample_standard_deviation_by_hand() -> None:
+    cell = make_cell([Value(value=0.1), Value(value=0.2), Value(value=0.6)])
+    assert cell.text == "30.0 (26.5)"  # sqrt((0.04 + 0.01 + 0.09) / 2)
+    assert cell.value == pytest.approx(0.3)
+    assert (cell.reach, cell.floor) == (pytest.approx(0.3 + 0.07**0.5), pytest.approx(0.3 - 0.07**0.5))
+    assert make_cell([Value(value=0.5), Value(value=0.5)]).text == "50.0 (0.0)"
+
+
+def test_one_evaluation_has_its_interval_or_none() -> None:
+    cell = make_cell([Value(value=0.874, low=0.812, high=0.92)])
+    assert (cell.text, cell.reach, cell.floor) == ("87.4 [81.2, 92.0]", 0.92, 0.874)
+    assert make_cell([Value(value=1.0, why="no interval: resamples=0")]).text == "100.0"
+    assert make_cell([Value(value=1.0, why="no interval: resamples=0")]).why == "no interval: resamples=0"
+
+
+def test_one_undefined_value_makes_the_cell_undefined() -> None:
+    cell = make_cell([Value(value=0.5), Value(value=None, why="one class only")])
+    assert (cell.text, cell.value, cell.why) == (DASH, None, "one class only")
+    assert make_cell([]).text == DASH
+
+
+@pytest.mark.parametrize("metric", MANY)
+@pytest.mark.parametrize("level", ["patch", "slide", "patient"])
+def test_every_undefined_cell_is_a_dash_with_its_reason(
+    level: str, metric: str, tmp_path: Path, three: Embeddings
+) -> None:
+    scores = make_scores(tmp_path / "s", three, opinions=("knn",))
+    change_metric(scores, level, metric, Value(value=None, why="the moon is full."))
+    table = metrics_table(gather([tmp_path / "s"]), "knn")
+    title = {"accuracy": "Accuracy", "mca": "MCA", "auprc": "AUPRC", "auroc": "AUROC"}[metric]
+    place = 1 + 4 * ["patch", "slide", "patient"].index(level) + MANY.index(metric)
+    assert [number for number, cell in enumerate(table.rows[0]) if cell == DASH] == [place]
+    assert f"{DASH} undefined: {level.capitalize()} {title} of made: the moon is full." in table.notes
+
+
+def test_what_to_mind_of_a_defined_number_is_said(tmp_path: Path, three: Embeddings) -> None:
+    scores = make_scores(tmp_path / "s", three, opinions=("knn",))
+    change_metric(scores, "patient", "mca", Value(value=0.5, low=0.4, high=0.6, why="166 draws left out"))
+    table = metrics_table(gather([tmp_path / "s"]), "knn")
+    assert "Mind: Patient MCA of made: 166 draws left out." in table.notes
+
+
+# ---- bold
+
+
+def row_of(mean: float, sd: float) -> list[object]:
+    """A cell as three seeds with this mean and standard deviation would give."""
+    return [make_cell([Value(value=max(0.0, (mean + step * sd) / 100)) for step in (-1, 0, 1)])]
+
+
+def unlabelled(count: int) -> list[Subject]:
+    return [Subject(str(number), (), (), None) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("column", "bold"),
+    [  # the paper's extended SRH table, without its supervised row: numbers and which of them are bold
+        ("81.0 0.1, 80.3 1.9, 83.5 0.1, 82.1 0.3, 80.8 0.0, 86.9 0.2, 87.4 0.1", {6}),
+        ("82.1 0.3, 81.4 1.8, 84.3 0.4, 83.4 0.8, 82.3 0.2, 88.1 0.5, 88.5 0.2", {5, 6}),
+        ("76.1 0.3, 75.1 2.6, 79.9 0.8, 77.8 1.0, 76.4 0.2, 85.5 0.3, 86.2 0.2", {6}),
+        ("87.8 0.2, 86.0 3.5, 90.5 0.3, 87.4 0.5, 88.3 0.2, 91.9 0.6, 92.8 0.2", {6}),
+        ("78.4 0.6, 77.0 4.0, 82.7 1.0, 78.7 1.9, 77.9 0.3, 87.0 1.4, 86.4 0.6", {5, 6}),
+        ("73.9 0.2, 73.6 2.7, 78.2 0.2, 76.0 0.4, 73.5 0.1, 83.2 0.2, 83.5 0.2", {5, 6}),
+        ("87.8 0.2, 85.9 3.2, 90.8 0.3, 88.0 0.4, 88.6 0.2, 90.4 1.4, 92.3 1.1", {5, 6}),
+        ("83.0 0.3, 77.2 0.7, 84.1 0.3, 80.8 0.3, 82.7 0.2, 85.5 0.4, 85.1 0.2", {5, 6}),  # TCGA, slides
+        ("85.3 0.3, 81.9 0.5, 84.6 0.5, 82.8 0.6, 85.3 0.3, 84.4 0.3, 84.1 0.3", {0, 2, 4}),
+    ],
+)
+def test_bold_is_what_the_paper_prints_bold(column: str, bold: set[int]) -> None:
+    rows = [row_of(*map(float, cell.split())) for cell in column.split(", ")]
+    assert find_best(rows, unlabelled(7)) == {(row, 0) for row in bold}  # type: ignore[arg-type]
+
+
+def test_intervals_are_bold_when_they_reach_the_best_value() -> None:
+    cells = [(0.80, 0.70, 0.90), (0.70, 0.60, 0.80), (0.69, 0.60, 0.7999), (0.75, 0.74, 0.76)]
+    rows = [[make_cell([Value(value=value, low=low, high=high)])] for value, low, high in cells]
+    assert find_best(rows, unlabelled(4)) == {(0, 0), (1, 0)}
+
+
+def test_encoders_that_learned_from_labels_do_not_compete(tmp_path: Path, three: Embeddings) -> None:
+    subjects = judge(tmp_path, three)
+    table = metrics_table(subjects, "knn")
+    assert table.bold
+    assert {row for row, _ in table.bold} <= {0, 1}
+    assert (0, 1) in table.bold
+    assert (1, 1) not in table.bold  # 0.5 against 0.8
+    assert any(note.startswith("Bold: the best, and all whose upper end") for note in table.notes)
+    assert "† learned from labels, so out of competition: sup (supervised)." in table.notes
+    alone = metrics_table([subjects[0], subjects[2]], "knn")
+    assert alone.bold == frozenset()  # one competitor alone is not the best
+    assert not any(note.startswith("Bold") for note in alone.notes)
+
+
+def test_bold_is_per_block(tmp_path: Path, two: Embeddings) -> None:
+    table = metrics_table(judge(tmp_path, two)[:2], "knn")
+    assert {(row // 2, column) for row, column in table.bold} == {(b, c) for b in range(3) for c in range(2, 8)}
+    patch = [make_cell([Value(value=1.0)])]
+    assert find_best([], []) == set()
+    assert find_best([patch, [make_cell([])]], unlabelled(2)) == set()  # undefined ones are no competition
+
+
+# ---- what is said beside the numbers
+
+
+def test_leaks_are_printed_on_every_table(tmp_path: Path, two: Embeddings) -> None:
+    make_scores(tmp_path / "a", two, name="a", group="a")
+    make_scores(tmp_path / "b", two, name="b", group="b", leak=True)
+    subjects = gather([tmp_path / "a", tmp_path / "b"])
+    tables = [
+        metrics_table(subjects, "knn"),
+        by_class_table(subjects, "knn", "patient"),
+        diagnostics_table(subjects),
+        comparison_table(subjects, "knn", "slide", BootstrapConfig(resamples=20)),
+    ]
+    for table in tables:
+        assert table.notes[0] == f"Warning: b: {LEAK}"
+        texts = (table.to_csv(), table.to_markdown(), table.to_latex())
+        assert all("are on both sides." in text for text in texts)
+    assert counts_table(subjects[1]).notes[0] == f"Warning: {LEAK}"
+    assert counts_table(subjects[0]).notes == ()
+    make_scores(tmp_path / "c", two, name="c", group="c", leak=True)
+    everyone = gather([tmp_path / "b", tmp_path / "c"])
+    assert metrics_table(everyone, "knn").notes[0] == f"Warning: {LEAK}"  # of all: no names
+
+
+def test_notes_say_what_stands_in_brackets(tmp_path: Path, three: Embeddings) -> None:
+    notes = metrics_table(judge(tmp_path, three), "knn").notes
+    assert notes[0] == (
+        "In percent. many: Mean (standard deviation of the sample, n - 1) over 3 evaluations: training seeds 0, 1, 2."
+    )
+    assert notes[1] == "one, sup: One evaluation, [95 % interval] over 2,000 draws of patients."
+    assert any("AUROC and AUPRC are means over the classes" in note for note in notes)
+    assert "knn was made up." in notes  # the opinion's own remarks
+    for seed in range(4):
+        make_scores(tmp_path / f"drawn{seed}", three, seed=seed // 2, sampling_seed=seed % 2, per_slide=4)
+    (drawn,) = gather([tmp_path / f"drawn{seed}" for seed in range(4)])
+    assert "training seeds 0, 1; sampling seeds 0, 1." in metrics_table([drawn], "knn").notes[0]
+    bare = EvaluateConfig(bootstrap=BootstrapConfig(resamples=0))
+    make_scores(tmp_path / "bare", three, config=bare)
+    notes = metrics_table(gather([tmp_path / "bare"]), "knn").notes
+    assert notes[0] == "In percent. One evaluation, without an interval."
+
+
+def test_units_left_out_other_tests_and_unjudged_rows_are_said(tmp_path: Path, three: Embeddings) -> None:
+    scores = make_scores(tmp_path / "a", three, name="a", group="a", opinions=("knn",))
+    levels = [
+        level.model_copy(update={"left_out": 2 if level.level == "slide" else level.level == "patient"})
+        for level in scores.info.opinions[0].levels
+    ]
+    change(scores, opinions=(Opinion(name="knn", levels=tuple(levels)).model_dump(),))
+    other = make_embeddings(tmp_path / "other", patients=8, slides=1, patches=4)
+    make_scores(tmp_path / "b", other, name="b", group="b")
+    alone = make_embeddings(tmp_path / "alone", patients=4, slides=1, patches=4, name="alone")
+    notes = metrics_table(gather([tmp_path / "a", tmp_path / "b", alone.path]), "knn").notes
+    assert "a: 2 slides with patches of several labels left out." in notes
+    assert "a: 1 patient with patches of several labels left out." in notes
+    assert (
+        "The rows were not all judged by the same patients, so that they cannot be compared with each other." in notes
+    )
+    assert "Not evaluated, so not in the table: alone." in notes
+
+
+# ---- the other tables
+
+
+def test_counts_have_the_layout_of_the_papers_tables_of_data(tmp_path: Path, three: Embeddings) -> None:
+    make_scores(tmp_path / "s", three)
+    table = counts_table(gather([tmp_path / "s"])[0])
+    assert table.groups == (("", 1), ("Bank (train)", 3), ("Queries (test)", 3))
+    assert table.columns == ("Class", *["Patients", "Slides", "Patches"] * 2)
+    column = {name: three.table.column(name) for name in ("label", "split", "patient", "slide")}
+    for label, *cells in table.rows:
+        slow = []
+        for side in ("train", "test"):
+            rows = [row for row in range(len(three)) if (column["label"][row], column["split"][row]) == (label, side)]
+            slow += [
+                len({column["patient"][row] for row in rows}),
+                len({column["slide"][row] for row in rows}),
+                len(rows),
+            ]
+        assert [int(cell) for cell in cells] == slow
+    assert [row[0] for row in table.rows] == ["a", "b", "c"]
+
+
+def test_large_counts_have_commas_and_other_counts_are_said(tmp_path: Path, three: Embeddings) -> None:
+    first = make_scores(tmp_path / "s0", three, seed=0)
+    make_scores(tmp_path / "s1", three, seed=1)
+    counts = [count.model_copy(update={"units": {**count.units, "patch": 1_234_567}}) for count in first.info.counts]
+    change(first, counts=tuple(count.model_dump() for count in counts))
+    table = counts_table(gather([tmp_path / "s0", tmp_path / "s1"])[0])
+    assert table.rows[0][3] == "1,234,567"
+    assert table.notes == ("Of 2 evaluations, which differ in their counts, the first is shown.",)
+
+
+def test_counts_of_embeddings_that_were_not_evaluated(three: Embeddings) -> None:
+    table = counts_table(gather([three.path])[0])
+    assert table.groups == (("", 1), ("Test", 3), ("Train", 3))
+    assert table.rows == tuple((label, *["3", "6", "24"] * 2) for label in "abc")
+    assert table.notes == ("Embedded, not evaluated: run `hidisc evaluate`.",)
+
+
+def test_classes_against_the_rest_by_block(tmp_path: Path, three: Embeddings) -> None:
+    subjects = judge(tmp_path, three, seeds=2)
+    table = by_class_table(subjects, "knn", "slide")
+    assert table.columns == ("Class", "Method", "Sensitivity", "Specificity", "AUROC", "AUPRC")
+    assert table.blocks == (3, 3, 3)
+    assert [row[0] for row in table.rows[::3]] == ["a (6)", "b (6)", "c (6)"]  # slides judged
+    level = subjects[1].scores[0].info.opinions[0].level("slide")
+    assert level is not None
+    for block, label in enumerate("abc"):
+        value = level.by_class[label]["auprc"]
+        shown = f"{100 * value.value:.1f} [{100 * value.low:.1f}, {100 * value.high:.1f}]"  # type: ignore[operator]
+        assert table.rows[3 * block + 1][5] == shown
+    for row, column in table.bold:
+        assert row % 3 != 2
+        assert column >= 2
+
+
+def test_a_class_without_units_is_undefined_with_its_reason(tmp_path: Path, three: Embeddings) -> None:
+    config = EvaluateConfig(classes=("a", "b", "c"))
+    scores = make_scores(tmp_path / "s", three, config=config)
+    opinions = []
+    for opinion in scores.info.opinions:
+        levels = []
+        for level in opinion.levels:
+            gone = {name: Value(value=None, why=f"no {level.level} is 'c'") for name in level.by_class["c"]}
+            levels.append(level.model_copy(update={"by_class": level.by_class | {"c": gone}}))
+        opinions.append(opinion.model_copy(update={"levels": tuple(levels)}).model_dump())
+    change(scores, opinions=tuple(opinions))
+    table = by_class_table(gather([tmp_path / "s"]), "knn", "patient")
+    assert table.rows[2][2:] == (DASH,) * 4
+    names = ", ".join(f"{name} of 'c' by made" for name in ("Sensitivity", "Specificity", "AUROC", "AUPRC"))
+    assert f"{DASH} undefined: {names}: no patient is 'c'." in table.notes
+
+
+def test_diagnostics_by_block_with_their_meaning(tmp_path: Path, three: Embeddings) -> None:
+    subjects = judge(tmp_path, three)
+    extra = Diagnostic(name="only here", value=0.123456, meaning="A long sentence that says what this number means.")
+    scores = subjects[1].scores[0]
+    change(scores, diagnostics=tuple(item.model_dump() for item in (*scores.info.diagnostics, extra)))
+    table = diagnostics_table(gather([scores.path for subject in subjects for scores in subject.scores]))
+    assert table.columns == ("Property", "Method", "Value", "By chance", "What it means")
+    assert table.blocks == (3, 3, 1)
+    assert table.rows[0] == (
+        "effective rank",
+        "many",
+        "8.25 (1)",
+        "16",
+        "7 of 16 directions are used.",
+    )  # 7.25 + 0, 1, 2
+    assert table.rows[1][2] == "14.2"
+    assert table.rows[3][2:4] == (DASH, "0.5")
+    assert table.rows[6] == ("only here", "one", "0.123", DASH, extra.meaning)
+    assert any(
+        note.startswith("Of several evaluations: mean (standard deviation of the sample") for note in table.notes
+    )
+    assert (
+        table.to_markdown().splitlines()[3].split("|")[-2].strip() == "---"
+    )  # words at the left, numbers at the right
+    assert table.to_markdown().splitlines()[3].split("|")[3].strip() == "---:"
+    assert "p{0.4\\textwidth}" in table.to_latex()
+
+
+def test_comparison_is_that_of_compare(tmp_path: Path, three: Embeddings) -> None:
+    subjects = judge(tmp_path, three, seeds=2)
+    config = BootstrapConfig(resamples=200)
+    table = comparison_table(subjects, "knn", "patch", config, seed=3)
+    assert table.columns == ("Method", "Metric", "Difference", "95 % interval", "Share")
+    assert table.title == "Nearest neighbours, patch level: better than many?"
+    assert table.blocks == (4, 4)
+    sides = [[scores.predictions("knn", "patch") for scores in subject.scores] for subject in subjects]
+    for block, side in enumerate(sides[1:]):
+        found = compare(side, sides[0], 2, config, 3)
+        for row, metric in enumerate(MANY, 4 * block):
+            gap = found[metric]
+            assert gap.low is not None
+            assert gap.high is not None
+            shown = (f"{100 * gap.value:+.1f}", f"[{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]")  # type: ignore[operator]
+            assert table.rows[row][2:] == (*shown, f"{100 * gap.share:.1f}")  # type: ignore[operator]
+            assert ((row, 2) in table.bold) == (gap.low > 0 or gap.high < 0)
+    assert (0, 2) in table.bold  # 0.5 against 0.8
+    assert "one: judged by the same 9 patients as many." in table.notes
+
+
+def test_no_difference_is_zero_without_a_sign(tmp_path: Path, three: Embeddings) -> None:
+    for name in "ab":
+        make_scores(tmp_path / name, three, name=name, group=name, seed=0)
+    subjects = gather([tmp_path / "a", tmp_path / "b"])
+    table = comparison_table(subjects, "knn", "patient", BootstrapConfig(resamples=20))
+    assert {row[2:] for row in table.rows} == {("0.0", "[0.0, 0.0]", "50.0")}
+    assert table.bold == frozenset()
+    bare = comparison_table(subjects, "knn", "patient", BootstrapConfig(resamples=0))
+    assert {row[2:] for row in bare.rows} == {("0.0", DASH, DASH)}
+    assert any(note.startswith("Mind: ") and note.endswith("resamples=0.") for note in bare.notes)
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path, three: Embeddings) -> None:
+    make_scores(tmp_path / "a", three, name="a", group="a")
+    strangers = make_scores(tmp_path / "b", three, name="b", group="b")
+    found = strangers.predictions("knn", "patient")
+    units = {"patient": np.array([f"other {name}" for name in found.units["patient"]], object)}
+    Predictions("patient", found.classes, units, found.truth, found.scores).save(
+        tmp_path / "b" / predictions_file("knn", "patient", "knn")
+    )
+    subjects = gather([tmp_path / "a", tmp_path / "b"])
+    table = comparison_table(subjects, "knn", "patient", BootstrapConfig(resamples=20))
+    assert table.rows == ()
+    assert any(note.startswith("b is not compared: no patient was judged in all") for note in table.notes)
+    with pytest.raises(UserError, match="nothing here has been evaluated by this opinion at this level"):
+        comparison_table(subjects, "mil", "patch")
+    assert table.to_latex()
+    assert table.to_markdown()
+
+
+# ---- formats
+
+
+def plain(rows: list[tuple[str, ...]], **fields: object) -> Table:
+    columns = tuple(f"c{number}" for number in range(len(rows[0])))
+    return Table("A title", columns, tuple(rows), **fields)  # type: ignore[arg-type]
+
+
+def latex_rows(text: str) -> list[list[str]]:
+    """Cells of the body, by the rules of LaTeX: `&` parts cells unless escaped, `\\\\` ends a row."""
+    body = text.split("}\\hline\n", 1)[1].split("    \\end{tabular}")[0]
+    rows = [re.sub(r"(\\hline)+$", "", line.strip()) for line in body.splitlines()]
+    assert all(row.endswith("\\\\") for row in rows)
+    return [re.split(r"(?<!\\)&", row[:-2]) for row in rows]
+
+
+def braces_balance(text: str) -> bool:
+    depth = 0
+    for brace in re.sub(r"\\[{}]", "", text):
+        depth += {"{": 1, "}": -1}.get(brace, 0)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def test_csv_reads_back_whatever_the_names() -> None:
+    rows = [(name, "1.0") for name in HOSTILE]
+    table = plain(rows, notes=("One.", "Two."), groups=(("", 1), ("Group", 1)))
+    head, *body = csv.reader(io.StringIO(table.to_csv()))
+    assert head == ["c0", "Group: c1", "Notes"]
+    assert body == [[name, "1.0", "One. Two."] for name in HOSTILE]
+    assert next(csv.reader(io.StringIO(plain(rows).to_csv()))) == ["c0", "c1"]
+
+
+def test_markdown_has_as_many_cells_whatever_the_names() -> None:
+    table = plain([(name, name) for name in HOSTILE], notes=tuple(HOSTILE), bold=frozenset({(0, 1)}))
+    lines = table.to_markdown().splitlines()
+    assert lines[:4] == ["**A title**", "", "| c0 | c1 |", "| --- | ---: |"]
+    for line in lines[4 : 4 + len(HOSTILE)]:
+        assert len(re.split(r"(?<!\\)\|", line)) == 4
+    assert lines[4] == r"| \$x\_1\$ | **\$x\_1\$** |"
+    assert lines[5].count("&lt;script&gt;") == 2
+    assert r"[x]\(y)" in lines[7]  # no link
+    text = "\n".join(lines)
+    assert "<script" not in text
+    assert lines[-len(HOSTILE)].startswith("- ")
+
+
+def test_latex_is_balanced_and_has_as_many_cells_whatever_the_names() -> None:
+    rows = [(name, name, name) for name in HOSTILE]
+    for table in (
+        plain(rows, notes=tuple(HOSTILE), groups=(("", 1), (HOSTILE[0], 1), (HOSTILE[6], 1))),
+        plain(rows, lead=2, blocks=(4, 5), bold=frozenset({(2, 2)})),
+    ):
+        text = table.to_latex("name")
+        assert braces_balance(text)
+        assert text.count("\\begin{table*}") == text.count("\\end{table*}") == 1
+        assert "\\label{tab:name}" in text
+        found = latex_rows(text)
+        body = found[-len(HOSTILE) :]
+        assert all(len(row) == 3 for row in body)
+        assert not re.search(r"(?<!\\)[#$_%]", text.replace("% needs", ""))
+        for row in body:
+            assert row[0].strip()[:1] not in ("[", "*")  # behind \\ they would be arguments
+    assert body[2][2].strip() == "\\textbf{a\\textbar{}b}"
+
+
+def test_latex_has_the_papers_rules(tmp_path: Path, three: Embeddings, two: Embeddings) -> None:
+    many = metrics_table(judge(tmp_path / "three", three), "knn").to_latex("metrics")
+    assert "\\begin{tabular}{c|cccc||cccc||cccc}\\hline" in many
+    assert "\\multicolumn{4}{c||}{\\textbf{Slide level metrics}} & \\multicolumn{4}{c}{\\textbf{Patient level" in many
+    head, names, *rows = latex_rows(many)
+    assert len(head) == 4
+    assert [len(row) for row in (names, *rows)] == [13] * 4
+    assert "multirow" not in many
+    assert "sup \\dag{}" in many
+    tcga = metrics_table(judge(tmp_path / "two", two), "knn").to_latex("metrics")
+    assert tcga.startswith("% needs \\usepackage{multirow}\n")
+    assert "\\begin{tabular}{c|c|cccccc}\\hline" in tcga
+    names, *rows = latex_rows(tcga)
+    assert [len(row) for row in (names, *rows)] == [8] * 10
+    assert [row[0].strip() for row in rows] == [
+        cell for level in ("Patch", "Slide", "Patient") for cell in (f"\\multirow{{3}}{{*}}{{{level}}}", "", "")
+    ]
+    assert tcga.count("\\\\\\hline\\hline\n") == 2  # between blocks, not behind the last
+    assert braces_balance(tcga)
+    assert braces_balance(many)
+
+
+def test_blocks_are_named_once_for_people_and_always_for_machines(tmp_path: Path, two: Embeddings) -> None:
+    table = metrics_table(judge(tmp_path, two), "knn")
+    firsts = [line.split("|")[1].strip() for line in table.to_markdown().splitlines()[4:13]]
+    assert firsts == ["Patch", "", "", "Slide", "", "", "Patient", "", ""]
+    levels = [row[0] for row in csv.reader(io.StringIO(table.to_csv()))][1:]
+    assert levels == ["Patch"] * 3 + ["Slide"] * 3 + ["Patient"] * 3
+
+
+def test_hostile_names_go_through_every_table(tmp_path: Path) -> None:
+    names = ["<b>|$", 'x"_&']
+    embeddings = make_embeddings(tmp_path / "e", classes=names, patients=4, slides=1, patches=3)
+    for number, name in enumerate(["\\input{x}", "a\nb"]):
+        make_scores(tmp_path / f"s{number}", embeddings, name=name, group=name, seed=number)
+    subjects = gather([tmp_path / "s0", tmp_path / "s1"])
+    tables = {
+        "counts": counts_table(subjects[0]),
+        "metrics": metrics_table(subjects, "knn"),
+        "classes": by_class_table(subjects, "knn", "patient"),
+        "diagnostics": diagnostics_table(subjects),
+        "comparison": comparison_table(subjects, "knn", "patient", BootstrapConfig(resamples=20)),
+    }
+    write_tables(tables, tmp_path / "tables")
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == sorted(
+        f"{name}.{suffix}" for name in tables for suffix in ("csv", "md", "tex")
+    )
+    for name, table in tables.items():
+        text = (tmp_path / "tables" / f"{name}.tex").read_text()
+        assert braces_balance(text)
+        assert "\\input" not in text
+        assert f"\\label{{tab:{name}}}" in text
+        assert all(len(row) == len(table.columns) for row in latex_rows(text)[-len(table.rows) :])
+        assert "<b>" not in (tmp_path / "tables" / f"{name}.md").read_text()
+        with (tmp_path / "tables" / f"{name}.csv").open(newline="") as file:
+            assert [tuple(row[: len(table.columns)]) for row in csv.reader(file)][1:] == list(table.rows)
