@@ -408,9 +408,15 @@ def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_users_own_style_and_pyplot_are_left_alone() -> None:
     before = matplotlib.rcParams.copy()
+
+    def draw() -> bytes:
+        return render(draw_map(np.zeros((3, 2)), np.zeros(3, int), ["a_b"], "t"), "png")
+
+    expected = draw()
     matplotlib.rcParams["text.usetex"] = True  # no TeX is installed: drawing with it would fail
+    matplotlib.rcParams["axes.facecolor"] = "red"
     try:
-        assert render(draw_map(np.zeros((3, 2)), np.zeros(3, int), ["a_b"], "t"), "png")
+        assert draw() == expected
         assert matplotlib.rcParams["text.usetex"] is True
     finally:
         matplotlib.rcParams.update(before)

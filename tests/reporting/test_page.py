@@ -12,27 +12,14 @@ import pytest
 from matplotlib.figure import Figure
 
 from hidisc.evaluation.scores import Finding, Scores, Value
-from hidisc.reporting.page import (
-    About,
-    Drawing,
-    FigureFolder,
-    OpinionPart,
-    Page,
-    Panel,
-    PatchMap,
-    Sheet,
-    _lay_table,
-    _to_grid,
-    describe,
-    find_verdict,
-    gather_warnings,
-    render,
-    to_json,
-)
+from hidisc.reporting.drawings import Drawing, FigureFolder
+from hidisc.reporting.layout import lay_table
+from hidisc.reporting.page import About, OpinionPart, Page, Panel, PatchMap, Sheet, _to_grid, render, to_json
 from hidisc.reporting.pictures import Column, SheetRow, Shown, Sprite
 from hidisc.reporting.subject import Subject
 from hidisc.reporting.table import Table
 from hidisc.reporting.tables import metrics_table
+from hidisc.reporting.verdict import describe, find_verdict, gather_warnings
 from tests.evaluation.made import make_embeddings
 from tests.reporting.judged import LEAK, make_scores
 
@@ -214,7 +201,7 @@ def test_tables_are_laid_out_as_they_are_meant() -> None:
         (("a", "x", "1", "m" * 80), ("a", "y", "2", ""), ("b", "x", "3", "")),
         ("Leak.", "x: Leak.", "A note."), lead=2, blocks=(2, 1), bold=frozenset({(1, 2)}),
     )  # fmt: skip
-    laid = _lay_table(table, ["Leak."])
+    laid = lay_table(table, ["Leak."])
     assert laid.notes == ("A note.",)
     assert [[cell.text for cell in row] for row in laid.rows] == [
         ["a", "x", "1", "m" * 80], ["y", "2", ""], ["b", "x", "3", ""]
@@ -229,7 +216,7 @@ def test_wide_groups_of_columns_are_stacked_with_every_cell(folder: Path, scores
     other = make_scores(folder / "stacked", make_embeddings(folder / "emb2", name="two"), name="two", accuracy=0.3)
     table = metrics_table([subject_of(scores), subject_of(other, name="two")], "knn")
     assert len(table.columns) == 13
-    laid = _lay_table(table, ())
+    laid = lay_table(table, ())
     assert [text for text, _ in laid.header] == ["Level", "Method", *table.columns[1:5]]
     assert laid.groups == ()
     rows = [[cell.text for cell in row] for row in laid.rows]
@@ -243,7 +230,7 @@ def test_wide_groups_of_columns_are_stacked_with_every_cell(folder: Path, scores
             for place, text in enumerate(expected):
                 assert ((number, text) in bold) == ((method, 1 + 4 * level + place) in table.bold)
     narrow = Table("t", ("Class", "A", "B"), (("x", "1", "2"),), groups=(("", 1), ("g", 1), ("h", 1)))
-    assert _lay_table(narrow, ()).groups == narrow.groups
+    assert lay_table(narrow, ()).groups == narrow.groups
 
 
 def test_json_survives_a_script_element() -> None:

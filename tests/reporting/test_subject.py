@@ -74,10 +74,10 @@ def test_other_protocols_groups_and_tests_are_other_subjects(tmp_path: Path, emb
 
 
 def test_numbers_behind_names_avoid_names_there_are(tmp_path: Path, embeddings: Embeddings) -> None:
-    for number, name in enumerate(["A", "A #2", "A", "A"]):
+    for number, name in enumerate(["A", "A", "A #2", "A"]):
         make_scores(tmp_path / f"s{number}", embeddings, name=name, group=f"g{number}", seed=number)
     subjects = gather([tmp_path / f"s{number}" for number in range(4)])
-    assert [subject.name for subject in subjects] == ["A", "A #2", "A #3", "A #4"]
+    assert [subject.name for subject in subjects] == ["A", "A #3", "A #2", "A #4"]
 
 
 # ---- refusals

@@ -35,6 +35,7 @@ HOSTILE = [
     "a|b",
     "[x](y)",
     "a\nb",
+    "a\rb",
     '"; DROP',
     r"\end{table}",
     "50 % & #1 ~^{}",
@@ -517,7 +518,7 @@ def test_latex_is_balanced_and_has_as_many_cells_whatever_the_names() -> None:
     rows = [(name, name, name) for name in HOSTILE]
     for table in (
         plain(rows, notes=tuple(HOSTILE), groups=(("", 1), (HOSTILE[0], 1), (HOSTILE[6], 1))),
-        plain(rows, lead=2, blocks=(4, 5), bold=frozenset({(2, 2)})),
+        plain(rows, lead=2, blocks=(4, 6), bold=frozenset({(2, 2)})),
     ):
         text = table.to_latex("name")
         assert braces_balance(text)

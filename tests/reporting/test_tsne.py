@@ -54,12 +54,17 @@ def test_the_map_does_not_depend_on_the_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("points", [0, 1, 2, 4, 5, 6, 10])
-def test_few_points_have_places_of_their_own(points: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_few_points_have_places_of_their_own(
+    points: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     places = map_points(clusters(points)[0], 30.0, 0)
     assert places.shape == (points, 2)
     assert np.isfinite(places).all()
     assert len(np.unique(places, axis=0)) == points
     assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+    if points < 5:
+        np.testing.assert_allclose(np.linalg.norm(places, axis=1), 1, rtol=1e-6)  # a circle
 
 
 DEGENERATE = {

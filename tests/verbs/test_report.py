@@ -15,7 +15,8 @@ from PIL import Image
 from hidisc.errors import UserError
 from hidisc.evaluation.scores import Scores
 from hidisc.patches.store import PatchStore
-from hidisc.reporting import page as writing
+from hidisc.reporting import drawings as writing
+from hidisc.reporting import figures
 from hidisc.reporting.pictures import chart, choose_points
 from hidisc.reporting.subject import gather
 from hidisc.settings.judging import EvaluateConfig, ReportConfig
@@ -51,9 +52,8 @@ def judged(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "first", folder / "second"]
 
 
-@pytest.fixture
-def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures that are drawn but not written out, which takes most of a small report's time."""
+def sketch(patch: pytest.MonkeyPatch) -> None:
+    """Have figures drawn but not written out, which takes most of a small report's time."""
     pixel = Image.new("RGB", (1, 1))
 
     def save(_figure: object, folder: Path, name: str) -> None:
@@ -61,8 +61,13 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
         pixel.save(folder / f"{name}.png")
         pixel.save(folder / f"{name}.pdf")
 
-    monkeypatch.setattr(writing, "save_figure", save)
-    monkeypatch.setattr(writing, "to_svg", lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+    patch.setattr(writing, "save_figure", save)
+    patch.setattr(writing, "to_svg", lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+
+
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +75,15 @@ def made(judged: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """The page of both, and what was said on the way."""
     said: list[str] = []
     out = tmp_path_factory.mktemp("report") / "my report.html"
-    assert report(judged, out, QUICK, said.append) == out
+
+    def save(figure: Any, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.png").write_bytes(figures.render(figure, "png"))
+        (folder / f"{name}.pdf").write_bytes(b"")  # embedding fonts would take half of the time
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "save_figure", save)
+        assert report(judged, out, QUICK, said.append) == out
     return out, said
 
 
@@ -254,6 +267,19 @@ def test_neighbours_that_were_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("sketched")
+@pytest.mark.parametrize("fate", ["gone", "shorter"])
+def test_a_bank_that_is_gone_or_has_changed(tmp_path: Path, fate: str) -> None:
+    scores = make_scores(tmp_path / "scores", make_embeddings(tmp_path / "emb"))
+    if fate == "shorter":
+        make_embeddings(tmp_path / "bank", patients=2)
+    info = scores.info.model_copy(update={"bank": str(tmp_path / "bank")})
+    (scores.path / "scores.json").write_text(info.model_dump_json())
+    text = text_of(report([scores.path], tmp_path / "report.html", QUICK))
+    assert f"None of made: its bank {tmp_path / 'bank'} is gone, or has changed since." in text
+    assert "taken for what they are" not in text
+
+
+@pytest.mark.usefixtures("sketched")
 def test_leakage_is_on_top_and_above_every_table(tmp_path: Path) -> None:
     embeddings = make_embeddings(tmp_path / "emb")
     leaky = make_scores(tmp_path / "leaky", embeddings, name="leaky", group="a", leak=True)
@@ -302,7 +328,9 @@ def hostile(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_scores(folder / f"scores{number}", embeddings, name=name, group=name, leak=True)
     out = folder / "report.html"
     settings = QUICK.model_copy(update={"title": BAD + WORSE})
-    return report([folder / "scores0", folder / "scores1"], out, settings)
+    with pytest.MonkeyPatch.context() as patch:
+        sketch(patch)
+        return report([folder / "scores0", folder / "scores1"], out, settings)
 
 
 def pixels_of(watched: Watched, canvas: str) -> np.ndarray:

@@ -258,7 +258,7 @@ def _areas(found: Predictions, code: int) -> tuple[float, float]:
 
 def _roc(found: Predictions, code: int) -> tuple[Floats, Floats]:
     across, up, _ = roc_curve(found.truth == code, found.scores[:, code])
-    return np.r_[0.0, across], np.r_[0.0, up]
+    return across, up
 
 
 def _precision(found: Predictions, code: int) -> tuple[Floats, Floats]:

@@ -1,0 +1,71 @@
+"""Figures on their way to a page: written as files, and shown in it."""
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from hidisc.reporting.figures import save_figure, to_svg
+
+_PX_AN_INCH = 108
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure on the page."""
+
+    caption: str
+    uri: str
+    width_px: int
+    """At which its letters are as large as the page's; never shown larger."""
+
+
+class FigureFolder:
+    """Writes figures as they are drawn, and makes them ready for the page."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        """`names`: of the encoders, which are parts of the files' names."""
+        self._folder = folder
+        self._slugs = {name: _slug(number, name) for number, name in enumerate(names, 1)}
+        self.names: list[str] = []
+
+    def slug(self, name: str) -> str:
+        """What the files of an encoder are called."""
+        return self._slugs[name]
+
+    def save(self, name: str, figure: Figure) -> None:
+        """Write NAME.pdf and NAME.png."""
+        save_figure(figure, self._folder, name)
+        self.names.append(name)
+
+    def add(self, name: str, figure: Figure, caption: str, dots: bool = False) -> Drawing:
+        """Write it and show it; `dots`: as pixels, for a path a dot takes ten times as much."""
+        self.save(name, figure)
+        width_px = round(_PX_AN_INCH * figure.get_figwidth())
+        if dots:
+            return Drawing(caption, to_address("image/png", _thin(self._folder / f"{name}.png")), width_px)
+        return Drawing(caption, to_address("image/svg+xml", to_svg(figure)), width_px)
+
+
+def _thin(path: Path) -> bytes:
+    """A PNG with as many colours as a figure needs, a third of the bytes."""
+    buffer = io.BytesIO()
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def to_address(kind: str, data: bytes) -> str:
+    """Data as an address that holds it."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _slug(number: int, name: str) -> str:
+    """A name as part of a file's, told apart by its number."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
+    return f"{number}-{plain}" if plain else str(number)

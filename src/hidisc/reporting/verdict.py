@@ -1,0 +1,192 @@
+"""What is to be said of an encoder first: its numbers in a sentence, why to believe them, what it is."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import yaml
+
+from hidisc.embeddings.embeddings import ModelCard
+from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
+from hidisc.reporting.cells import pluralise
+from hidisc.reporting.notes import leakage_notes
+from hidisc.reporting.subject import Subject
+from hidisc.settings.judging import BootstrapConfig
+
+_TIE = 1e-6
+"""Percent; below are rounding errors."""
+_JUDGES = {"linear": "a linear probe", "mil": "attention over the patches of a slide"}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A metric in percent as the verdict says and draws it."""
+
+    title: str
+    text: str
+    said: str = ""
+    """In brackets behind it, in a sentence."""
+    range: str = ""
+    """Beside its bar."""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    guess: float | None = None
+    """What knowing nothing would give."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said of one encoder first; without numbers it was not evaluated."""
+
+    name: str
+    judge: str = ""
+    units: str = ""
+    numbers: tuple[Number, ...] = ()
+    trust: tuple[str, ...] = ()
+    """Why to believe it, or not, a sentence each."""
+
+
+def find_verdict(subject: Subject) -> Verdict:
+    """Accuracy and AUROC of the coarsest level by the first opinion, and whether to believe them."""
+    infos = [scores.info for scores in subject.scores]
+    if not infos:
+        return Verdict(subject.name)
+    opinion = infos[0].opinions[0]
+    for name in infos[0].levels:
+        levels = [level for info in infos if (level := info.opinions[0].level(name)) and level.units]
+        if len(levels) == len(infos):
+            break
+    else:
+        return Verdict(subject.name)
+    asked = BootstrapConfig.model_validate(infos[0].config.get("bootstrap", {}))
+    numbers = tuple(
+        _number(title, [level.metrics[metric] for level in levels], asked.interval, guess)
+        for metric, title, guess in (("accuracy", "Accuracy", _commonest(levels[0])), ("auroc", "AUROC", 50.0))
+    )
+    return Verdict(
+        name=subject.name,
+        judge=name_judge(opinion.name, infos[0]),
+        units=_count(levels[0].units, name),
+        numbers=numbers,
+        trust=tuple(_trust(subject, infos[0].model, pluralise(infos[0].levels[0]), numbers[0])),
+    )
+
+
+def name_judge(opinion: str, info: ScoresInfo) -> str:
+    """An opinion in words; of a bank with fewer patches than neighbours were asked for, all are."""
+    if opinion == "knn":
+        bank = sum(count.units.get(info.levels[-1], 0) for count in info.counts if count.side == "bank")
+        return f"its {min(int(info.config['knn']['k']), bank):,} nearest neighbours"
+    return _JUDGES.get(opinion, opinion)
+
+
+def gather_warnings(subjects: Sequence[Subject]) -> tuple[str, ...]:
+    """What must stand beside every number, each sentence once, with whom it is about unless it is about all."""
+    return tuple(note.removeprefix("Warning: ") for note in leakage_notes(subjects))
+
+
+def describe(subject: Subject) -> tuple[tuple[str, str], ...]:
+    """Facts of an encoder and of how it was judged, term and text."""
+    found = next((item for item in subject.embeddings if item is not None), None)
+    info = subject.info
+    if info is None and found is None:
+        return ()
+    model = info.model if info else found.info.model if found else None
+    assert model is not None
+    facts = [
+        ("Encoder", ", ".join(filter(None, (model.backbone, model.objective, f"{model.size_px} px patches")))),
+        ("From", f"{model.source} ({model.kind})"),
+        ("Learned from", _learned(model) if model.learned_from != () else "nothing"),
+        ("Labels in training", ", ".join(subject.labels_used) or "none known of"),
+    ]
+    if found is not None:
+        facts.append(("Embeddings", f"{len(found):,} vectors of {found.info.dim:,} numbers, of {found.info.store}"))
+    if info is not None:
+        per_slide = info.sampling["per_slide"]
+        seeds = sorted({str(scores.info.sampling["seed"]) for scores in subject.scores})
+        facts += [
+            ("Bank", f"{', '.join(info.config['bank'])} of {info.bank}"),
+            ("Queries", f"{', '.join(info.config['queries'])} of {info.embeddings}"),
+            ("Patches", f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"),
+            ("Classes", ", ".join(info.classes) + (f" (positive: {info.positive})" if len(info.classes) == 2 else "")),
+            ("Judged by", "; ".join(name_judge(opinion.name, info) for opinion in info.opinions)),
+        ]
+        if len(subject.scores) > 1:
+            trained = sorted({str(scores.info.model.seed) for scores in subject.scores})
+            facts.append(("Evaluations", f"{len(subject.scores)}, of training seeds {', '.join(trained)}"))
+        notes = dict.fromkeys(
+            item.sentence for scores in subject.scores for item in scores.info.leakage if item.kind == "note"
+        )
+        facts += [("Leakage", note) for note in notes]
+        if not notes and not subject.warnings:
+            facts.append(("Leakage", "none found"))
+    return tuple((term, text) for term, text in facts if text)
+
+
+def show_settings(config: dict[str, Any]) -> str:
+    """A dumped config as YAML."""
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+
+
+def _number(title: str, values: Sequence[Value], interval: float, guess: float) -> Number:
+    """One metric of one or several evaluations; the mean and deviation of several."""
+    known = [100 * value.value for value in values if value.value is not None]
+    if len(known) < len(values):
+        why = next(value.why for value in values if value.value is None)
+        return Number(title, "undefined", why.rstrip(".") or "not measured", guess=guess)
+    mean = float(np.mean(known))
+    if len(known) > 1:
+        sd = float(np.std(known, ddof=1))
+        said = f"mean of {len(known)} evaluations, standard deviation {sd:.1f}"
+        return Number(title, f"{mean:.1f}", said, f"± {sd:.1f}", mean, max(0, mean - sd), min(100, mean + sd), guess)
+    low, high = values[0].low, values[0].high
+    if low is None or high is None:
+        return Number(title, f"{mean:.1f}", values[0].why, "", mean, guess=guess)
+    ends = f"{100 * low:.1f} to {100 * high:.1f}"
+    return Number(
+        title,
+        f"{mean:.1f}",
+        f"{100 * interval:g}\N{NO-BREAK SPACE}% interval {ends}",
+        ends,
+        mean,
+        100 * low,
+        100 * high,
+        guess,
+    )
+
+
+def _commonest(level: LevelScores) -> float:
+    """Accuracy in percent of naming the commonest class every time."""
+    return 100 * max(map(sum, level.confusion)) / level.units
+
+
+def _trust(subject: Subject, model: ModelCard, units: str, accuracy: Number) -> Iterable[str]:
+    """Sentences on what the encoder has seen, and on luck."""
+    if subject.warnings:
+        yield "Mind the warning above before believing it."
+    elif model.learned_from is None:
+        yield f"What it learned from is not known, so it may have seen these {units} before."
+    elif model.learned_from:
+        yield f"It learned from {_learned(model)}, and none of these {units} is among them."
+    else:
+        yield "It has learned from no slide."
+    if subject.labels_used:
+        yield f"Labels were used in its training, for: {', '.join(subject.labels_used)}."
+    # a share of few patients is often the very same one
+    if accuracy.guess is not None and accuracy.low is not None and accuracy.low <= accuracy.guess + _TIE:
+        yield (
+            f"That is not surely better than naming the commonest class every time, which gives {accuracy.guess:.1f} %."
+        )
+
+
+def _learned(model: ModelCard) -> str:
+    if model.learned_from is None:
+        return "not known"
+    patients = len({slide.patient for slide in model.learned_from})
+    return f"{_count(patients, 'patient')} ({_count(len(model.learned_from), 'slide')})"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {pluralise(thing, number)}"
