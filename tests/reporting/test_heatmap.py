@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,15 @@ def paint_slowly(
 
 
 # ---- where
+
+
+@pytest.mark.parametrize("size", [127.3, 127.5, 126.98, 64.01])
+def test_patches_that_touch_leave_no_seam(size: float) -> None:
+    """As `hidisc heatmap` calls it: corners and the side in whole pixels."""
+    places = np.round(np.arange(8) * size).astype(int)
+    corners = np.stack(np.meshgrid(places, places), axis=-1).reshape(-1, 2)
+    shape = (int(8 * size), int(8 * size))
+    assert not np.isnan(paint(shape, 1.0, corners, ceil(size), np.ones(64))).any()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from hidisc.errors import UserError
@@ -53,7 +54,7 @@ def judged(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def sketch(patch: pytest.MonkeyPatch) -> None:
-    """Have figures drawn but not written out, which takes most of a small report's time."""
+    """Have figures drawn but not written out, and some not even drawn: they take most of a small report's time."""
     pixel = Image.new("RGB", (1, 1))
 
     def save(_figure: object, folder: Path, name: str) -> None:
@@ -62,6 +63,8 @@ def sketch(patch: pytest.MonkeyPatch) -> None:
         pixel.save(folder / f"{name}.pdf")
 
     patch.setattr(writing, "save_figure", save)
+    for name in ("draw_confusion", "draw_curves"):
+        patch.setattr(figures, name, lambda *_: Figure())
     patch.setattr(writing, "to_svg", lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>")
 
 
@@ -226,6 +229,17 @@ def test_embeddings_alone_have_a_map_and_counts_but_no_metrics(store: Path, tmp_
 
 
 @pytest.mark.usefixtures("sketched")
+def test_encoders_that_share_no_patches_have_maps_of_their_own(store: Path, tmp_path: Path) -> None:
+    rows = np.flatnonzero(PatchStore.load(store).table.column("split") == "test")
+    for name, part in (("odd", rows[1::2]), ("even", rows[::2])):
+        embed_store(store, tmp_path / name, rows=part, name=name)
+    out = report([tmp_path / "odd", tmp_path / "even"], tmp_path / "report.html", QUICK)
+    odd, even = (panel["patch"] for panel in map_data(out)["panels"])
+    assert (odd, even) == (list(range(16)), list(range(16, 32)))
+    assert "show the same patches" not in text_of(out)
+
+
+@pytest.mark.usefixtures("sketched")
 def test_embeddings_without_labels_or_store(tmp_path: Path) -> None:
     embeddings = make_embeddings(tmp_path / "emb", store=str(tmp_path / "no store"))
     scores = make_scores(tmp_path / "scores", embeddings)
@@ -361,11 +375,15 @@ def place_of(box: dict[str, float], panel: dict[str, Any], index: int) -> tuple[
     return x, box["y"] + PAD_PX + (1 - panel["y"][index] / MAP_SIDE) * room
 
 
-def loneliest(panel: dict[str, Any]) -> int:
-    """The point farthest from all others, so that there is no doubt which one is pointed at."""
+def rank_lonely(panel: dict[str, Any]) -> list[int]:
+    """Points, those farthest from all others first: there is no doubt which of them is pointed at."""
     xy = np.array([panel["x"], panel["y"]], float).T
     away = np.linalg.norm(xy[:, None] - xy[None], axis=2) + 1e9 * np.eye(len(xy))
-    return int(away.min(axis=1).argmax())
+    return (-away.min(axis=1)).argsort().tolist()
+
+
+def loneliest(panel: dict[str, Any]) -> int:
+    return rank_lonely(panel)[0]
 
 
 @pytest.mark.whole
@@ -384,33 +402,37 @@ def test_a_browser_draws_the_maps_and_asks_for_nothing(browser: Any, made: tuple
 def test_pointing_at_a_patch_shows_it(
     browser: Any, made: tuple[Path, list[str]], judged: list[Path], store: Path
 ) -> None:
-    """The picture is the one that lies in the store, and its names are those of the table."""
+    """The picture is the one that lies in the store, its names are the table's, and each encoder's guess is its own."""
     data = map_data(made[0])
+    columns = {column["key"]: column for column in data["columns"]}
     charted = [one for subject in gather(judged) if (one := chart(subject))]
     points = choose_points(charted, QUICK.points, np.random.default_rng(QUICK.seed))
+    opened = PatchStore.load(store)
+    pictures = [shrink(opened.read(row), QUICK.picture_px) for row in range(len(opened))]
+    panel = data["panels"][1]
+    tried = rank_lonely(panel)[:6]
+    assert len({panel["patch"][index] % data["sprite"]["across"] for index in tried}) > 1
+    guesses = set()
     with open_page(browser, made[0]) as watched:
         box = go_to(watched, 1)
-        panel = data["panels"][1]
-        index = loneliest(panel)
-        watched.page.mouse.move(*place_of(box, panel, index))
-        watched.page.wait_for_timeout(100)
         tip = watched.page.locator("#tip")
-        assert tip.is_visible()
-        patch = panel["patch"][index]
-        assert tip.get_attribute("data-patch") == str(patch)
-        columns = {column["key"]: column for column in data["columns"]}
-        names = [columns[key]["names"][columns[key]["codes"][patch]] for key in ("label", "patient", "slide")]
-        said = tip.locator("dd").all_inner_texts()
-        assert said[:3] == names
-        guesses = [columns["label"]["names"][one["predicted"][one["patch"].index(patch)]] for one in data["panels"]]
-        assert said[-2:] == guesses
-        opened = PatchStore.load(store)
-        row = int(charted[1].rows[points.places[1][index]])  # of the embeddings, and here of the store as well
-        assert [opened.table.column(key)[row] for key in ("label", "patient", "slide")] == names
-        shown = pixels_of(watched, "#tip canvas")[..., :3]
-        likeness = [alike(shown, shrink(opened.read(row), 32)) for row in range(len(opened))]
-        assert np.argmax(likeness) == row
-        assert likeness[row] > 0.9
+        for index in tried:
+            watched.page.mouse.move(*place_of(box, panel, index))
+            watched.page.wait_for_timeout(100)
+            assert tip.is_visible()
+            patch = panel["patch"][index]
+            assert tip.get_attribute("data-patch") == str(patch)
+            names = [columns[key]["names"][columns[key]["codes"][patch]] for key in ("label", "patient", "slide")]
+            guessed = [columns["label"]["names"][one["predicted"][one["patch"].index(patch)]] for one in data["panels"]]
+            assert tip.locator("dd").all_inner_texts() == names + guessed
+            guesses.add(tuple(guessed))
+            row = int(charted[1].rows[points.places[1][index]])  # of the embeddings, and here of the store as well
+            assert [opened.table.column(key)[row] for key in ("label", "patient", "slide")] == names
+            shown = pixels_of(watched, "#tip canvas")[..., :3]
+            likeness = [alike(shown, picture) for picture in pictures]
+            assert np.argmax(likeness) == row
+            assert likeness[row] > 0.9
+        assert len(guesses) > 1
         watched.page.mouse.move(2, 2)
         watched.page.wait_for_timeout(50)
         assert not tip.is_visible()

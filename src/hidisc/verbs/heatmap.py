@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,8 @@ def heatmap(
 
     pixels, downsample = thumbnail
     record = store.record(entry)
-    extent = record.size_px * (record.downsample or 1.0)
+    # corners are whole pixels, so that patches that touch are up to this far apart; less would leave seams
+    extent = ceil(record.size_px * (record.downsample or 1.0))
     corners = np.stack([patches.units[axis][rows] for axis in ("x", "y")], axis=1)
     heats = {
         patches.classes[code]: paint(pixels.shape[:2], downsample, corners, extent, patches.scores[rows, code])
