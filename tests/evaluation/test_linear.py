@@ -276,12 +276,3 @@ def test_a_dimension_that_never_changes_does_no_harm(question: Question, constan
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found[2], found[0], atol=2e-3)
     np.testing.assert_allclose(found[1], found[0], atol=2e-2)
-
-
-def test_patches_alone_are_a_question_too(tmp_path: Path) -> None:
-    made = make_embeddings(tmp_path / "e")
-    scores, remarks = linear_scores(
-        ask(made, made, EvaluateConfig(levels=("patch",))), LinearConfig(patches=90), seed=0
-    )
-    assert np.isfinite(scores).all()
-    assert remarks[0] == "Learned from 90 of the bank's 180 patches, drawn alike of every patch."

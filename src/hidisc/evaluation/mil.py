@@ -122,15 +122,13 @@ class Vectors:
 
 
 def mil_predictions(question: Question, config: MilConfig, seed: int) -> tuple[Predictions | None, tuple[str, ...]]:
-    """Probabilities of the queries' bags, normally slides, and remarks; None where there are no bags, and why.
+    """Probabilities of the queries' bags, normally slides, and remarks; None where no bag has one label, and why.
 
     Classes are not weighed to be equal, as in the other opinions, so that all three take the same to be common.
 
     Memory: the bank's embeddings up to 1 GB, a larger bank is read bag by bag; 20,000 patches for the mean and
     deviation, in float64; the queries in blocks of 16 MB.
     """
-    if len(question.levels) < 2:
-        return None, ("There is no level above the patch to make bags of: set levels=[patient, slide, patch].",)
     bank, queries, level = question.bank, question.queries, question.levels[-2]
     known, asked = find_bags(bank, question.levels), find_bags(queries, question.levels)
     for bags, role in ((known, "bank"), (asked, "queries")):

@@ -304,7 +304,7 @@ def draw_map(xy: Floats, codes: NDArray[np.integer[Any]], names: Sequence[str], 
     for code, (name, colour) in enumerate(zip(names, palette(len(names)), strict=True)):
         marker = marks[code % len(marks)]
         _add_points(axes, xy[codes == code], color=colour, marker=marker, alpha=0.75, label=_entry(name), **looks)
-    if len(names) <= MOST_NAMES:
+    if 0 < len(names) <= MOST_NAMES:
         legend = axes.legend(
             loc="center left", bbox_to_anchor=(1.01, 0.5), ncols=1 + (len(names) > 12), handletextpad=0.3
         )
