@@ -22,7 +22,6 @@ DOORS = {
     "timm": {"models"},
     "lightning": {"training"},
     "h5py": {"embeddings"},
-    "faiss": {"evaluation"},
     "sklearn": {"evaluation", "reporting"},  # curves are drawn where figures are
     "matplotlib": {"reporting"},
     "openTSNE": {"reporting"},
@@ -96,7 +95,7 @@ def test_help_and_plain_import_load_no_heavy_library() -> None:
 
 
 def test_preparing_loads_nothing_that_only_training_needs() -> None:
-    libraries = ("torch", "timm", "lightning", "faiss", "openTSNE")
+    libraries = ("torch", "timm", "lightning", "openTSNE")
     assert loaded("hidisc.verbs.prepare, hidisc.verbs.imports", *libraries, "matplotlib", "sklearn") == "[]"
     assert loaded("hidisc.verbs.train", *libraries) == "['torch', 'timm', 'lightning']"
     assert loaded("hidisc.verbs.embed", *libraries) == "['torch', 'timm', 'lightning']"

@@ -3,13 +3,13 @@
 import tracemalloc
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
-from hidisc.evaluation import neighbours
 from hidisc.evaluation.neighbours import find_neighbours, to_unit
 
 
@@ -49,12 +49,25 @@ def test_the_same_as_brute_force(seed: int, rows: int, count: int, k: int, memor
     assert (np.sort(places) == np.sort(expected)).mean() > 0.99  # but for ties in the last digit
 
 
-def test_both_engines_agree() -> None:
-    bank, queries = draw(0, 20_000, 32, "float32"), draw(1, 50, 32, "float32")
+def test_larger_banks_the_same_as_faiss() -> None:
+    bank, queries = draw(0, 20_000, 32, "float32"), draw(1, 1500, 32, "float32")
     near, places = search(queries, bank, 200)
-    theirs, others = neighbours._search_torch("cpu")(to_unit(queries), to_unit(bank), 200)
+    theirs, others = faiss.knn(to_unit(queries), to_unit(bank), 200, metric=faiss.METRIC_INNER_PRODUCT)
     np.testing.assert_allclose(near, theirs, atol=1e-6)
     assert (places == others).mean() > 0.99
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "equal"])
+def test_banks_in_an_awkward_order(order: str) -> None:
+    """Every row beats those before it, none does, or all are alike."""
+    angle = {"rising": np.linspace(3, 0, 20_000), "falling": np.linspace(0, 3, 20_000), "equal": np.zeros(20_000)}[
+        order
+    ]
+    bank = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    near, places = search(np.array([[1.0, 0.0]]), bank, 50)
+    np.testing.assert_allclose(near[0], np.sort(np.cos(angle))[::-1][:50])
+    assert len(set(places[0].tolist())) == 50
+    np.testing.assert_allclose(np.cos(angle)[places[0]], near[0])
 
 
 def test_rows_of_zeros_are_near_to_nobody() -> None:

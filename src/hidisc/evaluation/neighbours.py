@@ -1,21 +1,20 @@
 """Exact nearest neighbours by cosine similarity, block by block under a memory budget; the bank may exceed memory.
 
-faiss on CPUs: measured quicker than torch's product and top-k (`bench/knn.py`). torch on GPUs and for float64.
+Tiles of the matrix product small enough for the processor's cache, of which only what exceeds a query's k-th best so
+far is looked at again: quicker than the bare product in larger blocks, and than faiss (`bench/knn.py`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
-import faiss
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Floats = NDArray[np.floating[Any]]
-Found = tuple[Floats, NDArray[np.int64]]
-"""Similarities (n, k), largest first, and places in the bank (n, k)."""
-_COLUMNS = 8192
-"""Bank rows a matrix product of torch's search takes at once."""
+_ROWS, _COLUMNS, _GROUP = 1024, 8192, 32
+"""Queries and bank rows of a tile of the product, and similarities whose maximum is looked at before themselves."""
 _BLOCK = 8192
 """Most queries at once while the bank is in memory: more are no quicker, and progress is seen."""
 
@@ -40,19 +39,16 @@ def find_neighbours(
     first = bank[:1]
     row_bytes = first.shape[1] * first.dtype.itemsize
     piece = max(1, budget // 2 // (2 * row_bytes))  # a row as it was read, and its unit vector
-    # a query's own row twice; what was found in this piece, in those before, and both while they are merged
-    block = max(1, min(budget // 2 // (2 * row_bytes + 4 * k * (row_bytes // first.shape[1] + 8)), 65536))
-    search = _search_faiss if device == "cpu" and first.dtype == np.float32 else _search_torch(device)
-    whole = to_unit(bank[:]) if len(bank) <= piece else None
+    # a query's own row twice, and what was found for it in a tensor and in an array, twice while they are merged
+    block = max(1, min(budget // 2 // (2 * row_bytes + 4 * k * (first.dtype.itemsize + 8)), 65536))
+    whole = _to_device(bank[:], device) if len(bank) <= piece else None
     if whole is not None:
         block = min(block, _BLOCK)
     for start in range(0, len(queries), block):
         which = slice(start, min(start + block, len(queries)))
-        unit = to_unit(queries[which])
-        if whole is not None:
-            yield which, *search(unit, whole, k)
-        else:
-            yield which, *_search_pieces(unit, bank, k, piece, search)
+        unit = _to_device(queries[which], device)
+        near, places = _search(unit, whole, k) if whole is not None else _search_pieces(unit, bank, k, piece, device)
+        yield which, near.cpu().numpy(), places.cpu().numpy()
 
 
 def to_unit(rows: Floats) -> Floats:
@@ -61,44 +57,72 @@ def to_unit(rows: Floats) -> Floats:
     return np.ascontiguousarray(rows / np.maximum(length, np.finfo(rows.dtype).tiny)[:, None])
 
 
-def _search_pieces(
-    unit: Floats, bank: Vectors, k: int, piece: int, search: Callable[[Floats, Floats, int], Found]
-) -> Found:
-    """Search a bank piece by piece, keeping the k best so far."""
-    best: Found | None = None
+def _to_device(rows: Floats, device: str) -> Tensor:
+    return torch.from_numpy(to_unit(rows)).to(device)
+
+
+def _search_pieces(unit: Tensor, bank: Vectors, k: int, piece: int, device: str) -> tuple[Tensor, Tensor]:
+    """Search a bank piece by piece; what was found so far is what the next piece has to beat."""
+    near = unit.new_empty(len(unit), 0)
+    places = torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device)
     for start in range(0, len(bank), piece):
-        rows = to_unit(bank[start : start + piece])
-        similarities, places = search(unit, rows, min(k, len(rows)))
-        places += start
-        if best is not None:
-            similarities = np.concatenate([best[0], similarities], axis=1)
-            places = np.concatenate([best[1], places], axis=1)
-            order = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
-            similarities = np.take_along_axis(similarities, order, axis=1)
-            places = np.take_along_axis(places, order, axis=1)
-        best = similarities, places
-    assert best is not None
-    return best
+        near, places = _search(unit, _to_device(bank[start : start + piece], device), k, near, places, start)
+    return near, places
 
 
-def _search_faiss(queries: Floats, bank: Floats, k: int) -> Found:
-    similarities, places = faiss.knn(queries, bank, k, metric=faiss.METRIC_INNER_PRODUCT)
-    return similarities, places
+def _search(
+    unit: Tensor, bank: Tensor, k: int, near: Tensor | None = None, places: Tensor | None = None, offset: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The k most similar rows of a bank (M, D), numbered from `offset`, and of those found before (n, k'), of queries.
+
+    unit (n, D). Similarities (n, k), largest first, and places (n, k).
+    """
+    found = []
+    for start in range(0, len(unit), _ROWS):
+        rows = slice(start, start + _ROWS)
+        best = None if near is None or places is None else (near[rows], places[rows])
+        found.append(_search_rows(unit[rows], bank, k, best, offset))
+    return torch.cat([values for values, _ in found]), torch.cat([numbers for _, numbers in found])
 
 
-def _search_torch(device: str) -> Callable[[Floats, Floats, int], Found]:
-    def search(queries: Floats, bank: Floats, k: int) -> Found:
-        rows = torch.from_numpy(queries).to(device)
-        similarities = torch.empty(len(rows), 0, dtype=rows.dtype, device=device)
-        places = torch.empty(len(rows), 0, dtype=torch.int64, device=device)
-        for start in range(0, len(bank), _COLUMNS):
-            product = rows @ torch.from_numpy(bank[start : start + _COLUMNS]).to(device).T
-            near = product.topk(min(k, product.shape[1]), dim=1)
-            similarities = torch.cat([similarities, near.values], dim=1)
-            places = torch.cat([places, near.indices + start], dim=1)
-            if similarities.shape[1] > k:
-                best = similarities.topk(k, dim=1)
-                similarities, places = best.values, places.gather(1, best.indices)
-        return similarities.cpu().numpy(), places.cpu().numpy()
+def _search_rows(
+    unit: Tensor, bank: Tensor, k: int, best: tuple[Tensor, Tensor] | None, offset: int
+) -> tuple[Tensor, Tensor]:
+    """The same for as many queries as a tile has."""
+    near = unit.new_empty(len(unit), 0) if best is None else best[0]
+    places = torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device) if best is None else best[1]
+    tile = unit.new_empty(len(unit), _COLUMNS)
+    for start in range(0, len(bank), _COLUMNS):
+        rows = bank[start : start + _COLUMNS]
+        product = torch.mm(unit, rows.T, out=tile) if len(rows) == _COLUMNS else unit @ rows.T
+        if near.shape[1] < k:
+            new = product.topk(min(k, len(rows)), dim=1)
+            values, numbers = new.values, new.indices
+        else:
+            values, numbers = _exceeding(product, near[:, -1:])
+        if values.shape[1]:
+            near, places = torch.cat([near, values], dim=1), torch.cat([places, numbers + (start + offset)], dim=1)
+            kept = near.topk(min(k, near.shape[1]), dim=1)
+            near, places = kept.values, places.gather(1, kept.indices)
+    return near, places
 
-    return search
+
+def _exceeding(product: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of a tile (n, m) above a query's least (n, 1), and their columns: (n, w), -inf where there are fewer."""
+    count = len(product)
+    if product.shape[1] % _GROUP:
+        row, column = (product > least).nonzero(as_tuple=True)
+        values = product[row, column]
+    else:  # most groups hold nothing: one look at their maxima passes them over
+        groups = product.view(count, -1, _GROUP)
+        row, group = (groups.amax(dim=2) > least).nonzero(as_tuple=True)
+        inside = groups[row, group]
+        hit, within = (inside > least[row]).nonzero(as_tuple=True)
+        row, column, values = row[hit], group[hit] * _GROUP + within, inside[hit, within]
+    each = torch.bincount(row, minlength=count)
+    width = int(each.max()) if len(row) else 0
+    place = torch.arange(len(row), device=row.device) - (each.cumsum(0) - each)[row]
+    found = product.new_full((count, width), -torch.inf)
+    columns = torch.zeros(count, width, dtype=torch.int64, device=row.device)
+    found[row, place], columns[row, place] = values, column
+    return found, columns

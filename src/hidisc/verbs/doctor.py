@@ -16,7 +16,6 @@ _PACKAGES = (
     "torchvision",
     "timm",
     "lightning",
-    "faiss-cpu",
     "scikit-learn",
     "numpy",
     "pyarrow",

@@ -33,7 +33,7 @@ from hidisc.runs import begin, full_disk_said, hold, versions, write_atomic
 from hidisc.settings.judging import EvaluateConfig
 from hidisc.verbs.progress import show_patches
 
-_PACKAGES = ("hidisc", "numpy", "scikit-learn", "faiss-cpu", "torch")
+_PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
 _CHANGEABLE = ("knn.memory_gb", "leakage.allow")
 """Settings that do not touch the numbers."""
 
