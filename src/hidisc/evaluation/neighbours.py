@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Floats = NDArray[np.floating[Any]]
-_ROWS, _COLUMNS, _GROUP = 1024, 8192, 32
+_ROWS, _COLUMNS, _GROUP = 1024, 4096, 64
 """Queries and bank rows of a tile of the product, and similarities whose maximum is looked at before themselves."""
 _BLOCK = 8192
 """Most queries at once while the bank is in memory: more are no quicker, and progress is seen."""
@@ -41,24 +41,20 @@ def find_neighbours(
     piece = max(1, budget // 2 // (2 * row_bytes))  # a row as it was read, and its unit vector
     # a query's own row twice, and what was found for it in a tensor and in an array, twice while they are merged
     block = max(1, min(budget // 2 // (2 * row_bytes + 4 * k * (first.dtype.itemsize + 8)), 65536))
-    whole = _to_device(bank[:], device) if len(bank) <= piece else None
+    whole = to_unit(bank[:], device) if len(bank) <= piece else None
     if whole is not None:
         block = min(block, _BLOCK)
     for start in range(0, len(queries), block):
         which = slice(start, min(start + block, len(queries)))
-        unit = _to_device(queries[which], device)
+        unit = to_unit(queries[which], device)
         near, places = _search(unit, whole, k) if whole is not None else _search_pieces(unit, bank, k, piece, device)
         yield which, near.cpu().numpy(), places.cpu().numpy()
 
 
-def to_unit(rows: Floats) -> Floats:
-    """Rows (N, D) divided by their length; rows of zeros stay."""
-    length = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=rows.dtype))
-    return np.ascontiguousarray(rows / np.maximum(length, np.finfo(rows.dtype).tiny)[:, None])
-
-
-def _to_device(rows: Floats, device: str) -> Tensor:
-    return torch.from_numpy(to_unit(rows)).to(device)
+def to_unit(rows: Floats, device: str = "cpu") -> Tensor:
+    """Rows (N, D) divided by their length, on a device; rows of zeros stay."""
+    unit = torch.from_numpy(np.array(rows)).to(device)  # a copy of our own, for the rows may be a read-only map
+    return unit.div_(unit.norm(dim=1, keepdim=True).clamp_(min=torch.finfo(unit.dtype).tiny))
 
 
 def _search_pieces(unit: Tensor, bank: Vectors, k: int, piece: int, device: str) -> tuple[Tensor, Tensor]:
@@ -66,7 +62,7 @@ def _search_pieces(unit: Tensor, bank: Vectors, k: int, piece: int, device: str)
     near = unit.new_empty(len(unit), 0)
     places = torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device)
     for start in range(0, len(bank), piece):
-        near, places = _search(unit, _to_device(bank[start : start + piece], device), k, near, places, start)
+        near, places = _search(unit, to_unit(bank[start : start + piece], device), k, near, places, start)
     return near, places
 
 
