@@ -20,7 +20,7 @@ from hidisc.settings.judging import EmbedConfig
 from hidisc.training.ranks import start
 from training import SIZE_PX, make_store
 
-BATCH, TURNS = 256, 3
+BATCH, TURNS = 256, 2
 
 
 def ours_per_s(store: PatchStore, out: Path) -> float:
@@ -51,7 +51,7 @@ def claims() -> list[Claim]:
     """Measure, both sides in turn."""
     ours = bare = 0.0
     with tempfile.TemporaryDirectory() as name:
-        store = make_store(Path(name), patients=40)
+        store = make_store(Path(name), patients=120)
         for turn in range(TURNS):
             bare = max(bare, bare_per_s(store))
             ours = max(ours, ours_per_s(store, Path(name) / f"e{turn}"))
