@@ -29,7 +29,7 @@ browser:         ## Chromium, which the tests of pages look through, from Debian
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && $(APT) update -qq && \
 	  $(APT) install -qq -y chromium; } || echo "no Chromium here: the tests of pages are skipped"
 
-demo: $(READY)   ## draw a cohort, prepare it, name the pictures to look at
+demo: $(READY)   ## from drawn slides to a report on two encoders
 	$(BIN)/hidisc demo --out demo
 
 check: $(READY)  ## lint, types and the fast tests

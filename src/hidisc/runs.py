@@ -25,10 +25,6 @@ PART = ".part-"
 """Prefix of what is being written; anything so called is left over from a killed process."""
 
 
-class HeldError(UserError):
-    """Another process is at work in a folder."""
-
-
 @contextmanager
 def hold(out: Path) -> Iterator[None]:
     """Keep other hidisc processes out of a folder; the kernel lets go even after `kill -9`."""
@@ -43,7 +39,7 @@ def hold(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise HeldError(f"another hidisc is writing to {out}. Wait for it or give another --out.") from error
+            raise UserError(f"another hidisc is writing to {out}. Wait for it or give another --out.") from error
         except OSError:  # a file system without locks: every step below is atomic on its own
             pass
         sweep(out)
