@@ -7,6 +7,7 @@ that `hidisc --help` answers at once.
 import json
 import os
 import sys
+import time
 import traceback
 from enum import StrEnum
 from pathlib import Path
@@ -391,6 +392,13 @@ def _say(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def _outlive_parent(seconds: float = 30.0) -> None:
+    """Let the first process say the reason: Lightning kills it if one of the others ends before it."""
+    parent, until = os.getppid(), time.monotonic() + seconds
+    while os.getppid() == parent and time.monotonic() < until:
+        time.sleep(0.05)
+
+
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
     debug = "--debug" in sys.argv
@@ -401,6 +409,8 @@ def main() -> None:
             traceback.print_exc()
         if os.environ.get("LOCAL_RANK", "0") == "0":  # the processes of the other devices say the same
             _say(f"hidisc: {error}")
+        else:
+            _outlive_parent()
         sys.exit(2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

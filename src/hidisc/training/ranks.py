@@ -2,8 +2,11 @@
 
 import logging
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
+import torch.distributed
 from lightning.fabric import Fabric as Fabric  # later stages take it from here: Lightning has one door
 from torch import Tensor
 
@@ -12,7 +15,8 @@ from hidisc.errors import UserError
 _PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
-def start(precision: str, device: str, devices: str | int, nodes: int) -> Fabric:
+@contextmanager
+def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterator[Fabric]:
     """This process, or one a device; torchrun and SLURM are recognised by Lightning."""
     for name in ("lightning.fabric", "lightning.pytorch"):  # Fabric speaks under either name
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -28,8 +32,25 @@ def start(precision: str, device: str, devices: str | int, nodes: int) -> Fabric
         raise UserError(f"--device {device} --devices {devices} --nodes {nodes}: {error}") from error
     if precision == "16" and fabric.device.type == "cpu":  # Lightning would take bf16 instead
         raise UserError("precision 16 is for GPUs and there is none here. Set it to bf16 or 32.")
+    is_ours = not torch.distributed.is_initialized()
     fabric.launch()
-    return fabric
+    try:
+        yield fabric
+    finally:  # left to the interpreter's end, the threads of a process group can abort it
+        if is_ours and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def first_does(fabric: Fabric, begin: Callable[[], None]) -> None:
+    """Do something on the first rank while the others wait; what it refuses ends them all."""
+    refusal = None
+    if fabric.is_global_zero:
+        try:
+            begin()
+        except UserError as error:
+            refusal = error
+    if on_any(fabric, refusal is not None):
+        raise refusal or UserError("the first process refused to begin; what it said is the reason.")
 
 
 def on_any(fabric: Fabric, mine: bool) -> bool:

@@ -7,11 +7,10 @@ from hidisc.embeddings.choose import choose_rows
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.embeddings.extract import Say, extract
 from hidisc.embeddings.model import open_model
-from hidisc.errors import UserError
 from hidisc.patches.store import PatchStore
 from hidisc.runs import begin, full_disk_said, hold
 from hidisc.settings.judging import EmbedConfig
-from hidisc.training.ranks import on_any, start
+from hidisc.training.ranks import first_does, start
 from hidisc.verbs.progress import show_patches
 
 _CHANGEABLE = ("threads", "ahead", "max_bad_share")
@@ -47,25 +46,25 @@ def embed(
     config = config or EmbedConfig()
     store = PatchStore.load(store_path)
     rows = choose_rows(store, config)
-    fabric = start(config.precision, device, devices, nodes)
-    opened = open_model(model, store, config, name)
-    is_first = fabric.is_global_zero
-    with ExitStack() as held, full_disk_said("What has been written is kept"):
-        refusal = None
-        if is_first:
-            record = _Record(
-                **config.model_dump(),
-                name=opened.card.name,
-                encoder=opened.card.checksum,
-                patches=store.info.patches.checksum,
-            )
-            try:
-                held.enter_context(hold(out))
-                begin(out, "embed", record, _CHANGEABLE)
-            except UserError as error:
-                refusal = error
-        if on_any(fabric, refusal is not None):  # the other processes wait for the first, and end with it
-            raise refusal or UserError(f"{out} was refused by the first process.")
+    with (
+        start(config.precision, device, devices, nodes) as fabric,
+        ExitStack() as held,
+        full_disk_said("What has been written is kept"),
+    ):
+        is_first = fabric.is_global_zero
+        opened = open_model(model, store, config, name)
+        record = _Record(
+            **config.model_dump(),
+            name=opened.card.name,
+            encoder=opened.card.checksum,
+            patches=store.info.patches.checksum,
+        )
+
+        def claim() -> None:
+            held.enter_context(hold(out))
+            begin(out, "embed", record, _CHANGEABLE)
+
+        first_does(fabric, claim)
         if not (out / EMBEDDINGS).is_file():
             if is_first:
                 for note in opened.notes:

@@ -3,13 +3,12 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from hidisc.errors import UserError
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.runs import begin, full_disk_said, hold
 from hidisc.settings.training import TrainConfig
 from hidisc.training.fit import Say, Watch, fit
-from hidisc.training.ranks import on_any, start
+from hidisc.training.ranks import first_does, start
 from hidisc.training.run import RUN, Run, refuse_other_store
 from hidisc.verbs.progress import show_training
 
@@ -36,18 +35,18 @@ def train(
     config = config or TrainConfig()
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
     store = PatchStore.load(store_path)
-    fabric = start(config.compute.precision, device, devices, nodes)
-    is_first = fabric.is_global_zero
-    with ExitStack() as held, full_disk_said("What has been saved is whole"):
-        refusal = None
-        if is_first:
-            try:
-                held.enter_context(hold(out))
-                begin(out, "train", config, _CHANGEABLE)
-            except UserError as error:
-                refusal = error
-        if on_any(fabric, refusal is not None):  # the other processes wait for the first, and end with it
-            raise refusal or UserError(f"{out} was refused by the first process.")
+    with (
+        start(config.compute.precision, device, devices, nodes) as fabric,
+        ExitStack() as held,
+        full_disk_said("What has been saved is whole"),
+    ):
+        is_first = fabric.is_global_zero
+
+        def claim() -> None:
+            held.enter_context(hold(out))
+            begin(out, "train", config, _CHANGEABLE)
+
+        first_does(fabric, claim)
         if not (out / RUN).is_file():
             with show_training(config.optim.steps, shown=is_first and watch is None) as bar:
                 fit(fabric, store, out, config, say, watch or bar)
