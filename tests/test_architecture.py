@@ -11,7 +11,7 @@ import hidisc
 ROOT = Path(hidisc.__file__).parent
 GROUND = ["errors", "config", "settings", "runs"]
 STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "embeddings", "evaluation"]
-STAGES += ["reporting", "explorer", "verbs", "cli", "__main__"]
+STAGES += ["reporting", "benchmark", "explorer", "verbs", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}
 DOORS = {
     "openslide": {"slides", "verbs"},  # verbs/doctor.py asks for its version

@@ -123,7 +123,9 @@ def test_doctor_on_this_machine_and_on_a_store(cohort: Path, tmp_path: Path) -> 
     assert f"damaged: {shard.relative_to(tmp_path / 'store')} has changed" in damaged.stderr
     nowhere = hidisc("doctor", tmp_path / "nowhere")
     assert nowhere.returncode == 2
-    sentence = f"{tmp_path / 'nowhere'} does not exist. Give the folder of a store, a run, embeddings or scores."
+    sentence = (
+        f"{tmp_path / 'nowhere'} does not exist. Give the folder of a store, a run, embeddings, scores or a benchmark."
+    )
     assert sentence in nowhere.stderr
 
 

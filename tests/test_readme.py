@@ -19,6 +19,7 @@ from hidisc.cli import app
 from hidisc.config import SHELVES, list_recipes, setting_names
 from hidisc.objectives.objective import list_objectives, load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.settings.benchmarking import SuiteConfig
 from hidisc.settings.judging import EmbedConfig, EvaluateConfig, ReportConfig
 from hidisc.settings.preparing import ImportConfig, PrepareConfig
 from hidisc.settings.training import TrainConfig
@@ -27,9 +28,13 @@ from tests.patches.test_opensrh import study, write_opensrh
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SHORT = ["--set", "optim.steps=2", "--set", "batch.images=16", "--device", "cpu"]  # what is added to trainings
-FOLDERS = "slides|patches|sampling|models|objectives|training|embeddings|evaluation|verbs|tests|reporting"
-CONFIGS = (PrepareConfig, ImportConfig, TrainConfig, EmbedConfig, EvaluateConfig, ReportConfig)
+SHORTER = {
+    "hidisc train": ["--set", "optim.steps=2", "--set", "batch.images=16", "--device", "cpu"],
+    "hidisc benchmark": ["--set", "small.changes=[optim.steps=2, batch.images=16]", "--set", "seeds=1"],
+}
+"""What is added to a command so that it takes seconds."""
+FOLDERS = "slides|patches|sampling|models|objectives|training|embeddings|evaluation|verbs|tests|reporting|benchmark"
+CONFIGS = (PrepareConfig, ImportConfig, TrainConfig, EmbedConfig, EvaluateConfig, ReportConfig, SuiteConfig)
 NOT_HERE = ("git clone", "make ", "cd ")  # the set-up of a clean clone, which `.ci/run` does
 
 
@@ -82,7 +87,7 @@ def test_every_command_and_snippet_runs(lab: Path) -> None:
     for page in PAGES:
         for command in commands(page):
             assert command.startswith("hidisc "), f"{page.name}: {command}"
-            shorter = SHORT if command.startswith("hidisc train") else []
+            shorter = next((more for start, more in SHORTER.items() if command.startswith(start)), [])
             words = [a_query(lab) if word == "SLIDE" else word for word in shlex.split(command)]
             done = subprocess.run(
                 [*words, *shorter], cwd=lab, env=environment, capture_output=True, text=True, check=False

@@ -11,7 +11,8 @@ The map, in the order data flows; every stage reads one artefact from disk and w
     embeddings/ PatchStore + any encoder -> Embeddings           model choose extract blocks bags
     evaluation/ Embeddings -> Scores                             sides knn linear mil pooling metrics bootstrap leakage
     reporting/  pages and pictures to look at                    page tables figures tsne heatmap prepared views
-    verbs/      one file a verb, read top to bottom              prepare imports train embed evaluate report ...
+    benchmark/  suites of trainings -> the paper's tables        cells claims published results tables
+    verbs/      one file a verb, read top to bottom              prepare train embed evaluate report benchmark ...
 
 `settings/` has every setting, `config` how they are read, `runs` the life of an output folder, `cli` the command line.
 The names below are the public Python API; they load when first used, so that `import hidisc` has no cost and no effect.
@@ -21,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hidisc.config import load_config
     from hidisc.embeddings.embeddings import Embeddings
     from hidisc.errors import UserError
     from hidisc.evaluation.compare import compare
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from hidisc.patches.table import PatchTable
     from hidisc.sampling.hierarchy import Hierarchy
     from hidisc.sampling.views import make_views
+    from hidisc.settings.benchmarking import SuiteConfig
     from hidisc.settings.judging import EmbedConfig, EvaluateConfig, ReportConfig
     from hidisc.settings.preparing import ImportConfig, PrepareConfig
     from hidisc.settings.training import TrainConfig
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from hidisc.slides.reader import open_slide
     from hidisc.slides.synthetic import draw_cohort
     from hidisc.training.run import Run
+    from hidisc.verbs.benchmark import benchmark
     from hidisc.verbs.embed import embed
     from hidisc.verbs.evaluate import evaluate
     from hidisc.verbs.export import export, export_bags
@@ -67,8 +71,10 @@ _HOME = {
     "ReportConfig": "settings.judging",
     "Run": "training.run",
     "Scores": "evaluation.scores",
+    "SuiteConfig": "settings.benchmarking",
     "TrainConfig": "settings.training",
     "UserError": "errors",
+    "benchmark": "verbs.benchmark",
     "compare": "evaluation.compare",
     "draw_cohort": "slides.synthetic",
     "embed": "verbs.embed",
@@ -82,6 +88,7 @@ _HOME = {
     "heatmap": "verbs.heatmap",
     "hidisc_loss": "objectives.hidisc",
     "import_patches": "verbs.imports",
+    "load_config": "config",
     "make_views": "sampling.views",
     "open_slide": "slides.reader",
     "prepare": "verbs.prepare",
@@ -105,8 +112,10 @@ __all__ = [
     "ReportConfig",
     "Run",
     "Scores",
+    "SuiteConfig",
     "TrainConfig",
     "UserError",
+    "benchmark",
     "compare",
     "draw_cohort",
     "embed",
@@ -120,6 +129,7 @@ __all__ = [
     "heatmap",
     "hidisc_loss",
     "import_patches",
+    "load_config",
     "make_views",
     "open_slide",
     "prepare",

@@ -252,6 +252,73 @@ def _report(
     typer.echo(f"{report(artefacts, out, config, say=_say)}: open it in a browser")
 
 
+class Scale(StrEnum):
+    """How large the trainings of a benchmark are."""
+
+    SMALL = "small"
+    PAPER = "paper"
+
+
+@app.command("benchmark")
+def _benchmark(
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="main, weak, lambda, learning-rate, batch-size, iterations, hierarchical, stain, or a YAML file; "
+            "+tcga over it samples patches as the paper does for TCGA."
+        ),
+    ],
+    store: Annotated[Path, typer.Argument(help="A patch store with labels and a held-out side.")],
+    out: Out,
+    scale: Annotated[Scale, typer.Option("--scale", help="small: for two cores; paper: the published setting.")] = (
+        Scale.SMALL
+    ),
+    stores: Annotated[
+        list[str] | None, typer.Option("--store", help="Further stores that a suite names: NAME=PATH.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Trainings at once; default one a core.")] = None,
+    scheduler: Scheduler = None,
+    device: Device = "auto",
+    changes: SetOption = None,
+    as_json: Json = False,
+) -> None:
+    """Rerun a table of the paper on your patches: every method, every seed, beside the published numbers."""
+    from hidisc.config import load_config
+    from hidisc.settings.benchmarking import SuiteConfig
+    from hidisc.verbs.benchmark import benchmark
+
+    config = load_config(SuiteConfig, suite, changes or [])
+    done = benchmark(
+        config,
+        store,
+        out,
+        scale=scale.value,
+        stores=_places(stores or []),
+        workers=workers,
+        scheduler=scheduler,
+        device=device,
+        say=_say,
+    )
+    if as_json:
+        page = str(done.page) if done.page else None
+        typer.echo(json.dumps({"page": page, "cells": done.cells, "done": done.done, "failed": done.failed}))
+    elif done.page:
+        typer.echo(f"{done.page}: {done.done} of {done.cells} trainings, tables in {out / 'tables'}")
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def _places(words: list[str]) -> dict[str, Path]:
+    """NAME=PATH of every `--store`."""
+    found = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not (name and equals and path):
+            raise UserError(f"--store {word!r} is not NAME=PATH. Give a name that the suite uses and a store.")
+        found[name] = Path(path)
+    return found
+
+
 @app.command("heatmap")
 def _heatmap(
     store: Annotated[Path, typer.Argument(help="The patch store.")],
@@ -324,7 +391,7 @@ def _views(
 @app.command("doctor")
 def _doctor(
     artefact: Annotated[
-        Path | None, typer.Argument(help="A store, run, embeddings or scores, to verify file by file.")
+        Path | None, typer.Argument(help="A store, run, embeddings, scores or benchmark, to verify file by file.")
     ] = None,
     as_json: Json = False,
 ) -> None:

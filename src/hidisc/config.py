@@ -24,7 +24,7 @@ class Closed(BaseModel):
 
 
 Config = TypeVar("Config", bound=Closed)
-SHELVES = ("prepare", "train", "embed", "evaluate")
+SHELVES = ("prepare", "train", "embed", "evaluate", "benchmark")
 """The folders of `recipes/`, a verb each."""
 _WHOLE = ("draw", "weights", "fractions")
 """Settings that are a list of names with numbers: a recipe replaces them, it does not add to them."""

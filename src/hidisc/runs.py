@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 from pydantic import BaseModel
@@ -25,25 +25,40 @@ PART = ".part-"
 """Prefix of what is being written; anything so called is left over from a killed process."""
 
 
+class HeldError(UserError):
+    """Another process is at work in a folder."""
+
+
 @contextmanager
 def hold(out: Path) -> Iterator[None]:
     """Keep other hidisc processes out of a folder; the kernel lets go even after `kill -9`."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("a+")
-    except FileExistsError as error:
-        raise UserError(f"{out} is a file. Give a folder for --out.") from error
-    except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}). Give another --out.") from error
-    with lock:
+    make_folder(out)
+    with _open_lock(out) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError(f"another hidisc is writing to {out}. Wait for it or give another --out.") from error
+            raise HeldError(f"another hidisc is writing to {out}. Wait for it or give another --out.") from error
         except OSError:  # a file system without locks: every step below is atomic on its own
             pass
         sweep(out)
         yield
+
+
+def make_folder(out: Path) -> None:
+    """Make a folder to write to, and those above it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UserError(f"{out} is a file. Give a folder for --out.") from error
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}). Give another --out.") from error
+
+
+def _open_lock(out: Path) -> TextIO:
+    try:
+        return (out / ".lock").open("a+")
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}). Give another --out.") from error
 
 
 def sweep(out: Path) -> None:
@@ -61,7 +76,7 @@ def begin(out: Path, kind: str, config: BaseModel, changeable: tuple[str, ...] =
     new = {"kind": kind, **config.model_dump(mode="json")}
     old = _read_record(record)
     if old is None:
-        strangers = [path.name for path in out.iterdir() if path.name != ".lock"]
+        strangers = [path.name for path in out.iterdir() if path.name != ".lock" and not path.name.startswith(PART)]
         if strangers:
             raise UserError(
                 f"{out} holds something else ({', '.join(sorted(strangers)[:3])}) and is not overwritten. "

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy.stats import beta
 
 from hidisc.evaluation.scores import Finding, Scores, Value
 from hidisc.reporting.drawings import Drawing, FigureFolder
@@ -337,6 +338,22 @@ def test_a_level_without_units_is_not_the_verdict(scores: Scores) -> None:
 def test_why_to_believe_it_or_not(scores: Scores, card: dict[str, object], said: str) -> None:
     asked = changed(scores, model=scores.info.model.model_copy(update=card))
     assert said in find_verdict(subject_of(asked)).trust
+
+
+def test_all_right_is_not_certain(scores: Scores) -> None:
+    """With n of n right the exact binomial interval (Clopper and Pearson) begins at 0.025 ** (1 / n)."""
+    opinion = scores.info.opinions[0]
+    sure = Value(value=1.0, low=1.0, high=1.0)
+    levels = tuple(
+        level.model_copy(update={"metrics": {**level.metrics, "accuracy": sure}}) for level in opinion.levels
+    )
+    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": levels}),))
+    least = 100 * beta.ppf(0.025, 9, 1)
+    assert find_verdict(subject_of(asked)).trust[-1] == (
+        "All 9 were right, so drawing them anew shows no doubt; judged by their number alone, the share of all "
+        f"patients may be as low as {least:.0f} %."
+    )
+    assert not any("no doubt" in text for text in find_verdict(subject_of(scores)).trust)
 
 
 def test_leaks_and_luck_are_said(scores: Scores) -> None:

@@ -202,10 +202,6 @@ def row_of(mean: float, sd: float) -> list[object]:
     return [make_cell([Value(value=max(0.0, (mean + step * sd) / 100)) for step in (-1, 0, 1)])]
 
 
-def unlabelled(count: int) -> list[Subject]:
-    return [Subject(str(number), (), (), None) for number in range(count)]
-
-
 @pytest.mark.parametrize(
     ("column", "bold"),
     [  # the paper's extended SRH table, without its supervised row: numbers and which of them are bold
@@ -222,13 +218,13 @@ def unlabelled(count: int) -> list[Subject]:
 )
 def test_bold_is_what_the_paper_prints_bold(column: str, bold: set[int]) -> None:
     rows = [row_of(*map(float, cell.split())) for cell in column.split(", ")]
-    assert find_best(rows, unlabelled(7)) == {(row, 0) for row in bold}  # type: ignore[arg-type]
+    assert find_best(rows, [True] * 7) == {(row, 0) for row in bold}  # type: ignore[arg-type]
 
 
 def test_intervals_are_bold_when_they_reach_the_best_value() -> None:
     cells = [(0.80, 0.70, 0.90), (0.70, 0.60, 0.80), (0.69, 0.60, 0.7999), (0.75, 0.74, 0.76)]
     rows = [[make_cell([Value(value=value, low=low, high=high)])] for value, low, high in cells]
-    assert find_best(rows, unlabelled(4)) == {(0, 0), (1, 0)}
+    assert find_best(rows, [True] * 4) == {(0, 0), (1, 0)}
 
 
 def test_encoders_that_learned_from_labels_do_not_compete(tmp_path: Path, three: Embeddings) -> None:
@@ -250,7 +246,7 @@ def test_bold_is_per_block(tmp_path: Path, two: Embeddings) -> None:
     assert {(row // 2, column) for row, column in table.bold} == {(b, c) for b in range(3) for c in range(2, 8)}
     patch = [make_cell([Value(value=1.0)])]
     assert find_best([], []) == set()
-    assert find_best([patch, [make_cell([])]], unlabelled(2)) == set()  # undefined ones are no competition
+    assert find_best([patch, [make_cell([])]], [True] * 2) == set()  # undefined ones are no competition
 
 
 # ---- what is said beside the numbers

@@ -1,4 +1,4 @@
-"""One task a slide on Dask: a local cluster by default, a running scheduler by address, this process for 0 workers."""
+"""Tasks on Dask: a local cluster by default, a running scheduler by address, this process for 0 workers."""
 
 import logging
 import signal
@@ -35,10 +35,12 @@ def run_tasks(
     workers: int,
     scheduler: str | None = None,
     progress: Report = lambda _: None,
+    hint: str = "",
 ) -> Iterator[Outcome[Task, Result]]:
     """Outcomes as they come; a task whose worker dies is given to another, three times, and at last tried alone.
 
-    `work(task, report)` calls `report(n)` for progress inside a task; `progress` receives it here.
+    `work(task, report)` calls `report(n)` for progress inside a task; `progress` receives it here. `hint`: what to do
+    about a task that kills its workers.
     """
     if workers == 0 and scheduler is None:
         for task in tasks:
@@ -55,21 +57,21 @@ def run_tasks(
             if isinstance(future.exception(), distributed.KilledWorker):
                 blamed.append(task_of[future.key])
             else:
-                yield _outcome(task_of[future.key], future)
+                yield _outcome(task_of[future.key], future, hint)
             future.release()
         # Dask blames the tasks that waited at the worker as well, and one short of memory may have enough alone
         for task in blamed:
-            yield _outcome(task, client.submit(partial(_on_worker, work), task, pure=False))
+            yield _outcome(task, client.submit(partial(_on_worker, work), task, pure=False), hint)
 
 
-def _outcome(task: Task, future: Any) -> Outcome[Task, Any]:
+def _outcome(task: Task, future: Any, hint: str) -> Outcome[Task, Any]:
     import distributed
 
     error = future.exception()
     if isinstance(error, distributed.KilledWorker):
         error = RuntimeError(
             "its worker process was killed several times while working on it, at last on it alone (out of memory, or "
-            "a crash inside the slide reader). Remove the slide or convert it to a tiled pyramidal TIFF."
+            f"a crash inside a library). {hint}".rstrip()
         )
     return Outcome(task, None if error else future.result(), error)
 

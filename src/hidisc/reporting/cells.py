@@ -71,18 +71,21 @@ def find_levels(subject: Subject, opinion: str, level: str) -> list[LevelScores]
     return found if len(found) == len(subject.scores) else []
 
 
-def find_best(rows: Sequence[Sequence[Cell]], subjects: Sequence[Subject]) -> set[tuple[int, int]]:
+def find_best(rows: Sequence[Sequence[Cell]], competing: Sequence[bool]) -> set[tuple[int, int]]:
     """(row, column) of the best cell of each column and of those within error of it.
 
-    Encoders that learned from labels do not compete, as in the paper; one competitor alone is not the best.
+    Rows that learned from labels do not compete, as in the paper; one competitor alone is not the best.
     """
-    competing = [place for place, subject in enumerate(subjects) if not subject.labels_used]
     best = set()
     for column in range(len(rows[0]) if rows else 0):
-        cells = {row: rows[row][column] for row in competing if rows[row][column].value is not None}
+        cells = {
+            number: row[column]
+            for number, (row, competes) in enumerate(zip(rows, competing, strict=True))
+            if competes and row[column].value is not None
+        }
         if len(cells) > 1:
             top = max(cells.values(), key=lambda cell: cell.value or 0.0)
-            best |= {(row, column) for row, cell in cells.items() if cell.reach >= top.floor - 1e-12}
+            best |= {(number, column) for number, cell in cells.items() if cell.reach >= top.floor - 1e-12}
     return best
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from hidisc.evaluation.compare import compare
 from hidisc.reporting import figures, tables
 from hidisc.reporting.cells import find_levels
 from hidisc.reporting.drawings import Drawing, FigureFolder
+from hidisc.reporting.html import list_files
 from hidisc.reporting.page import (
     About,
     OpinionPart,
@@ -72,7 +72,7 @@ def compose(subjects: Sequence[Subject], files: Path, config: ReportConfig, say:
         diagnostics=tuple(table for name, table in made.items() if name == "diagnostics"),
         versions=tuple(versions(*_PACKAGES).items()),
         settings=to_yaml(config),
-        files=_list_files(files, drawn.names, made),
+        files=list_files(drawn.names, made, f"{files.name}/"),
     )
 
 
@@ -293,15 +293,3 @@ def _make_sheets(
                     name = f"neighbours-{drawn.slug(subject.name)}-{'right' if right else 'wrong'}"
                     drawn.save(name, draw_sheet(rows))
     return tuple(sheets), (*reasons, *(f"No pictures: {reason}" for reason in album.missing if sheets))
-
-
-def _list_files(
-    files: Path, names: Sequence[str], made: Mapping[str, Table]
-) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    """Every file beside the page: its name, and the ending and address of each of its forms."""
-    kinds = (("figures", names, ("pdf", "png")), ("tables", list(made), ("csv", "md", "tex")))
-    return tuple(
-        (name, tuple((ending, quote(f"{files.name}/{folder}/{name}.{ending}")) for ending in endings))
-        for folder, found, endings in kinds
-        for name in found
-    )

@@ -1,33 +1,21 @@
 """The report's page: one HTML file that holds all it shows, and asks nothing of the network."""
 
-import base64
-import hashlib
 import json
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from hidisc.reporting.drawings import Drawing
-from hidisc.reporting.layout import lay_table
+from hidisc.reporting.html import CITATION, fill_template
 from hidisc.reporting.pictures import Column, SheetRow, Sprite
 from hidisc.reporting.table import Table
 from hidisc.reporting.verdict import Verdict
 
 MAP_SIDE = 9999
 """Coordinates on the map are whole numbers up to this: half the characters, and finer than any screen."""
-CITATION = """@inproceedings{jiang2023hierarchical,
-  title     = {Hierarchical Discriminative Learning Improves Visual Representations of Biomedical Microscopy},
-  author    = {Jiang, Cheng and Hou, Xinhai and Kondepudi, Akhil and Chowdury, Asadur and
-               Freudiger, Christian W. and Orringer, Daniel A. and Lee, Honglak and Hollon, Todd C.},
-  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
-  year      = {2023}
-}"""
 
 
 @dataclass(frozen=True)
@@ -154,27 +142,8 @@ class Page:
 
 def render(page: Page) -> str:
     """The page as HTML; everything that files supplied is escaped."""
-    css, js = _read("page.css"), _read("page.js")
-    digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
-    # styles may be inline, for browsers differ in whether a policy reaches into the SVG figures, which have them
-    policy = (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    )
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["lay"] = lambda table: lay_table(table, page.warnings)
-    return environment.from_string(_read("page.html")).render(
-        page=page,
-        policy=policy,
-        css=Markup(css),
-        js=Markup(js),
-        map_json=Markup(to_json(_map_data(page.map))) if page.map else "",
-    )
-
-
-@cache
-def _read(name: str) -> str:
-    return resources.files("hidisc.reporting").joinpath(name).read_text(encoding="utf-8")
+    drawn_map = Markup(to_json(_map_data(page.map))) if page.map else ""
+    return fill_template("page.html", scripts=("page.js", "contents.js"), page=page, map_json=drawn_map)
 
 
 def to_json(data: Any) -> str:

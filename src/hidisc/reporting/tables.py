@@ -79,7 +79,8 @@ def metrics_table(subjects: Sequence[Subject], opinion: str) -> Table:
         for level in levels
     }
     methods = [method_name(subject) for subject in judged]
-    bold = {level: find_best(cells[level], judged) for level in levels}
+    competing = [not subject.labels_used for subject in judged]
+    bold = {level: find_best(cells[level], competing) for level in levels}
     titles = [metric_title(name) for name in names]
     notes = metric_notes(subjects, judged, opinion, levels, names, cells, any(bold.values()))
     title = f"{OPINIONS.get(opinion, opinion)}: how well the classes are told apart"
@@ -120,12 +121,13 @@ def by_class_table(subjects: Sequence[Subject], opinion: str, level: str) -> Tab
     """Every class against the rest, at one level by one opinion; a block a class."""
     judged = [subject for subject in subjects if subject.scores]
     info = first_info(judged)
+    competing = [not subject.labels_used for subject in judged]
     rows: list[tuple[str, ...]] = []
     bold: set[tuple[int, int]] = set()
     every: list[list[Cell]] = []
     for code, label in enumerate(info.classes):
         block = [[class_cell(subject, opinion, level, label, name) for name in BY_CLASS] for subject in judged]
-        bold |= {(len(rows) + row, 2 + place) for row, place in find_best(block, judged)}
+        bold |= {(len(rows) + row, 2 + place) for row, place in find_best(block, competing)}
         units = [sum(found[0].confusion[code]) for subject in judged if (found := find_levels(subject, opinion, level))]
         shown = f"{label} ({units[0]:,})" if units else label
         rows += [

@@ -70,7 +70,10 @@ def find_verdict(subject: Subject) -> Verdict:
         judge=name_judge(opinion.name, infos[0]),
         units=_count(levels[0].units, name),
         numbers=numbers,
-        trust=tuple(_trust(subject, infos[0].model, pluralise(infos[0].levels[0]), numbers[0])),
+        trust=(
+            *_trust(subject, infos[0].model, pluralise(infos[0].levels[0]), numbers[0]),
+            *_doubt(levels, name, asked.interval),
+        ),
     )
 
 
@@ -178,6 +181,17 @@ def _trust(subject: Subject, model: ModelCard, units: str, accuracy: Number) -> 
     if accuracy.guess is not None and accuracy.low is not None and accuracy.low <= accuracy.guess + _TIE:
         yield (
             f"That is not surely better than naming the commonest class every time, which gives {accuracy.guess:.1f} %."
+        )
+
+
+def _doubt(levels: Sequence[LevelScores], level: str, interval: float) -> Iterable[str]:
+    """What drawing units anew cannot show where all were right: by the binomial law, n of n may still be luck."""
+    units = levels[0].units
+    if all(found.metrics["accuracy"].value == 1 for found in levels):
+        least = ((1 - interval) / 2) ** (1 / units)
+        yield (
+            f"All {units:,} were right, so drawing them anew shows no doubt; judged by their number alone, the share "
+            f"of all {pluralise(level)} may be as low as {100 * least:.0f} %."
         )
 
 

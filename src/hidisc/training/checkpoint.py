@@ -53,7 +53,7 @@ def save_checkpoint(
         tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     header = CheckpointInfo(groups=state["param_groups"], checksum=_checksum(tensors), **info)
-    path = run / FOLDER / f"step-{header.step:08d}.safetensors"
+    path = checkpoint_path(run, header.step)
     path.parent.mkdir(exist_ok=True)
     write_atomic(path, save(tensors, {"hidisc": header.model_dump_json()}))
     for old in list_checkpoints(run)[:-keep]:
@@ -95,6 +95,11 @@ def read_checkpoint(path: Path) -> tuple[CheckpointInfo, dict[str, Tensor]]:
     if _checksum(tensors) != info.checksum:
         raise _refuse(path, "is damaged (its checksum differs)")
     return info, tensors
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, if there is one."""
+    return run / FOLDER / f"step-{step:08d}.safetensors"
 
 
 def list_checkpoints(run: Path) -> list[Path]:

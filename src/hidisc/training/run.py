@@ -11,6 +11,7 @@ from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder, EncoderCard, read_card
 from hidisc.patches.store import PatchStore
 from hidisc.runs import read_kind
+from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 
 RUN = "run.json"
@@ -83,6 +84,18 @@ class Run:
     def encoder(self) -> Encoder:
         """The trained encoder, in evaluation mode, on the CPU."""
         return Encoder.load(self.path)
+
+    def encoder_at(self, step: int) -> Encoder:
+        """The encoder as it was after a step that has a checkpoint still."""
+        path = checkpoint_path(self.path, step)
+        if not path.is_file():
+            raise UserError(f"{self.path} has no checkpoint of step {step:,}. Train with checkpoint.keep large enough.")
+        encoder, prefix = self.encoder(), "learner.encoder."
+        tensors = read_checkpoint(path)[1]
+        encoder.load_state_dict(
+            {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        )
+        return encoder.eval()
 
     def metrics(self) -> list[dict[str, float]]:
         """Rows of metrics.csv."""

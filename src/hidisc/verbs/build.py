@@ -23,6 +23,7 @@ from hidisc.runs import begin, count_cores, hold, refuse_full_disk, sweep
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
+_DEADLY_SLIDE = "Remove the slide or convert it to a tiled pyramidal TIFF."
 
 
 class SlideTask(Protocol):
@@ -160,7 +161,9 @@ def _work(
     sizes = {task.folder: task.size_bytes() for task in waiting}
     failures: dict[Path, Failure] = {}
     with show_progress("reading", slides, sum(sizes.values()), done=slides - len(waiting)) as bar:
-        for outcome in run_tasks(_run, waiting, workers=count, scheduler=scheduler, progress=bar.patches):
+        for outcome in run_tasks(
+            _run, waiting, workers=count, scheduler=scheduler, progress=bar.patches, hint=_DEADLY_SLIDE
+        ):
             folder = outcome.task.folder
             if outcome.error is not None:
                 failures[folder] = _failure(outcome, todo[folder])

@@ -60,13 +60,17 @@ def _codecs() -> list[str]:
 def verify(artefact: Path) -> list[str]:
     """Everything wrong with an artefact, file by file; empty when it is as it was written."""
     if not artefact.exists():
-        raise UserError(f"{artefact} does not exist. Give the folder of a store, a run, embeddings or scores.")
+        raise UserError(
+            f"{artefact} does not exist. Give the folder of a store, a run, embeddings, scores or a benchmark."
+        )
     kind = read_kind(artefact)
     return _VERIFY.get(kind or "", verify_store)(artefact)
 
 
 def what_to_do(artefact: Path) -> str:
     """How a damaged artefact is mended."""
+    if read_kind(artefact) == "benchmark":
+        return f"delete the damaged folders below {artefact / 'cells'} and run the same benchmark again"
     if read_kind(artefact) in _VERIFY:
         return f"delete {artefact} and run the command that makes it again"
     return f"delete the folders of the damaged slides below {artefact / 'shards'} and make the store again"
@@ -117,5 +121,22 @@ def _verify_scores(path: Path) -> list[str]:
     return problems
 
 
-_VERIFY = {"train": _verify_run, "embed": _verify_embeddings, "evaluate": _verify_scores}
+def _verify_benchmark(path: Path) -> list[str]:
+    """Whatever its trainings have left that is finished, or should be."""
+    parts = [part for part in sorted(path.glob("cells/*/*")) if read_kind(part) in _VERIFY]
+    problems = []
+    for part in parts:
+        try:
+            problems += [f"{part.relative_to(path)}: {problem}" for problem in verify(part)]
+        except UserError as error:
+            problems.append(str(error))
+    return problems
+
+
+_VERIFY = {
+    "train": _verify_run,
+    "embed": _verify_embeddings,
+    "evaluate": _verify_scores,
+    "benchmark": _verify_benchmark,
+}
 """By what began the folder; anything else is taken for a store."""

@@ -168,3 +168,45 @@ def show_patches(title: str, total: int, shown: bool = True) -> Iterator[PatchPr
     )
     with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
         yield PatchProgress(bar, total, shown)
+
+
+class CellProgress:
+    """Cells done of a benchmark, and the time left by the steps that trainings have done."""
+
+    def __init__(self, bar: Progress, cells: int, done: int, steps: int) -> None:
+        self._bar, self._cells, self._done, self._total = bar, cells, done, max(steps, 1)
+        self._steps, self._failed = 0, 0
+        self._task = bar.add_task("", total=self._total, cells=self._text())
+        self._start = self._said = time.monotonic()
+
+    def steps(self, count: int) -> None:
+        """`count` more steps were trained somewhere."""
+        self._steps += count
+        self._show()
+
+    def cell(self, failed: bool = False) -> None:
+        """One more cell is finished."""
+        self._done += 1
+        self._failed += failed
+        self._show()
+
+    def _text(self) -> str:
+        failed = f", {self._failed} failed" if self._failed else ""
+        return f"{self._done}/{self._cells} cells{failed}"
+
+    def _show(self) -> None:
+        self._bar.update(self._task, completed=min(self._steps, self._total), cells=self._text())
+        now = time.monotonic()
+        if not self._bar.console.is_terminal and now - self._said > _EVERY_S:
+            self._said = now
+            left = (now - self._start) * (self._total - self._steps) / max(self._steps, 1)
+            self._bar.console.print(f"{self._text()}, {left / 60:.0f} min left")
+
+
+@contextmanager
+def show_cells(cells: int, done: int, steps: int) -> Iterator[CellProgress]:
+    """A bar while the cells of a benchmark are done."""
+    console = Console(file=sys.stderr, soft_wrap=True)
+    columns = (SpinnerColumn(), TextColumn("training"), BarColumn(), TextColumn("{task.fields[cells]}"), _Left())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        yield CellProgress(bar, cells, done, steps)

@@ -1,0 +1,112 @@
+"""Tables of a benchmark: the paper's with our numbers in them, what became of its claims, every training."""
+
+from collections.abc import Mapping, Sequence
+
+from hidisc.benchmark.cells import Cell
+from hidisc.benchmark.claims import Checked
+from hidisc.benchmark.published import Published, read_published
+from hidisc.reporting import cells as report
+from hidisc.reporting.cells import find_best, metric_cell, metric_title
+from hidisc.reporting.notes import leakage_notes
+from hidisc.reporting.subject import Subject
+from hidisc.reporting.table import DASH, Table
+from hidisc.settings.benchmarking import RowConfig, SuiteConfig
+
+_WIDE = 9
+"""Numbers in a row beyond which levels stand below each other, as in the paper's extended TCGA tables."""
+
+
+def beside_table(suite: SuiteConfig, subjects: Mapping[str, Subject], name: str) -> Table:
+    """One table of the paper: each of its rows as found here, then as published; the best of each in bold."""
+    printed = [item for item in read_published() if item.table == name]
+    datasets = list(dict.fromkeys(item.dataset for item in printed))
+    levels = list(dict.fromkeys(item.level for item in printed))
+    metrics = list(dict.fromkeys(item.metric for item in printed))
+    columns = [(level, metric) for level in levels for metric in metrics]
+    known = [row for row in suite.rows if row.name in subjects or _of_row(printed, row)]
+    sources = {"here": [_ours(suite, subjects.get(row.name), columns) for row in known]}
+    sources |= {f"paper, {data}": [_theirs(_of_row(printed, row), data, columns) for row in known] for data in datasets}
+    competing = [_competes(subjects.get(row.name), _of_row(printed, row)) for row in known]
+    best = {source: find_best(cells, competing) for source, cells in sources.items()}
+
+    titles = [metric_title(metric) for metric in metrics]
+    is_stacked = len(columns) > _WIDE
+    lead = 3 if is_stacked else 2
+    rows: list[tuple[str, ...]] = []
+    bold = set()
+    for block in [[level] for level in levels] if is_stacked else [levels]:
+        places = [place for place, (level, _) in enumerate(columns) if level in block]
+        for number, row in enumerate(known):
+            for source, cells in sources.items():
+                above = (block[0].capitalize(),) if is_stacked else ()
+                bold |= {(len(rows), lead + at) for at, place in enumerate(places) if (number, place) in best[source]}
+                rows.append((*above, row.name, source, *(cells[number][place].text for place in places)))
+    return Table(
+        title=f"{suite.title}: here and in the paper (table {name})",
+        columns=("Level", "Method", "", *titles) if is_stacked else ("Method", "", *titles * len(levels)),
+        rows=tuple(rows),
+        notes=(
+            *leakage_notes(list(subjects.values())),
+            "The paper's numbers are of its own data and of its own size of training: compare their order, not their "
+            "height.",
+            "Mean (sd) over evaluations, in percent. Bold: the best of a source, and all within a standard deviation "
+            f"of it; rows that learned from labels do not compete. {DASH}: not measured, or not in the paper.",
+        ),
+        groups=() if is_stacked else (("", 2), *((f"{at.capitalize()} level metrics", len(metrics)) for at in levels)),
+        lead=lead,
+        blocks=(len(known) * len(sources),) * len(levels) if is_stacked else (len(sources),) * len(known),
+        bold=frozenset(bold),
+    )
+
+
+def claims_table(checked: Sequence[Checked]) -> Table:
+    """A line a claim."""
+    return Table(
+        title="What is claimed, and what was found here",
+        columns=("Claim", "Here", "Found"),
+        rows=tuple((item.claim.text, item.outcome, item.found) for item in checked),
+        notes=(
+            "Held: the interval of the difference, over draws of the same patients for both, lies on the side claimed. "
+            "Not held: it does not, which with few patients may only mean that nothing can be told.",
+        ),
+    )
+
+
+def cells_table(cells: Sequence[Cell]) -> Table:
+    """Every training of the suite and what became of it."""
+    return Table(
+        title="Every training",
+        columns=("Row", "Seed", "Steps", "What became of it"),
+        rows=tuple((cell.row.name, str(cell.seed), f"{cell.train.optim.steps:,}", _fate(cell)) for cell in cells),
+    )
+
+
+def _of_row(printed: Sequence[Published], row: RowConfig) -> list[Published]:
+    """The paper's numbers of a row."""
+    return [item for item in printed if item.is_of(row.paper_names)]
+
+
+def _ours(suite: SuiteConfig, subject: Subject | None, columns: Sequence[tuple[str, str]]) -> list[report.Cell]:
+    opinion = suite.evaluate.opinions[0]
+    return [metric_cell(subject, opinion, *at) if subject else report.Cell(DASH) for at in columns]
+
+
+def _theirs(printed: Sequence[Published], dataset: str, columns: Sequence[tuple[str, str]]) -> list[report.Cell]:
+    found = {(item.level, item.metric): item for item in printed if item.dataset == dataset}
+    return [_published_cell(found[at]) if at in found else report.Cell(DASH) for at in columns]
+
+
+def _published_cell(item: Published) -> report.Cell:
+    mean, sd = float(item.mean), float(item.sd or 0)
+    return report.Cell(item.text, mean, mean + sd, mean - sd)
+
+
+def _competes(subject: Subject | None, printed: Sequence[Published]) -> bool:
+    """Whether a row learned without labels."""
+    return not subject.labels_used if subject else not any(item.used_labels for item in printed)
+
+
+def _fate(cell: Cell) -> str:
+    if cell.is_done:
+        return "finished"
+    return f"failed: {cell.failure}" if cell.failure else "not finished"

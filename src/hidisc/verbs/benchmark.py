@@ -1,0 +1,174 @@
+"""`hidisc benchmark`: a suite of trainings, each judged, then the paper's tables with our numbers in them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hidisc.benchmark.cells import FAILED, Cell, plan_cells, sampling_of
+from hidisc.benchmark.results import write_results
+from hidisc.errors import UserError
+from hidisc.patches.cluster import Report, run_tasks
+from hidisc.patches.store import PatchStore
+from hidisc.runs import HeldError, begin, count_cores, full_disk_said, hold, make_folder, refuse_full_disk, write_atomic
+from hidisc.settings.benchmarking import SuiteConfig
+from hidisc.training.fit import StepsDone
+from hidisc.training.run import Run
+from hidisc.verbs.build import Say
+from hidisc.verbs.embed import embed
+from hidisc.verbs.evaluate import evaluate
+from hidisc.verbs.progress import show_cells
+from hidisc.verbs.train import train
+
+SCALES = ("small", "paper")
+_DEADLY_CELL = "Give it more memory, or smaller batches with --set."
+
+
+class _Record(SuiteConfig):
+    """What must be the same for an unfinished benchmark to go on."""
+
+    scale: str
+    stores: dict[str, str]
+    """Name: checksum of the table of patches."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A cell with what it needs, for a worker anywhere that sees the same folders."""
+
+    cell: Cell
+    suite: SuiteConfig
+    store: Path
+    device: str
+    threads: int | None
+
+
+@dataclass(frozen=True)
+class Benchmarked:
+    """What a call of `benchmark` came to."""
+
+    page: Path | None
+    """None while another process is still at some trainings."""
+    cells: int
+    done: int
+    failed: int
+
+
+def benchmark(
+    suite: SuiteConfig,
+    store: Path,
+    out: Path,
+    *,
+    scale: str = "small",
+    stores: Mapping[str, Path] | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    device: str = "auto",
+    say: Say = lambda _: None,
+) -> Benchmarked:
+    """Train and judge every cell that is not done, then write the page.
+
+    Several processes or machines may work on one folder: a cell is held by whoever does it, and the kernel lets go of
+    it when that process dies. `workers`: cells at once here; `scheduler`: cells are given to Dask.
+    """
+    if scale not in SCALES:
+        raise UserError(f"--scale {scale!r} is none of {', '.join(SCALES)}.")
+    size = suite.small if scale == "small" else suite.full
+    places = {"": store, **(stores or {})}
+    missing = sorted({row.store for row in suite.rows} - set(places))
+    if missing:
+        raise UserError(
+            f"rows of this suite need stores called {', '.join(missing)}. Give each as --store {missing[0]}=PATH."
+        )
+    sums = {name: PatchStore.load(path).info.patches.checksum for name, path in sorted(places.items())}
+    cells = plan_cells(suite, size, out.absolute())
+    make_folder(out)
+    begin(out, "benchmark", _Record(**suite.model_dump(), scale=scale, stores=sums))
+    waiting = [cell for cell in cells if not cell.is_done]
+    if waiting:
+        count = 0 if scheduler else min(_count_workers(workers, device), len(waiting))
+        where = f"on {scheduler}" if scheduler else f"{max(count, 1)} at once"
+        expected = f"; all of them take {size.time}" if size.time else ""
+        say(f"{len(cells)} trainings, {len(waiting)} to do, {where}{expected}")
+        threads = max(1, count_cores() // count) if count > 1 else None
+        tasks = [_Task(cell, suite, places[cell.row.store].absolute(), device, threads) for cell in waiting]
+        _do_all(tasks, len(cells), count if count > 1 else 0, scheduler, say)
+    done, failed = (sum(map(bool, found)) for found in ([c.is_done for c in cells], [c.failure for c in cells]))
+    if done + failed < len(cells):
+        say("some trainings are being done by another process: run the same command again when they are finished")
+        return Benchmarked(None, len(cells), done, failed)
+    with hold(out), full_disk_said("Finished trainings are safe"):  # nobody is at a training now
+        page = write_results(suite, cells, out, scale)
+    return Benchmarked(page, len(cells), done, failed)
+
+
+def _count_workers(workers: int | None, device: str) -> int:
+    """Trainings at once: those asked for, or one a core; one where there is a GPU to have to itself."""
+    if workers is not None:
+        return max(workers, 1)
+    is_on_cpu = device == "cpu" or (device == "auto" and not torch.accelerator.is_available())
+    return count_cores() if is_on_cpu else 1
+
+
+def _do_all(tasks: Sequence[_Task], cells: int, workers: int, scheduler: str | None, say: Say) -> None:
+    """Every task, here or elsewhere, with a bar."""
+    steps = sum(task.cell.train.optim.steps for task in tasks)
+    with show_cells(cells, cells - len(tasks), steps) as bar:
+        outcomes = run_tasks(_do, tasks, workers=workers, scheduler=scheduler, progress=bar.steps, hint=_DEADLY_CELL)
+        for outcome in outcomes:
+            refuse_full_disk(outcome.error, "Finished trainings are safe")
+            cell = outcome.task.cell
+            if isinstance(outcome.error, HeldError):
+                say(f"{cell.name}: another process is at it")
+            elif outcome.error is not None:
+                say(f"{cell.name}: failed: {_reason(outcome.error)}")
+                _keep_reason(cell, outcome.error)
+            bar.cell(failed=outcome.error is not None)
+
+
+def _do(task: _Task, report: Report) -> None:
+    """Train and judge one cell; what is there already is kept."""
+    cell = task.cell
+    with hold(cell.folder):
+        (cell.folder / FAILED).unlink(missing_ok=True)
+        before = torch.get_num_threads()
+        if task.threads is not None:
+            torch.set_num_threads(task.threads)
+        try:
+            _train_and_judge(task, report)
+        except Exception as error:
+            refuse_full_disk(error, "Finished trainings are safe")
+            _keep_reason(cell, error)
+            raise
+        finally:
+            torch.set_num_threads(before)
+
+
+def _train_and_judge(task: _Task, report: Report) -> None:
+    cell, suite = task.cell, task.suite
+
+    def watch(_: StepsDone) -> None:
+        report(1)
+
+    train(task.store, cell.run, cell.train, device=task.device, devices=1, watch=watch)
+    for look in cell.looks:
+        model = cell.run
+        if not look.is_last:
+            model = cell.folder / f"encoder-{look.step}"
+            if not (model / "encoder.json").is_file():
+                model.mkdir(exist_ok=True)
+                encoder = Run.load(cell.run).encoder_at(look.step)
+                encoder.save(model)
+        made, judged = cell.embeddings(look), cell.scores(look)
+        config = sampling_of(suite, look)
+        embed(task.store, str(model), made, config, name=cell.row.name, device=task.device, devices=1, shown=False)
+        evaluate(made, judged, suite.evaluate, device=task.device, shown=False)
+
+
+def _keep_reason(cell: Cell, error: BaseException) -> None:
+    write_atomic(cell.folder / FAILED, _reason(error).encode())
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

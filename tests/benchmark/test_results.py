@@ -1,0 +1,207 @@
+"""Claims, tables beside the published ones, the page: from scores whose numbers are known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hidisc.benchmark.cells import FAILED, Cell, plan_cells
+from hidisc.benchmark.claims import check_claim
+from hidisc.benchmark.results import gather_subjects, write_results
+from hidisc.benchmark.tables import beside_table, cells_table
+from hidisc.config import load_config
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.reporting.subject import Subject
+from hidisc.reporting.table import DASH
+from hidisc.settings.benchmarking import ClaimConfig, SuiteConfig
+from hidisc.settings.judging import BootstrapConfig
+from tests.evaluation.made import make_embeddings
+from tests.reporting.judged import LEAK, make_scores
+
+ACCURACY = {"SimCLR": 0.4, "HiDisc-Patch": 0.4, "HiDisc-Slide": 0.85, "HiDisc-Patient": 0.9, "SupCon": 0.98}
+
+
+@pytest.fixture(scope="module")
+def embeddings(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
+    return make_embeddings(tmp_path_factory.mktemp("made") / "e", patients=24, slides=2, patches=6)
+
+
+def suite_of(*changes: str, name: str = "weak") -> SuiteConfig:
+    return load_config(SuiteConfig, name, ["small.changes=[optim.steps=10]", "seeds=2", *changes])
+
+
+def finish(cell: Cell, embeddings: Embeddings, accuracy: float, *, leak: bool = False) -> None:
+    """What a finished training leaves, but for the training."""
+    for look in cell.looks:
+        share = accuracy * look.step / cell.train.optim.steps
+        make_scores(
+            cell.scores(look),
+            embeddings,
+            name=cell.row.name,
+            group=cell.row.name,
+            seed=cell.seed,
+            sampling_seed=look.sampling,
+            accuracy=share,
+            opinions=("knn",),
+            leak=leak,
+            labels_used=("supcon",) if cell.row.name == "SupCon" else (),
+        )
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, embeddings: Embeddings) -> tuple[SuiteConfig, list[Cell], Path]:
+    """The suite `weak`, all finished."""
+    suite, tmp_path = suite_of(), tmp_path_factory.mktemp("weak")
+    cells = plan_cells(suite, suite.small, tmp_path)
+    for cell in cells:
+        finish(cell, embeddings, ACCURACY[cell.row.name])
+    return suite, cells, tmp_path
+
+
+def named(suite: SuiteConfig, cells: list[Cell]) -> dict[str, Subject]:
+    return {subject.name: subject for _, subject in gather_subjects(suite, cells)}
+
+
+def mean_accuracy(subject: Subject, level: str) -> float:
+    found = [scores.predictions("knn", level) for scores in subject.scores]
+    return float(np.mean([(one.truth == one.predicted).mean() for one in found]))
+
+
+def test_claims_are_held_not_held_or_not_measured(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+    suite, cells, _ = done
+    subjects = named(suite, cells)
+    found = [check_claim(claim, subjects, suite.evaluate) for claim in suite.claims]
+    assert [item.outcome for item in found][:3] == ["held", "held", "held"]
+    for item in found:
+        assert item.difference
+        value, low, high = item.difference.value, item.difference.low, item.difference.high
+        assert value is not None
+        assert low is not None
+        assert high is not None
+        sides = (subjects[name] for name in (item.claim.better, item.claim.than))
+        better, than = (mean_accuracy(subject, item.claim.level) for subject in sides)
+        assert value == pytest.approx(better - than)
+        assert (item.outcome == "held") == (low > 0)
+    backwards = ClaimConfig(text="", better="SimCLR", than="HiDisc-Patient")
+    assert check_claim(backwards, subjects, suite.evaluate).outcome == "not held"
+    no_better = backwards.model_copy(update={"expect": "no better"})
+    assert check_claim(no_better, subjects, suite.evaluate).outcome == "held"
+    del subjects["SimCLR"]
+    absent = check_claim(backwards, subjects, suite.evaluate)
+    assert (absent.outcome, absent.found) == ("not measured", "SimCLR has no finished training")
+
+
+def test_a_claim_without_an_interval_is_not_measured(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+    suite, cells, _ = done
+    without = suite.evaluate.model_copy(update={"bootstrap": BootstrapConfig(resamples=0)})
+    found = check_claim(suite.claims[0], named(suite, cells), without)
+    assert found.outcome == "not measured"
+    assert "no interval" in found.found
+    other_level = suite.claims[0].model_copy(update={"level": "site"})
+    assert check_claim(other_level, named(suite, cells), suite.evaluate).outcome == "not measured"
+
+
+def test_published_numbers_stand_beside_ours(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+    suite, cells, _ = done
+    table = beside_table(suite, named(suite, cells), "weak_aug")
+    assert table.columns == ("Method", "", "Accuracy", "MCA", "AUROC", "Accuracy", "MCA", "AUROC")
+    assert table.groups == (("", 2), ("Patch level metrics", 3), ("Patient level metrics", 3))
+    rows = {row[:2]: row[2:] for row in table.rows}
+    assert rows["SimCLR", "paper, SRH"] == ("31.5 (2.3)", "23.1 (1.9)", DASH, "40.2 (6.9)", "28.9 (4.5)", DASH)
+    assert rows["SupCon", "paper, TCGA"] == ("85.4 (0.4)", DASH, "92.0 (0.2)", "88.4 (0.8)", DASH, "95.2 (0.4)")
+    ours = 100 * mean_accuracy(named(suite, cells)["HiDisc-Patient"], "patch")
+    assert rows["HiDisc-Patient", "here"][0].startswith(f"{ours:.1f} (")
+    bold = {(table.rows[row][:2], column) for row, column in table.bold}
+    paper = {name for (name, source), column in bold if source == "paper, SRH" and column == 2}
+    assert paper == {"HiDisc-Patient"}  # the paper's own bold type; SupCon learned from labels
+    assert {name for (name, source), column in bold if source == "paper, SRH" and column == 5} == {
+        "HiDisc-Slide",
+        "HiDisc-Patient",
+    }
+
+
+def test_a_wide_table_is_stacked_by_level(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+    suite, cells, _ = done
+    subjects = named(suite, cells)
+    table = beside_table(suite, subjects, "weak_tcga_extended")
+    assert table.columns[:3] == ("Level", "Method", "")
+    assert table.blocks == (10, 10, 10)
+    assert [row[0] for row in table.rows] == ["Patch"] * 10 + ["Slide"] * 10 + ["Patient"] * 10
+    assert table.rows[-1][:4] == ("Patient", "SupCon", "paper, TCGA", "88.4 (0.8)")
+    srh = beside_table(suite, subjects, "weak_srh_extended")
+    supcon = [row for row in srh.rows if row[:2] == ("SupCon", "paper, SRH")]
+    assert supcon[0][2] == "90.0 (0.2)"  # the paper calls it supervised there
+    table.to_latex("x"), table.to_markdown(), table.to_csv()
+
+
+def test_what_failed_and_what_is_missing_is_said(tmp_path: Path, embeddings: Embeddings) -> None:
+    suite = suite_of("seeds=1")
+    cells = plan_cells(suite, suite.small, tmp_path)
+    finish(cells[3], embeddings, 0.9)
+    cells[0].folder.mkdir(parents=True)
+    (cells[0].folder / FAILED).write_text("the loss is not finite <b>")
+    fates = [row[-1] for row in cells_table(cells).rows]
+    assert fates == ["failed: the loss is not finite <b>", "not finished", "not finished", "finished", "not finished"]
+    page = write_results(suite, cells, tmp_path, "small").read_text()
+    assert "1 of 5 trainings finished, 1 failed." in page
+    assert "the loss is not finite &lt;b&gt;" in page
+    assert "not measured" in page
+    table = beside_table(suite, named(suite, cells), "weak_aug")
+    assert table.rows[0] == ("SimCLR", "here", *[DASH] * 6)
+
+
+def test_with_nothing_finished_there_are_no_numbers(tmp_path: Path) -> None:
+    suite = suite_of("seeds=1")
+    page = write_results(suite, plan_cells(suite, suite.small, tmp_path), tmp_path, "small").read_text()
+    assert "No training is finished, so there are no numbers." in page
+    assert {path.stem for path in (tmp_path / "tables").iterdir()} == {"trainings"}
+
+
+def test_leakage_stands_above_everything(tmp_path: Path, embeddings: Embeddings) -> None:
+    suite = suite_of("seeds=1")
+    cells = plan_cells(suite, suite.small, tmp_path)
+    for cell in cells[:2]:
+        finish(cell, embeddings, 0.9, leak=True)
+    page = write_results(suite, cells, tmp_path, "small").read_text()
+    assert page.count(LEAK) >= 5
+    for name in ("results", "paper-weak-aug"):
+        assert LEAK in (tmp_path / "tables" / f"{name}.md").read_text().replace("\\", "")
+
+
+def test_the_page_asks_nothing_of_the_network(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+    suite, cells, out = done
+    page = write_results(suite, cells, out, "small").read_text()
+    assert "<title>Weak augmentation</title>" in page
+    assert 'src="http' not in page
+    assert "10 of 10 trainings finished." in page
+    for name in ("results", "claims", "trainings", "paper-weak-aug", "paper-weak-srh-extended"):
+        for ending in ("csv", "md", "tex"):
+            assert (out / "tables" / f"{name}.{ending}").is_file()
+            assert f'href="tables/{name}.{ending}"' in page
+    figures = sorted(path.name for path in (out / "figures").glob("*.png"))
+    assert len(figures) == 10
+    assert "confusion-4-hidisc-patient-patch.png" in figures
+
+
+def test_a_curve_is_drawn_over_the_steps(tmp_path: Path, embeddings: Embeddings) -> None:
+    suite = load_config(SuiteConfig, "iterations", ["small.changes=[optim.steps=100]", "looks=[0.5, 1.0]"])
+    cells = plan_cells(suite, suite.small, tmp_path)
+    finish(cells[0], embeddings, 0.9)
+    placed = gather_subjects(suite, cells)
+    assert [(at, subject.name) for at, subject in placed] == [
+        (50.0, "HiDisc-Patient, 50 steps"),
+        (100.0, "HiDisc-Patient, 100 steps"),
+    ]
+    write_results(suite, cells, tmp_path, "small")
+    assert (tmp_path / "figures" / "axis.pdf").is_file()
+
+
+def test_samplings_are_averaged_with_seeds(tmp_path: Path, embeddings: Embeddings) -> None:
+    suite = suite_of("per_slide=4", "samplings=3")
+    cells = plan_cells(suite, suite.small, tmp_path)
+    for cell in cells:
+        finish(cell, embeddings, 0.9)
+    subjects = named(suite, cells)
+    assert {len(subject.scores) for subject in subjects.values()} == {6}
+    sampled = {(one.info.model.seed, one.info.sampling["seed"]) for one in subjects["SimCLR"].scores}
+    assert sampled == {(seed, draw) for seed in range(2) for draw in range(3)}

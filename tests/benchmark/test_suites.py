@@ -1,0 +1,105 @@
+"""Suites and their cells: every shipped one fits together, and plans what the paper's tables need."""
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from hidisc.benchmark.cells import plan_cells, sampling_of
+from hidisc.config import list_recipes, load_config
+from hidisc.errors import UserError
+from hidisc.settings.benchmarking import SuiteConfig
+
+SUITES = [name for name in list_recipes("benchmark") if name != "tcga"]
+
+
+def load(suite: str, *changes: str) -> SuiteConfig:
+    return load_config(SuiteConfig, suite, list(changes))
+
+
+def test_the_papers_experiments_and_ours_are_all_there() -> None:
+    paper = {"main", "weak", "lambda", "learning-rate", "batch-size", "iterations"}
+    assert set(SUITES) == paper | {"hierarchical", "stain"}
+
+
+@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_every_suite_plans_trainings(suite: str, scale: str, tmp_path: Path) -> None:
+    config = load(suite)
+    cells = plan_cells(config, getattr(config, scale), tmp_path)
+    assert len(cells) == len(config.rows) * config.seeds
+    assert len({cell.folder for cell in cells}) == len(cells)
+    assert [cell.train.seed for cell in cells] == [cell.seed for cell in cells]
+    if scale == "full":
+        assert all(cell.train.model.backbone == "resnet50" for cell in cells)
+        assert {cell.train.optim.steps for cell in cells} == {100_000}
+    else:
+        assert all(cell.train.model.backbone == "test_resnet" for cell in cells)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_suite_says_what_it_is_for(suite: str) -> None:
+    text = (resources.files("hidisc.recipes") / "benchmark" / f"{suite}.yaml").read_text(encoding="utf-8")
+    assert [f"# {word}" in text for word in ("Purpose:", "Command:", "Machine:", "Paper:")] == [True] * 4
+    assert f"hidisc benchmark {suite} store" in text
+
+
+def test_seeds_come_round_after_round(tmp_path: Path) -> None:
+    config = load("weak")
+    cells = plan_cells(config, config.small, tmp_path)
+    assert [cell.seed for cell in cells] == [0] * 5 + [1] * 5 + [2] * 5
+    assert [cell.row.name for cell in cells[:5]] == [row.name for row in config.rows]
+    assert cells[3].folder == tmp_path / "cells" / "04-hidisc-patient-0"
+    assert cells[3].name == "HiDisc-Patient, seed 0"
+    assert cells[0].train.views.ops == ("flips",)
+
+
+def test_tcga_samples_patches_three_times(tmp_path: Path) -> None:
+    config = load("weak+tcga")
+    cells = plan_cells(config, config.full, tmp_path)
+    assert [(look.step, look.sampling) for look in cells[0].looks] == [(60_000, 0), (60_000, 1), (60_000, 2)]
+    assert [sampling_of(config, look).seed for look in cells[0].looks] == [0, 1, 2]
+    assert {sampling_of(config, look).per_slide for look in cells[0].looks} == {400}
+    assert cells[0].train.batch.images == 448
+
+
+def test_looks_on_the_way_keep_their_checkpoints(tmp_path: Path) -> None:
+    config = load("iterations", "small.changes=[optim.steps=100]")
+    (cell,) = plan_cells(config, config.small, tmp_path)
+    assert [look.step for look in cell.looks] == list(range(10, 101, 10))
+    assert [look.is_last for look in cell.looks] == [False] * 9 + [True]
+    assert (cell.train.checkpoint.every, cell.train.checkpoint.keep) == (10, 11)
+
+
+def test_looks_of_a_short_training_are_all_checkpoints(tmp_path: Path) -> None:
+    config = load("iterations", "small.changes=[optim.steps=15]")
+    (cell,) = plan_cells(config, config.small, tmp_path)
+    assert [look.step for look in cell.looks] == [2, 3, 4, 6, 8, 9, 10, 12, 14, 15]
+    assert all(look.step % cell.train.checkpoint.every == 0 for look in cell.looks)
+
+
+def test_learning_rates_and_lambdas_are_those_of_the_paper(tmp_path: Path) -> None:
+    config = load("learning-rate")
+    rates = [cell.train.optim.learning_rate for cell in plan_cells(config, config.full, tmp_path)]
+    assert rates == [10.0**-power for power in range(8)]
+    assert [row.at for row in config.rows] == rates
+    config = load("lambda")
+    for cell in plan_cells(config, config.full, tmp_path):
+        weights = cell.train.objective["weights"]
+        assert cell.row.name == " ".join(f"{weights[level]:g}" for level in ("patient", "slide", "patch"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (["samplings=3"], "samplings need per_slide"),
+        (["looks=[1.0, 0.5]"], "looks must rise"),
+        (["looks=[0.0, 0.5]"], "looks must rise"),
+        (["rows=[{name: A, recipe: simclr}, {name: A, recipe: byol}]", "claims=[]"], "two rows have one name"),
+        (["rows=[{name: A, recipe: simclr}]"], "a claim speaks of 'HiDisc-Patient', which is no row"),
+        (["looks=[0.5]"], "the last of looks must be 1.0"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(changes: list[str], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence.replace("(", r"\(")):
+        load("weak", *changes)

@@ -1,0 +1,247 @@
+"""`hidisc benchmark`: every cell a run; killed, shared, failed: the tables are those of an uninterrupted one."""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import distributed
+import pytest
+import torch
+
+from hidisc.config import load_config
+from hidisc.errors import UserError
+from hidisc.runs import hold
+from hidisc.settings.benchmarking import SuiteConfig
+from hidisc.training.run import Run
+from hidisc.verbs import benchmark as verb
+from hidisc.verbs.benchmark import benchmark
+from hidisc.verbs.doctor import verify, what_to_do
+from tests.training.stores import TINY, make_store
+from tests.verbs.test_train import ENVIRONMENT, run, wait_for
+
+SUITE = f"""
+title: Tiny
+paper: [weak_aug]
+rows:
+  - {{name: SimCLR, recipe: simclr+weak}}
+  - {{name: HiDisc-Patient, recipe: hidisc-patient+weak}}
+claims:
+  - {{text: HiDisc-Patient is better, better: HiDisc-Patient, than: SimCLR}}
+seeds: 2
+evaluate: {{knn: {{k: 5}}, opinions: [knn], bootstrap: {{resamples: 50}}}}
+small: {{changes: [{", ".join(f'"{change}"' for change in TINY)}, optim.steps=20]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("suite") / "tiny.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+def load(suite: Path, *changes: str) -> SuiteConfig:
+    return load_config(SuiteConfig, str(suite), list(changes))
+
+
+def tables(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((out / "tables").iterdir()) if path.name[0] != "."}
+
+
+@pytest.fixture(scope="module")
+def whole(store: Path, suite: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A benchmark that nothing happened to."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    said: list[str] = []
+    done = benchmark(load(suite), store, out, workers=1, device="cpu", say=said.append)
+    assert (done.page, done.cells, done.done, done.failed) == (out / "benchmark.html", 4, 4, 0)
+    assert said == ["4 trainings, 4 to do, 1 at once"]
+    return out
+
+
+def test_every_cell_is_a_run_that_is_judged(whole: Path) -> None:
+    folders = sorted(path.name for path in (whole / "cells").iterdir())
+    assert folders == ["01-simclr-0", "01-simclr-1", "02-hidisc-patient-0", "02-hidisc-patient-1"]
+    for name in folders:
+        info = Run.load(whole / "cells" / name / "run").info
+        assert (info.steps, info.seed) == (20, int(name[-1]))
+    text = (whole / "tables" / "paper-weak-aug.md").read_text()
+    assert "| SimCLR | here |" in text
+    assert "31.5 (2.3)" in text
+    assert "2 patients are too few to tell" in (whole / "tables" / "claims.md").read_text()
+
+
+def test_a_finished_benchmark_is_written_again_without_training(whole: Path, store: Path, suite: Path) -> None:
+    before = tables(whole), (whole / "benchmark.html").read_bytes()
+    said: list[str] = []
+    done = benchmark(load(suite), store, whole, workers=1, device="cpu", say=said.append)
+    assert (done.done, said) == (4, [])
+    assert (tables(whole), (whole / "benchmark.html").read_bytes()) == before
+
+
+def command(suite: Path, store: Path, out: Path, *more: str) -> list[str]:
+    return ["benchmark", str(suite), str(store), "--out", str(out), "--device", "cpu", *more]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_twice_at_random_moments_the_tables_are_the_same(
+    whole: Path, store: Path, suite: Path, tmp_path: Path, workers: int
+) -> None:
+    out = tmp_path / "out"
+    words = command(suite, store, out, "--workers", str(workers))
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hidisc", *words], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        wait_for(lambda: (out / "cells").is_dir())
+        time.sleep(random.uniform(0, 4))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    last = run(*words)
+    assert last.code == 0, last.said
+    assert last.result == f"{out}/benchmark.html: 4 of 4 trainings, tables in {out}/tables\n"
+    assert tables(out) == tables(whole)
+
+
+@pytest.mark.whole
+def test_two_processes_share_the_cells(whole: Path, store: Path, suite: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = [sys.executable, "-m", "hidisc", *command(suite, store, out, "--workers", "1")]
+    both = [subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert any("another process is at it" in text for text in said)
+    last = run(*command(suite, store, out))
+    assert last.code == 0, last.said
+    assert tables(out) == tables(whole)
+
+
+@pytest.mark.whole
+def test_cells_are_given_to_dask(whole: Path, store: Path, suite: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        done = benchmark(load(suite), store, out, scheduler=cluster.scheduler_address, device="cpu")
+    assert done.done == 4
+    assert tables(out) == tables(whole)
+
+
+def test_a_failed_cell_is_shown_with_its_reason_and_tried_again(store: Path, suite: Path, tmp_path: Path) -> None:
+    hot = "{name: hot, recipe: simclr+weak, changes: [optim.learning_rate=1e30]}"
+    config = load(suite, f"rows=[{{name: SimCLR, recipe: simclr+weak}}, {hot}]", "claims=[]", "seeds=1")
+    said: list[str] = []
+    done = benchmark(config, store, tmp_path / "out", workers=1, device="cpu", say=said.append)
+    assert (done.done, done.failed) == (1, 1)
+    (sentence,) = [text for text in said if text.startswith("hot, seed 0: failed: ")]
+    assert "not finite" in sentence
+    assert done.page
+    assert "not finite" in done.page.read_text()
+    assert "1 of 2 trainings finished, 1 failed." in done.page.read_text()
+    again: list[str] = []
+    benchmark(config, store, tmp_path / "out", workers=1, device="cpu", say=again.append)
+    assert again[0] == "2 trainings, 1 to do, 1 at once"
+
+
+def test_a_cell_that_another_process_is_at_is_left_to_it(
+    store: Path, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, out, said = load(suite, "seeds=1"), tmp_path / "out", list[str]()
+    monkeypatch.setattr(verb, "run_tasks", lambda *_, **__: iter(()))  # begun, and nothing done
+    assert benchmark(config, store, out, workers=1, device="cpu").page is None
+    monkeypatch.undo()
+    with hold(out / "cells" / "01-simclr-0"):
+        done = benchmark(config, store, out, workers=1, device="cpu", say=said.append)
+    assert (done.page, done.done, done.failed) == (None, 1, 0)
+    assert "SimCLR, seed 0: another process is at it" in said
+    assert said[-1].startswith("some trainings are being done by another process: run the same command again")
+    assert benchmark(config, store, out, workers=1, device="cpu").done == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"scale": "huge"}, "--scale 'huge' is none of small, paper."),
+        ({}, "rows of this suite need stores called raw. Give each as --store raw=PATH."),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    store: Path, suite: Path, tmp_path: Path, options: dict[str, str], sentence: str
+) -> None:
+    rows = "rows=[{name: A, recipe: simclr+weak, store: raw}]"
+    with pytest.raises(UserError) as raised:
+        benchmark(load(suite, rows, "claims=[]"), store, tmp_path / "out", device="cpu", **options)  # type: ignore[arg-type]
+    assert str(raised.value) == sentence
+
+
+def test_doctor_finds_what_is_damaged_in_a_cell(store: Path, suite: Path, tmp_path: Path) -> None:
+    out, row = tmp_path / "out", "rows=[{name: SimCLR, recipe: simclr+weak}]"
+    benchmark(load(suite, row, "claims=[]", "seeds=1"), store, out, workers=1, device="cpu")
+    assert verify(out) == []
+    damaged = out / "cells/01-simclr-0/embeddings-20-0/embeddings.npy"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    assert verify(out) == ["cells/01-simclr-0/embeddings-20-0: embeddings.npy has changed (its checksum differs)"]
+    assert what_to_do(out) == f"delete the damaged folders below {out / 'cells'} and run the same benchmark again"
+    shutil.rmtree(damaged.parent)
+    assert benchmark(load(suite, row, "claims=[]", "seeds=1"), store, out, workers=1, device="cpu").done == 1
+
+
+def test_other_settings_are_refused(whole: Path, store: Path, suite: Path) -> None:
+    with pytest.raises(UserError, match=r"was begun with other settings \(seeds: 2 -> 1\)"):
+        benchmark(load(suite, "seeds=1"), store, whole, device="cpu")
+
+
+def test_a_row_may_learn_from_another_store(store: Path, suite: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = make_store(tmp_path / "other", patches=5)
+    config = load(
+        suite,
+        "rows=[{name: A, recipe: simclr+weak}, {name: B, recipe: simclr+weak, store: raw}]",
+        "claims=[]",
+        "seeds=1",
+    )
+    done = benchmark(config, store, tmp_path / "out", stores={"raw": other}, workers=1, device="cpu")
+    assert done.done == 2
+    learned = [Run.load(tmp_path / "out/cells" / name / "run").info.patches for name in ("01-a-0", "02-b-0")]
+    assert learned == [72, 60]
+
+
+def test_a_curve_has_an_encoder_a_look(store: Path, suite: Path, tmp_path: Path) -> None:
+    rows = "rows=[{name: SimCLR, recipe: simclr+weak}]"
+    config = load(suite, rows, "claims=[]", "seeds=1", "looks=[0.5, 1.0]", "axis=steps")
+    out = tmp_path / "out"
+    assert benchmark(config, store, out, workers=1, device="cpu").done == 1
+    cell = out / "cells" / "01-simclr-0"
+    assert sorted(path.name for path in cell.glob("scores-*")) == ["scores-10-0", "scores-20-0"]
+    trained = Run.load(cell / "run")
+    x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(trained.encoder_at(20).features(x), trained.encoder().features(x))
+        assert not torch.equal(trained.encoder_at(10).features(x), trained.encoder().features(x))
+    with pytest.raises(UserError, match=r"has no checkpoint of step 11\. Train with checkpoint\.keep large enough\."):
+        trained.encoder_at(11)
+    assert (out / "figures" / "axis.png").is_file()
+
+
+@pytest.mark.whole
+def test_the_command_line_says_what_is_wrong(store: Path, suite: Path, tmp_path: Path) -> None:
+    wrong = run(*command(suite, store, tmp_path / "out", "--store", "raw"))
+    assert (wrong.code, wrong.result) == (2, "")
+    assert wrong.said == "hidisc: --store 'raw' is not NAME=PATH. Give a name that the suite uses and a store.\n"
+    unknown = run("benchmark", "nonsense", str(store), "--out", str(tmp_path / "out"))
+    assert unknown.code == 2
+    assert "weak" in unknown.said
+    hot = "rows=[{name: hot, recipe: simclr+weak, changes: [optim.learning_rate=1e30]}]"
+    failed = run(*command(suite, store, tmp_path / "hot", "--set", hot, "--set", "claims=[]", "--set", "seeds=1"))
+    assert failed.code == 1
+    assert "hot, seed 0: failed: " in failed.said
