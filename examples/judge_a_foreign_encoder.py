@@ -67,9 +67,7 @@ def main() -> None:
             if found.name in ("neighbour of the same patient", "neighbour of the same site"):
                 print(f"  {found.meaning}")
         scores.append(judged.path)
-    page = OUT / "report.html"
-    if not page.exists():
-        report(scores, page, ReportConfig(points=500))
+    page = report(scores, OUT / "report.html", ReportConfig(points=500))
     print(f"open {page} in a browser")
 
 

@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from hidisc.config import differences, to_yaml
 from hidisc.errors import UserError
 
+Model = TypeVar("Model", bound=BaseModel)
 PART = ".part-"
 """Prefix of what is being written; anything so called is left over from a killed process."""
 
@@ -99,6 +100,16 @@ def read_kind(out: Path) -> str | None:
     """Which verb began a folder; None when none of ours did."""
     record = _read_record(out / "config.yaml")
     return str(record["kind"]) if record else None
+
+
+def read_finished(file: Path, model: type[Model], kind: str, unfinished: str, absent: str) -> Model:
+    """The file that is written last and makes an artefact whole; what the sentences say where it is not there."""
+    if not file.is_file():
+        raise UserError(unfinished if read_kind(file.parent) == kind else absent)
+    try:
+        return model.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise UserError(f"{file} is damaged or of another version of hidisc ({error.errors()[0]['msg']}).") from error
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:

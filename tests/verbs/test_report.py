@@ -209,6 +209,11 @@ def test_the_page_comes_last_and_a_stopped_report_is_begun_again(
     with pytest.raises(UserError, match="other settings"):
         report(judged, out, quick)
     assert report(judged[:1], out, quick) == out
+    written = out.stat().st_mtime_ns
+    assert report(judged[:1], out, quick) == out  # finished, so left as it is
+    assert out.stat().st_mtime_ns == written
+    with pytest.raises(UserError, match="other settings"):
+        report(judged, out, quick)
     assert "neighbours" not in {section["id"] for section in Reader(out.read_text()).all("section")}
     assert [path.name for path in tmp_path.glob("**/.part-*")] == []
 

@@ -6,14 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.encoder import LearnedSlide
 from hidisc.patches.store import FileEntry, check_size
 from hidisc.patches.table import PatchTable
-from hidisc.runs import read_kind
+from hidisc.runs import read_finished
 
 EMBEDDINGS, VECTORS, PATCHES = "embeddings.json", "embeddings.npy", "patches.parquet"
 
@@ -80,17 +79,9 @@ class Embeddings:
     @classmethod
     def load(cls, path: Path) -> "Embeddings":
         """Open finished embeddings; unfinished or cut-short ones are refused with what to do."""
-        file = path / EMBEDDINGS
-        if not file.is_file():
-            if read_kind(path) == "embed":
-                raise UserError(f"embeddings {path} are not finished. Run the same `hidisc embed` again; it goes on.")
-            raise UserError(f"{path} holds no embeddings (no {EMBEDDINGS}). Make them with `hidisc embed`.")
-        try:
-            info = EmbeddingsInfo.model_validate_json(file.read_bytes())
-        except ValidationError as error:
-            raise UserError(
-                f"{file} is damaged or of another version of hidisc ({error.errors()[0]['msg']})."
-            ) from error
+        unfinished = f"embeddings {path} are not finished. Run the same `hidisc embed` again; it goes on."
+        absent = f"{path} holds no embeddings (no {EMBEDDINGS}). Make them with `hidisc embed`."
+        info = read_finished(path / EMBEDDINGS, EmbeddingsInfo, "embed", unfinished, absent)
         for entry in (info.vectors, info.patches):
             problem = check_size(path, entry)
             if problem:

@@ -6,14 +6,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from hidisc.config import Closed
 from hidisc.embeddings.embeddings import ModelCard
-from hidisc.errors import UserError
 from hidisc.evaluation.predictions import Predictions
 from hidisc.patches.columns import Columns, load_columns, save_columns
-from hidisc.runs import read_kind
+from hidisc.runs import read_finished
 
 SCORES, NEIGHBOURS = "scores.json", "neighbours.parquet"
 
@@ -141,17 +139,9 @@ class Scores:
     @classmethod
     def load(cls, path: Path) -> "Scores":
         """Open a finished evaluation."""
-        file = path / SCORES
-        if not file.is_file():
-            if read_kind(path) == "evaluate":
-                raise UserError(f"scores {path} are not finished. Run the same `hidisc evaluate` again.")
-            raise UserError(f"{path} holds no scores (no {SCORES}). Make them with `hidisc evaluate`.")
-        try:
-            return cls(path, ScoresInfo.model_validate_json(file.read_bytes()))
-        except ValidationError as error:
-            raise UserError(
-                f"{file} is damaged or of another version of hidisc ({error.errors()[0]['msg']})."
-            ) from error
+        unfinished = f"scores {path} are not finished. Run the same `hidisc evaluate` again."
+        absent = f"{path} holds no scores (no {SCORES}). Make them with `hidisc evaluate`."
+        return cls(path, read_finished(path / SCORES, ScoresInfo, "evaluate", unfinished, absent))
 
     def verdict(self) -> str:
         """One line: accuracy at every level by the first opinion, coarsest first, with its interval."""

@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder, EncoderCard, read_card
 from hidisc.patches.store import PatchStore
-from hidisc.runs import read_kind
+from hidisc.runs import read_finished
 from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 
@@ -64,17 +62,9 @@ class Run:
     @classmethod
     def load(cls, path: Path) -> "Run":
         """Open a finished run; an unfinished one is refused with what to do."""
-        file = path / RUN
-        if not file.is_file():
-            if read_kind(path) == "train":
-                raise UserError(f"run {path} is not finished. Run the same `hidisc train` again; it goes on.")
-            raise UserError(f"{path} is not a run (no {RUN}). Make one with `hidisc train`.")
-        try:
-            return cls(path, RunInfo.model_validate_json(file.read_bytes()))
-        except ValidationError as error:
-            raise UserError(
-                f"{file} is damaged or of another version of hidisc ({error.errors()[0]['msg']})."
-            ) from error
+        unfinished = f"run {path} is not finished. Run the same `hidisc train` again; it goes on."
+        absent = f"{path} is not a run (no {RUN}). Make one with `hidisc train`."
+        return cls(path, read_finished(path / RUN, RunInfo, "train", unfinished, absent))
 
     @property
     def card(self) -> EncoderCard:

@@ -60,8 +60,7 @@ def demo(
         embed(out / "store", str(folder / "run"), folder / "embeddings", name=name)
         scores.append(evaluate(folder / "embeddings", folder / "scores", EvaluateConfig(seed=seed)))
     say("5/5  writing the report (half a minute)")
-    if not page.exists():
-        report([item.path for item in scores], page, ReportConfig(title="The demo: HiDisc and SimCLR on drawn tissue"))
+    report([item.path for item in scores], page, ReportConfig(title="The demo: HiDisc and SimCLR on drawn tissue"))
     say(f"done in {(time.monotonic() - began) / 60:.1f} min. Held-out patients, 200 nearest neighbours, chance 25 %:\n")
     say(_table(scores))
     return page
