@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hidisc.errors import UserError
-from hidisc.evaluation.compare import Difference, compare
-from hidisc.reporting.subject import Subject
+from hidisc.evaluation.compare import Difference
+from hidisc.reporting.subject import Subject, compare_subjects
 from hidisc.settings.benchmarking import ClaimConfig
 from hidisc.settings.judging import EvaluateConfig
 
@@ -28,23 +28,19 @@ def check_claim(claim: ClaimConfig, subjects: Mapping[str, Subject], evaluate: E
     """Compare the two rows a claim speaks of, by a paired bootstrap over patients, seeds averaged.
 
     A claim that one is better has held when the whole interval lies above 0; that one is no better, when it does not.
+    Where there are too few patients to tell anything, neither has been measured.
     """
     absent = [name for name in (claim.better, claim.than) if name not in subjects]
     if absent:
         return Checked(claim, "not measured", f"{absent[0]} has no finished training")
-    opinion = evaluate.opinions[0]
+    sides = subjects[claim.better], subjects[claim.than]
     try:
-        sides = [
-            [scores.predictions(opinion, claim.level) for scores in subjects[name].scores]
-            for name in (claim.better, claim.than)
-        ]
-        info = subjects[claim.better].scores[0].info
-        positive = info.classes.index(info.positive)
-        found = compare(sides[0], sides[1], positive, evaluate.bootstrap, evaluate.seed)[claim.metric]
+        differences = compare_subjects(*sides, evaluate.opinions[0], claim.level, evaluate.bootstrap, evaluate.seed)
     except UserError as error:
         return Checked(claim, "not measured", str(error))
+    found = differences[claim.metric]
     sentence = found.sentence(f"{claim.level} {claim.metric}", claim.better, claim.than)
-    if found.low is None:
+    if found.low is None or not found.enough:
         return Checked(claim, "not measured", sentence, found)
     is_better = found.verdict == "better"
     return Checked(claim, "held" if is_better == (claim.expect == "better") else "not held", sentence, found)

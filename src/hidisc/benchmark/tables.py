@@ -9,7 +9,7 @@ from hidisc.reporting import cells as report
 from hidisc.reporting.cells import find_best, metric_cell, metric_title
 from hidisc.reporting.notes import leakage_notes
 from hidisc.reporting.subject import Subject
-from hidisc.reporting.table import DASH, Table
+from hidisc.reporting.table import DASH, LABELLED, Table
 from hidisc.settings.benchmarking import RowConfig, SuiteConfig
 
 _WIDE = 9
@@ -37,10 +37,11 @@ def beside_table(suite: SuiteConfig, subjects: Mapping[str, Subject], name: str)
     for block in [[level] for level in levels] if is_stacked else [levels]:
         places = [place for place, (level, _) in enumerate(columns) if level in block]
         for number, row in enumerate(known):
+            method = row.name if competing[number] else f"{row.name} {LABELLED}"
             for source, cells in sources.items():
                 above = (block[0].capitalize(),) if is_stacked else ()
                 bold |= {(len(rows), lead + at) for at, place in enumerate(places) if (number, place) in best[source]}
-                rows.append((*above, row.name, source, *(cells[number][place].text for place in places)))
+                rows.append((*above, method, source, *(cells[number][place].text for place in places)))
     return Table(
         title=f"{suite.title}: here and in the paper (table {name})",
         columns=("Level", "Method", "", *titles) if is_stacked else ("Method", "", *titles * len(levels)),
@@ -50,7 +51,7 @@ def beside_table(suite: SuiteConfig, subjects: Mapping[str, Subject], name: str)
             "The paper's numbers are of its own data and of its own size of training: compare their order, not their "
             "height.",
             "Mean (sd) over evaluations, in percent. Bold: the best of a source, and all within a standard deviation "
-            f"of it; rows that learned from labels do not compete. {DASH}: not measured, or not in the paper.",
+            f"of it. {LABELLED} learned from labels, so out of competition. {DASH}: not measured, or not in the paper.",
         ),
         groups=() if is_stacked else (("", 2), *((f"{at.capitalize()} level metrics", len(metrics)) for at in levels)),
         lead=lead,
@@ -65,6 +66,7 @@ def claims_table(checked: Sequence[Checked]) -> Table:
         title="What is claimed, and what was found here",
         columns=("Claim", "Here", "Found"),
         rows=tuple((item.claim.text, item.outcome, item.found) for item in checked),
+        lead=2,
         notes=(
             "Held: the interval of the difference, over draws of the same patients for both, lies on the side claimed. "
             "Not held: it does not, which with few patients may only mean that nothing can be told.",

@@ -7,7 +7,6 @@ import numpy as np
 
 from hidisc.config import to_yaml
 from hidisc.errors import UserError
-from hidisc.evaluation.compare import compare
 from hidisc.reporting import figures, tables
 from hidisc.reporting.cells import find_levels
 from hidisc.reporting.drawings import Drawing, FigureFolder
@@ -31,7 +30,7 @@ from hidisc.reporting.pictures import (
     name_points,
     read_points,
 )
-from hidisc.reporting.subject import Subject, find_embeddings
+from hidisc.reporting.subject import Subject, compare_subjects, find_embeddings
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tsne import map_points
 from hidisc.reporting.verdict import describe, find_verdict, gather_warnings, show_settings
@@ -154,12 +153,11 @@ def _compare(judged: Sequence[Subject]) -> tuple[str, ...]:
     sentences = []
     for subject in judged[1:]:
         first = judged[0]
-        info, opinion, level = first.scores[0].info, _opinions(judged)[0], _levels(first)[0]
+        opinion, level = _opinions(judged)[0], _levels(first)[0]
         if not find_levels(subject, opinion, level):
             continue  # the tables show a dash
-        ours, theirs = ([scores.predictions(opinion, level) for scores in one.scores] for one in (subject, first))
         try:
-            found = compare(ours, theirs, info.classes.index(info.positive), *_config(first))
+            found = compare_subjects(subject, first, opinion, level, *_config(first))
         except UserError as error:
             sentences.append(f"{subject.name} and {first.name} were not compared: {error}")
             continue

@@ -7,8 +7,10 @@ from typing import Any
 
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.errors import UserError
+from hidisc.evaluation.compare import Difference, compare
 from hidisc.evaluation.scores import SCORES, Scores, ScoresInfo
 from hidisc.runs import read_kind
+from hidisc.settings.judging import BootstrapConfig
 from hidisc.training.run import Run
 
 _KINDS = {"evaluate": "scores", "embed": "embeddings"}
@@ -71,6 +73,15 @@ def gather(paths: Sequence[Path]) -> list[Subject]:
     known = {found.path.resolve() for subject in subjects if subject.scores for found in subject.embeddings if found}
     subjects = [subject for subject in subjects if subject.scores or _home(subject) not in known]
     return _name_apart(subjects)
+
+
+def compare_subjects(
+    one: Subject, other: Subject, opinion: str, level: str, config: BootstrapConfig, seed: int
+) -> dict[str, Difference]:
+    """How much better one is than the other, by draws of the same patients; refuses what cannot be compared."""
+    mine, theirs = ([scores.predictions(opinion, level) for scores in side.scores] for side in (one, other))
+    info = other.scores[0].info
+    return compare(mine, theirs, info.classes.index(info.positive), config, seed)
 
 
 def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:

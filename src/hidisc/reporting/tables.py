@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hidisc.errors import UserError
-from hidisc.evaluation.compare import Difference, compare
+from hidisc.evaluation.compare import Difference
 from hidisc.reporting.cells import (
     Cell,
     class_cell,
@@ -29,7 +29,7 @@ from hidisc.reporting.notes import (
     other_tests_notes,
     reason_notes,
 )
-from hidisc.reporting.subject import Subject
+from hidisc.reporting.subject import Subject, compare_subjects
 from hidisc.reporting.table import DASH, Table
 from hidisc.settings.judging import BootstrapConfig
 
@@ -206,9 +206,8 @@ def comparison_table(
     rows: list[tuple[str, ...]] = []
     blocks, notes, bold = [], [], set()
     for subject in others:
-        ours, theirs = ([scores.predictions(opinion, level) for scores in one.scores] for one in (subject, first))
         try:
-            found = compare(ours, theirs, info.classes.index(info.positive), config, seed)
+            found = compare_subjects(subject, first, opinion, level, config, seed)
         except UserError as error:
             notes.append(f"{subject.name} is not compared: {error}")
             continue
