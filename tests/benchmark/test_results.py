@@ -16,6 +16,7 @@ from hidisc.reporting.table import DASH
 from hidisc.settings.benchmarking import ClaimConfig, SuiteConfig
 from hidisc.settings.judging import BootstrapConfig
 from tests.evaluation.made import make_embeddings
+from tests.reporting.browser import open_browser, open_page
 from tests.reporting.judged import LEAK, make_scores
 
 ACCURACY = {"SimCLR": 0.4, "HiDisc-Patch": 0.4, "HiDisc-Slide": 0.85, "HiDisc-Patient": 0.9, "SupCon": 0.98}
@@ -205,3 +206,23 @@ def test_samplings_are_averaged_with_seeds(tmp_path: Path, embeddings: Embedding
     assert {len(subject.scores) for subject in subjects.values()} == {6}
     sampled = {(one.info.model.seed, one.info.sampling["seed"]) for one in subjects["SimCLR"].scores}
     assert sampled == {(seed, draw) for seed in range(2) for draw in range(3)}
+
+
+@pytest.mark.whole
+def test_a_browser_shows_the_page_on_a_desk_and_on_a_phone(
+    done: tuple[SuiteConfig, list[Cell], Path], tmp_path: Path
+) -> None:
+    suite, cells, _ = done
+    bad = "<script>alert(1)</script>"
+    claims = (suite.claims[0].model_copy(update={"text": bad}), *suite.claims[1:])
+    page = write_results(suite.model_copy(update={"claims": claims, "title": bad}), cells[:4], tmp_path, "small")
+    with open_browser() as browser:
+        for width in (1280, 360):
+            with open_page(browser, page, width) as watched:
+                outcomes = watched.page.locator(".claims .outcome").all_text_contents()
+                assert outcomes == ["held", "held", "held", *outcomes[3:]]
+                assert len(outcomes) == 5
+                assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+                broken = watched.page.evaluate("[...document.images].filter(image => !image.naturalWidth).length")
+                assert (broken, watched.errors, watched.requests) == (0, [], [])
+                assert watched.page.locator(".claims b").first.text_content() == bad
