@@ -4,8 +4,8 @@ PYTHON  ?= $(shell command -v python3.11 || echo python3)
 BIN     := $(VENV)/bin
 APT     := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 READY   := $(VENV)/.ready
-# a file of tests a core, each on one thread: networks this small are slower on two. Tests that kill and time processes
-# (`whole`) run one after the other.
+# a file of tests a core, each on one thread: networks this small are slower on two. Tests that stop processes at certain
+# moments (`alone`) run one after the other.
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
 .PHONY: help install system browser demo test check slow bench lock clean
@@ -40,8 +40,8 @@ check: $(READY)  ## lint, types and the fast tests
 	$(PYTEST) -m "not slow and not whole"
 
 test: $(READY) browser ## all tests but the slow ones
-	$(PYTEST) -m "not slow and not whole"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "whole and not slow"
+	$(PYTEST) -m "not slow and not alone"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "alone and not slow"
 
 slow: $(READY)   ## the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow

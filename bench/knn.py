@@ -95,8 +95,8 @@ def claims() -> list[Claim]:
     """Measure."""
     bank, queries = draw(BANK, 0), draw(QUERIES, 1)
     ours = bare = 0.0
-    for _ in range(2):
-        bare = max(bare, multiply(queries[:4096], bank))
+    for _ in range(5):  # the best of each, in turn, for a machine is only ever slowed
+        bare = max(bare, multiply(queries, bank))
         ours = max(ours, search(queries, bank))
     theirs = brute_force(queries[:2000], bank)
     found = [

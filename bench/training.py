@@ -45,7 +45,8 @@ def images_per_s(store: PatchStore, out: Path, *changes: str) -> float:
     """The best rate over the rows of a run's metrics, the first (which warms up) left out."""
     settings = [f"batch.images={IMAGES}", f"optim.steps={4 * STEPS}", f"log.every={STEPS}", "checkpoint.every=100000"]
     config = load_config(TrainConfig, "hidisc-patient", [*settings, *changes])
-    fit(start("32", "cpu", 1, 1), store, out, config, say=lambda _: None, watch=lambda _: None)
+    with start("32", "cpu", 1, 1) as fabric:
+        fit(fabric, store, out, config, say=lambda _: None, watch=lambda _: None)
     return max(row["images_per_s"] for row in read_metrics(out / METRICS)[1:])
 
 

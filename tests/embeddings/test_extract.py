@@ -194,6 +194,7 @@ def command(store: Path, model: Path, out: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "hidisc", *words]
 
 
+@pytest.mark.alone
 @pytest.mark.whole
 def test_kill_at_any_moment_then_the_same_command(store: Path, run: Path, tmp_path: Path) -> None:
     expected = made(store, run, tmp_path / "whole", batch=1, threads=None)

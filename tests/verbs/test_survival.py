@@ -19,7 +19,7 @@ from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.prepare import prepare
 from tests.verbs.test_prepare import config, contents, rows_of
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.alone]
 SETTINGS = ("grid.size_px=16", "tissue.skip_glass=false", "filter.min_pixel_std=0")
 
 

@@ -199,6 +199,7 @@ def test_a_terminal_has_a_bar(store: Path, tmp_path: Path, monkeypatch: pytest.M
 # Killed
 
 
+@pytest.mark.alone
 @pytest.mark.whole
 @pytest.mark.parametrize("changes", [(), BYOL, BF16], ids=["hidisc", "byol", "bf16"])
 def test_kill_at_any_moment_then_the_same_command(
@@ -241,6 +242,7 @@ def test_kill_at_any_moment_then_the_same_command(
     assert not list(out.rglob(f"{PART}*"))
 
 
+@pytest.mark.alone
 @pytest.mark.whole
 def test_kill_the_command_itself(store: Path, whole: tuple[Path, Ended], tmp_path: Path) -> None:
     """The same through the real command, once: what comes before training is killed as well."""
@@ -261,6 +263,7 @@ def test_kill_the_command_itself(store: Path, whole: tuple[Path, Ended], tmp_pat
 # Stopped
 
 
+@pytest.mark.alone
 @pytest.mark.whole
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopped_at_a_step_that_is_saved(
@@ -405,6 +408,7 @@ def test_two_devices_learn_what_one_does(
         torch.testing.assert_close(its[name], mine[name], rtol=1e-4, atol=1e-4, msg=name)
 
 
+@pytest.mark.alone
 @pytest.mark.whole
 def test_two_devices_stopped_and_killed(on_two: tuple[Path, Ended], store: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"

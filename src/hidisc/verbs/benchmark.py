@@ -167,6 +167,7 @@ def _train_and_judge(task: _Task, report: Report) -> None:
 
 
 def _keep_reason(cell: Cell, error: BaseException) -> None:
+    make_folder(cell.folder)  # a worker that does not see our folders has made none
     write_atomic(cell.folder / FAILED, _reason(error).encode())
 
 
