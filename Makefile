@@ -8,7 +8,7 @@ READY   := $(VENV)/.ready
 # moments (`alone`) run one after the other.
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
-.PHONY: help install system browser demo test check slow bench lock clean
+.PHONY: help install system browser demo test lint check slow bench lock clean
 
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,10 +33,12 @@ browser:         ## Chromium, which the tests of pages look through, from Debian
 demo: $(READY)   ## from drawn slides to a report on two encoders
 	$(BIN)/hidisc demo --out demo
 
-check: $(READY)  ## lint, types and the fast tests
+lint: $(READY)   ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+check: lint      ## style, types and the fast tests
 	$(PYTEST) -m "not slow and not whole"
 
 test: $(READY) browser ## all tests but the slow ones

@@ -134,8 +134,8 @@ def test_the_quick_demo_runs_and_resumes(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     first = hidisc("demo", "--out", out, "--quick")
     assert first.returncode == 0, first.stderr
-    then = "then try `hidisc prepare cohort.csv --out store` on your own slides"
-    assert first.stdout == f"open {out / 'report.html'} in a browser; {then}\n"
+    assert first.stdout == f"{out / 'report.html'}: open it in a browser\n"
+    assert "  hidisc prepare cohort.csv --out store\n" in first.stderr
     steps = [line[:3] for line in first.stderr.splitlines() if line[1:3] == "/5"]
     assert steps == ["1/5", "2/5", "3/5", "4/5", "5/5"]
     for name, recipe in (("HiDisc-Patient", "hidisc-patient"), ("SimCLR", "simclr")):

@@ -426,7 +426,11 @@ def _demo(
     from hidisc.verbs.demo import demo
 
     page = demo(out, quick=quick, seed=seed, workers=workers, say=_say)
-    typer.echo(f"open {page} in a browser; then try `hidisc prepare cohort.csv --out store` on your own slides")
+    _say(
+        "\nNext, on your own slides (docs/quickstart.md says what cohort.csv holds):\n\n"
+        "  hidisc prepare cohort.csv --out store\n"
+    )
+    typer.echo(f"{page}: open it in a browser")
 
 
 def _finish(done: Any, as_json: bool) -> None:

@@ -28,11 +28,13 @@ class Size:
     patients: int
     slides: int
     steps: int
-    minutes: str
-    """A training, on two cores."""
+    training: str
+    """How long one takes, on two cores."""
+    all: str
+    """And everything."""
 
 
-WHOLE, QUICK = Size(72, 3, 1200, "1 to 2 minutes"), Size(24, 2, 100, "10 seconds")
+WHOLE, QUICK = Size(72, 3, 1200, "1 to 2 minutes", "5 minutes"), Size(24, 2, 100, "10 seconds", "a minute")
 
 
 def demo(
@@ -44,6 +46,7 @@ def demo(
     """
     size, began = QUICK if quick else WHOLE, time.monotonic()
     page = out / "report.html"
+    say(f"hidisc demo: about {size.all} on two cores. Stop it at any moment; the same command goes on.\n")
     say(f"1/5  drawing {size.patients * size.slides} slides of {size.patients} patients with four diagnoses (seconds)")
     cohort = draw_cohort(out / "cohort", patients=size.patients, slides=size.slides, seed=seed)
     say("2/5  preparing them: tissue, blanks, stain normalisation, a quarter of the patients held out (half a minute)")
@@ -53,7 +56,7 @@ def demo(
     prepare(cohort, out / "store", config, workers=workers, say=say)
     scores = []
     for number, (name, recipe) in enumerate(METHODS.items(), 3):
-        say(f"{number}/5  training {name} without labels, {size.steps:,} steps of 64 images ({size.minutes})")
+        say(f"{number}/5  training {name} without labels, {size.steps:,} steps of 64 images ({size.training})")
         folder = out / recipe
         settings = [f"seed={seed}", f"optim.steps={size.steps}"]
         train(out / "store", folder / "run", load_config(TrainConfig, f"{recipe}+weak+laptop", settings), say=say)
@@ -61,7 +64,8 @@ def demo(
         scores.append(evaluate(folder / "embeddings", folder / "scores", EvaluateConfig(seed=seed)))
     say("5/5  writing the report (half a minute)")
     report([item.path for item in scores], page, ReportConfig(title="The demo: HiDisc and SimCLR on drawn tissue"))
-    say(f"done in {(time.monotonic() - began) / 60:.1f} min. Held-out patients, 200 nearest neighbours, chance 25 %:\n")
+    minutes = (time.monotonic() - began) / 60
+    say(f"\nDone in {minutes:.1f} min. Patients that neither has seen, 200 nearest neighbours, chance 25 %:\n")
     say(_table(scores))
     return page
 
