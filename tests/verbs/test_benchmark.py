@@ -90,6 +90,14 @@ def test_a_finished_benchmark_is_written_again_without_training(whole: Path, sto
     assert (tables(whole), (whole / "benchmark.html").read_bytes()) == before
 
 
+def test_the_page_is_left_to_who_is_writing_it(whole: Path, store: Path, suite: Path) -> None:
+    said: list[str] = []
+    with hold(whole):
+        done = benchmark(load(suite), store, whole, workers=1, device="cpu", say=said.append)
+    assert (done.page, done.done) == (None, 4)
+    assert said == ["all trainings are done, and another process is writing the page"]
+
+
 def command(suite: Path, store: Path, out: Path, *more: str) -> list[str]:
     return ["benchmark", str(suite), str(store), "--out", str(out), "--device", "cpu", *more]
 

@@ -49,7 +49,7 @@ class Benchmarked:
     """What a call of `benchmark` came to."""
 
     page: Path | None
-    """None while another process is still at some trainings."""
+    """None while another process is still at some trainings, or at the page."""
     cells: int
     done: int
     failed: int
@@ -98,8 +98,12 @@ def benchmark(
     if done + failed < len(cells):
         say("some trainings are being done by another process: run the same command again when they are finished")
         return Benchmarked(None, len(cells), done, failed)
-    with hold(out), full_disk_said("Finished trainings are safe"):  # nobody is at a training now
-        page = write_results(suite, cells, out, scale)
+    try:
+        with hold(out), full_disk_said("Finished trainings are safe"):  # nobody is at a training now
+            page = write_results(suite, cells, out, scale)
+    except HeldError:
+        say("all trainings are done, and another process is writing the page")
+        return Benchmarked(None, len(cells), done, failed)
     return Benchmarked(page, len(cells), done, failed)
 
 
