@@ -20,8 +20,8 @@ from hidisc.training.run import Run
 from hidisc.verbs import benchmark as verb
 from hidisc.verbs.benchmark import benchmark
 from hidisc.verbs.doctor import verify, what_to_do
+from tests.commands import ENVIRONMENT, run, wait_for
 from tests.training.stores import TINY, make_store
-from tests.verbs.test_train import ENVIRONMENT, run, wait_for
 
 SUITE = f"""
 title: Tiny

@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,72 +21,19 @@ from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 from hidisc.training.run import RUN
 from hidisc.verbs import progress
+from tests.commands import ENVIRONMENT, Ended, Forks, run, wait_for
 from tests.training.stores import TINY, losses, make_store, outcome
 from tests.training.stores import train as train_here
 
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",  # virtual machines can name AMX among their abilities and trap on it
-}
 LONG = ("optim.steps=40", "checkpoint.every=1")
 BYOL = ("objective={name: byol, predictor_dim: 16}", "model.head.layers=2")
 BF16 = ("compute.precision=bf16",)
-FORKS = """
-import json, os, sys
-import hidisc.verbs.train
-from hidisc.cli import main
-for line in sys.stdin:
-    order = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        for number, path in enumerate(order["output"], 1):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-        sys.argv = ["hidisc", *order["words"]]
-        main()
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 
 
 def words(store: Path, out: Path, *changes: str) -> list[str]:
     """The command line without its first word."""
     settings = [word for change in (*TINY, *changes) for word in ("--set", change)]
     return ["train", str(store), "--out", str(out), "--device", "cpu", *settings]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A command that has ended: its exit code, or minus the signal that ended it."""
-
-    code: int
-    result: str
-    said: str
-
-
-class Forks:
-    """Runs commands one after another, each in a process of its own that need not import everything again."""
-
-    def __init__(self, folder: Path) -> None:
-        self._output = folder / "stdout", folder / "stderr"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-        )
-
-    def run(self, *command: str, kill: Callable[[int], None] = lambda _: None) -> Ended:
-        """Run a command to its end; `kill` is called with its process id when it has begun."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps({"words": command, "output": list(map(str, self._output))}) + "\n")
-        self._process.stdin.flush()
-        kill(int(self._process.stdout.readline()))
-        code = int(self._process.stdout.readline())
-        result, said = (path.read_text() for path in self._output)
-        return Ended(code, result, said)
-
-    def close(self) -> None:
-        """Let it go."""
-        self._process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -101,26 +46,6 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     forks = Forks(tmp_path_factory.mktemp("forks"))
     yield forks
     forks.close()
-
-
-def run(*command: str, timeout: float = 120) -> Ended:
-    """Run a command as a user does, until it ends by itself."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hidisc", *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=ENVIRONMENT,
-        timeout=timeout,
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
-
-
-def wait_for(due: Callable[[], Any], seconds: float = 90) -> None:
-    end = time.monotonic() + seconds
-    while not due():
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.001)
 
 
 def rows(out: Path) -> int:
