@@ -27,8 +27,11 @@ from tests.patches.test_opensrh import study, write_opensrh
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHORTER = {
-    "hidisc train": ["--set", "optim.steps=2", "--set", "batch.images=16", "--device", "cpu"],
-    "hidisc benchmark": ["--set", "small.changes=[optim.steps=2, batch.images=16]", "--set", "seeds=1"],
+    "hidisc prepare": "--workers 0",
+    "hidisc import": "--workers 0",
+    "hidisc train": "--set optim.steps=2 --set batch.images=16 --device cpu",
+    "hidisc report": "--set points=50 --set sheet_rows=2",
+    "hidisc benchmark": "--set 'small.changes=[optim.steps=2, batch.images=16]' --set seeds=1 --workers 1",
 }
 """What is added to a command so that it takes seconds."""
 FOLDERS = "slides|patches|sampling|models|objectives|training|embeddings|evaluation|verbs|tests|reporting|benchmark"
@@ -84,9 +87,9 @@ def test_every_command_and_snippet_runs(lab: Path, tmp_path: Path) -> None:
     for page in PAGES:
         for command in commands(page):
             assert command.startswith("hidisc "), f"{page.name}: {command}"
-            shorter = next((more for start, more in SHORTER.items() if command.startswith(start)), [])
+            shorter = next((more for start, more in SHORTER.items() if command.startswith(start)), "")
             words = [a_query(lab) if word == "SLIDE" else word for word in shlex.split(command)[1:]]
-            ended = forks.run(*words, *shorter)
+            ended = forks.run(*words, *shlex.split(shorter))
             assert ended.code == 0, f"{page.name}: {command}\n{ended.said}"
             ran += 1
         for snippet in blocks(page, "python"):
