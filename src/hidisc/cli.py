@@ -422,7 +422,7 @@ def _demo(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the drawn cohort and of the trainings.", min=0)] = 0,
     workers: Workers = None,
 ) -> None:
-    """See it work on drawn slides, from slide files to a report: 5 minutes on two cores."""
+    """See it work on drawn slides, from slide files to a report: 3 minutes on two cores."""
     from hidisc.verbs.demo import demo
 
     page = demo(out, quick=quick, seed=seed, workers=workers, say=_say)
