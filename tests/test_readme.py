@@ -108,10 +108,18 @@ def test_commands_for_clusters_have_options_that_exist() -> None:
         typer.main.get_command(app).commands[verb].make_context(verb, arguments)
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link can point at in a page: its headings, as GitHub spells them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(path), f"{page.name} links to {target}#{anchor}"
 
 
 def test_files_the_pages_name_are_there() -> None:
