@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -53,6 +54,15 @@ def best_of(runs: int, **callables: Callable[[], object]) -> dict[str, float]:
             call()
             best[name] = min(best[name], time.perf_counter() - start)
     return best
+
+
+def median_rates(rounds: int, **measured: Callable[[], float]) -> dict[str, float]:
+    """Return the median rate of each, measured in turn: where a machine's speed wanders, no side is the lucky one."""
+    rates: dict[str, list[float]] = {name: [] for name in measured}
+    for _ in range(rounds):
+        for name, measure in measured.items():
+            rates[name].append(measure())
+    return {name: statistics.median(found) for name, found in rates.items()}
 
 
 def peak_bytes() -> int:

@@ -283,7 +283,7 @@ def test_the_verdict_is_of_patients_with_its_interval(scores: Scores) -> None:
     assert auroc.guess == 50
     assert verdict.units == "9 patients"
     assert verdict.judge == "its 180 nearest neighbours"  # the bank has no more
-    assert verdict.trust == ("It learned from 9 patients (18 slides), and none of these patients is among them.",)
+    assert verdict.trust[0] == "It learned from 9 patients (18 slides), and none of these patients is among them."
 
 
 def test_the_verdict_over_several_evaluations_is_their_mean(folder: Path, scores: Scores) -> None:
@@ -343,22 +343,25 @@ def test_why_to_believe_it_or_not(scores: Scores, card: dict[str, object], said:
 def test_all_right_is_not_certain(scores: Scores) -> None:
     """With n of n right the exact binomial interval (Clopper and Pearson) begins at 0.025 ** (1 / n)."""
     opinion = scores.info.opinions[0]
-    sure = Value(value=1.0, low=1.0, high=1.0)
-    levels = tuple(
-        level.model_copy(update={"metrics": {**level.metrics, "accuracy": sure}}) for level in opinion.levels
-    )
-    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": levels}),))
+
+    def judged(share: float) -> Scores:
+        value = Value(value=share, low=share, high=1.0)
+        levels = [
+            level.model_copy(update={"metrics": {**level.metrics, "accuracy": value}}) for level in opinion.levels
+        ]
+        return changed(scores, opinions=(opinion.model_copy(update={"levels": tuple(levels)}),))
+
     least = 100 * beta.ppf(0.025, 9, 1)
-    assert find_verdict(subject_of(asked)).trust[-1] == (
+    assert find_verdict(subject_of(judged(1.0))).trust[-1] == (
         "All 9 were right, so drawing them anew shows no doubt; judged by their number alone, the share of all "
         f"patients may be as low as {least:.0f} %."
     )
-    assert not any("no doubt" in text for text in find_verdict(subject_of(scores)).trust)
+    assert not any("no doubt" in text for text in find_verdict(subject_of(judged(8 / 9))).trust)
 
 
 def test_leaks_and_luck_are_said(scores: Scores) -> None:
     leaky = changed(scores, leakage=(Finding(kind="leak", sentence=LEAK), Finding(kind="note", sentence="Noted.")))
-    assert find_verdict(subject_of(leaky)).trust == ("Mind the warning above before believing it.",)
+    assert find_verdict(subject_of(leaky)).trust[0] == "Mind the warning above before believing it."
     opinion = scores.info.opinions[0]
     poor = Value(value=0.35, low=np.nextafter(1 / 3, 1), high=0.4)
     levels = tuple(

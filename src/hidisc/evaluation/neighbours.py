@@ -4,7 +4,7 @@ Tiles of the matrix product small enough for the processor's cache, of which onl
 far is looked at again: about as quick as the bare product in larger blocks, and quicker than faiss (`bench/knn.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Floats = NDArray[np.floating[Any]]
-_ROWS, _COLUMNS, _GROUP = 1024, 4096, 64
+_ROWS, _COLUMNS, _GROUP = 1024, 4096, 32
 """Queries and bank rows of a tile of the product, and similarities whose maximum is looked at before themselves."""
 _BLOCK = 8192
 """Most queries at once while the bank is in memory: more are no quicker, and progress is seen."""
@@ -88,6 +88,7 @@ def _search_rows(
     near = unit.new_empty(len(unit), 0) if best is None else best[0]
     places = torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device) if best is None else best[1]
     tile = unit.new_empty(len(unit), _COLUMNS)
+    waiting: list[tuple[Tensor, Tensor]] = []
     for start in range(0, len(bank), _COLUMNS):
         rows = bank[start : start + _COLUMNS]
         product = torch.mm(unit, rows.T, out=tile) if len(rows) == _COLUMNS else unit @ rows.T
@@ -96,11 +97,20 @@ def _search_rows(
             values, numbers = new.values, new.indices
         else:
             values, numbers = _exceeding(product, near[:, -1:])
-        if values.shape[1]:
-            near, places = torch.cat([near, values], dim=1), torch.cat([places, numbers + (start + offset)], dim=1)
-            kept = near.topk(min(k, near.shape[1]), dim=1)
-            near, places = kept.values, places.gather(1, kept.indices)
-    return near, places
+        waiting.append((values, numbers + (start + offset)))
+        # ranking costs more than the product does, so it waits until there is as much to rank as there is to keep
+        if near.shape[1] < k or sum(values.shape[1] for values, _ in waiting) >= k:
+            near, places = _rank([(near, places), *waiting], k)
+            waiting = []
+    return _rank([(near, places), *waiting], k) if waiting else (near, places)
+
+
+def _rank(found: Sequence[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of similarities (n, w) found in several places, and these."""
+    near = torch.cat([values for values, _ in found], dim=1)
+    places = torch.cat([numbers for _, numbers in found], dim=1)
+    kept = near.topk(min(k, near.shape[1]), dim=1)
+    return kept.values, places.gather(1, kept.indices)
 
 
 def _exceeding(product: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
