@@ -1,7 +1,7 @@
 """Exact nearest neighbours by cosine similarity, block by block under a memory budget; the bank may exceed memory.
 
 Tiles of the matrix product small enough for the processor's cache, of which only what exceeds a query's k-th best so
-far is looked at again: about as quick as the bare product in larger blocks, and quicker than faiss (`bench/knn.py`).
+far is looked at again: as quick as the bare product in larger blocks, and quicker than faiss (`bench/knn.py`).
 """
 
 from collections.abc import Iterator, Sequence
