@@ -11,6 +11,8 @@ from hidisc.benchmark.results import gather_subjects, write_results
 from hidisc.benchmark.tables import beside_table, cells_table
 from hidisc.config import load_config
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.reporting.axis import draw_axis
+from hidisc.reporting.cells import metric_values
 from hidisc.reporting.subject import Subject
 from hidisc.reporting.table import DASH
 from hidisc.settings.benchmarking import ClaimConfig, SuiteConfig
@@ -195,6 +197,21 @@ def test_a_curve_is_drawn_over_the_steps(tmp_path: Path, embeddings: Embeddings)
     ]
     write_results(suite, cells, tmp_path, "small")
     assert (tmp_path / "figures" / "axis.pdf").is_file()
+
+
+def test_a_wide_axis_is_logarithmic_and_names_its_places(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+    suite, cells, _ = done
+    subjects = list(named(suite, cells).values())
+    figure = draw_axis(list(zip((1.0, 0.1, 1e-3), subjects, strict=False)), "learning rate", "knn")
+    figure.canvas.draw()
+    for panel, metric in zip(figure.axes, ("accuracy", "mca"), strict=True):
+        assert panel.get_xscale() == "log"
+        assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0.001", "0.1", "1"]
+        drawn = panel.containers[0].lines[0].get_ydata()
+        expected = [100 * np.mean(metric_values(subject, "knn", "patch", metric)) for subject in subjects[2::-1]]
+        assert list(drawn) == pytest.approx(expected)
+    narrow = draw_axis(list(zip((10.0, 20.0), subjects, strict=False)), "steps", "knn")
+    assert narrow.axes[0].get_xscale() == "linear"
 
 
 def test_samplings_are_averaged_with_seeds(tmp_path: Path, embeddings: Embeddings) -> None:

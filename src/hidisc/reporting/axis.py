@@ -21,7 +21,7 @@ def draw_axis(points: Sequence[tuple[float, Subject]], axis: str, opinion: str) 
     places = [at for at, _ in points]
     levels = list(reversed(points[0][1].scores[0].info.levels)) if points else []
     with drawn_alike():
-        figure = Figure(figsize=(8, 3.2))
+        figure = Figure(figsize=(9, 3.2), layout="constrained")
         panels = figure.subplots(1, len(_METRICS), sharey=True, squeeze=False)[0]
         for panel, metric in zip(panels, _METRICS, strict=True):
             for number, level in enumerate(levels):
@@ -41,8 +41,10 @@ def draw_axis(points: Sequence[tuple[float, Subject]], axis: str, opinion: str) 
                 )
             if places and min(places) > 0 and max(places) / min(places) >= 100:
                 panel.set_xscale("log")
+                panel.set_xticks(places, [f"{at:g}" for at in places])  # matplotlib's own are formulas
+                panel.minorticks_off()
             panel.set_xlabel(axis)
             panel.set_title(f"{metric_title(metric)} in %")
         if levels:
-            panels[0].legend()
+            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
     return figure
