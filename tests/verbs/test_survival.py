@@ -103,14 +103,17 @@ def test_two_commands_at_once_do_not_share_a_folder(cohort: Path, tmp_path: Path
 def test_control_c_stops_cleanly_and_the_same_command_goes_on(
     cohort: Path, uninterrupted: dict[str, bytes], tmp_path: Path
 ) -> None:
-    out = tmp_path / "store"
-    process = subprocess.Popen(
-        command(cohort, out, "--workers", "2"), stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    while finished_slides(out) < 3:
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everyone in the foreground
-    _, said = process.communicate(timeout=60)
+    for attempt in range(5):  # a machine that is slow to send the signal finds the work done
+        out = tmp_path / f"store{attempt}"
+        process = subprocess.Popen(
+            command(cohort, out, "--workers", "2"), stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        while finished_slides(out) < 1:
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everyone in the foreground
+        _, said = process.communicate(timeout=60)
+        if process.returncode != 0:
+            break
     assert process.returncode == 130
     assert "stopped. What is finished is safe: run the same command to go on." in said
     assert "Traceback" not in said
