@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from hidisc.slides import picture, tiff
+from hidisc.slides import picture, reader, tiff
 from hidisc.slides.reader import FORMATS, open_slide, resolve_mpp
 from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
 
@@ -535,12 +536,89 @@ def test_flipped_bytes_never_end_in_another_exception(tmp_path: Path, name: str)
     assert refused > 10
 
 
+def test_more_channels_than_any_microscope_has(tmp_path: Path) -> None:
+    """A patch of 60,000 channels would take 5 GB."""
+    tifffile.imwrite(tmp_path / "a.tif", draw(64, 64), tile=(32, 32), photometric="rgb", metadata=None)
+    with tifffile.TiffFile(tmp_path / "a.tif", mode="r+") as tif:
+        tif.pages.first.tags["SamplesPerPixel"].overwrite(60_000)
+    said = refusal(tmp_path / "a.tif")
+    assert "it says that it has 60000 channels, more than 256. Copy it again." in said
+
+
 @pytest.mark.parametrize("tag", ["ImageWidth", "ImageLength", "TileWidth", "TileLength"])
 def test_a_page_without_pixels(tmp_path: Path, tag: str) -> None:
     tifffile.imwrite(tmp_path / "a.tif", draw(64, 64, 1, np.uint16)[..., 0], tile=(32, 32), metadata=None)
     with tifffile.TiffFile(tmp_path / "a.tif", mode="r+") as tif:
         tif.pages.first.tags[tag].overwrite(0)
     assert "the TIFF is damaged or cut short" in refusal(tmp_path / "a.tif")
+
+
+# Files that would never be open
+
+
+def lead_back(path: Path, to: int) -> None:
+    """Let the last page directory of a TIFF point back at directory number `to` instead of at nothing."""
+    with tifffile.TiffFile(path) as tif:
+        form, offsets = tif.tiff, [page.offset for page in tif.pages]
+        entries = len(tif.pages[-1].aspage().tags)
+    with path.open("r+b") as file:
+        file.seek(offsets[-1] + form.tagnosize + entries * form.tagsize)
+        assert struct.unpack(form.offsetformat, file.read(form.offsetsize)) == (0,)
+        file.seek(-form.offsetsize, 1)
+        file.write(struct.pack(form.offsetformat, offsets[to]))
+
+
+def ndpi(path: Path) -> None:
+    """A directory that is wholly empty, with the offsets of 8 bytes that Hamamatsu puts into a classic TIFF."""
+    path.write_bytes(b"II*\0" + struct.pack("<QHQ", 12, 0, 0))
+
+
+CIRCLES: dict[str, tuple[Callable[[Path], object], int]] = {
+    "tiled.tif": (tiled_pyramid, 0),
+    "tiled-inner.tif": (tiled_pyramid, 1),
+    "itself.tif": (flat(rowsperstrip=9, metadata=None), 0),
+    "big.ome.tif": (ome_16_bit_pyramid_in_nm, 2),
+    "big-endian.tif": (flat(**U16, layout="CYX", byteorder=">", metadata=None), 1),
+    "palette.tif": (lambda path: Image.fromarray(draw(41, 53)).quantize(16).save(path), 0),
+    "a.ndpi": (ndpi, 0),
+}
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_page_directories_in_a_circle(tmp_path: Path, name: str) -> None:
+    """Libraries follow them for ever; the limit only keeps this test from doing so."""
+    write, to = CIRCLES[name]
+    write(tmp_path / "whole.tif")
+    lead_back(tmp_path / "whole.tif", to)
+    path = (tmp_path / "whole.tif").rename(tmp_path / name)
+    with pytest.raises(SlideError) as caught:
+        open_slide(path, limit_s=20)
+    assert str(caught.value) == (
+        f"{path} cannot be read: the page directories of the TIFF lead in a circle. Copy it again. "
+        f"Formats read: {FORMATS}."
+    )
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_a_library_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    released = Event()
+
+    def never(path: Path) -> Slide:
+        released.wait()
+        raise SlideError("too late to matter.")
+
+    monkeypatch.setattr(reader, "Picture", never)
+    monkeypatch.setattr(reader, "WholeSlide", never)
+    WHOLE[name](tmp_path / name)
+    try:
+        with pytest.raises(SlideError) as caught:
+            open_slide(tmp_path / name, limit_s=0.05)
+    finally:
+        released.set()
+    assert str(caught.value) == (
+        f"{tmp_path / name} cannot be read: it was not open after 0.05 s. Copy it to a disk of this machine, or "
+        "convert it to a tiled pyramidal TIFF."
+    )
 
 
 # Real files

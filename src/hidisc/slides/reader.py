@@ -1,19 +1,34 @@
 """Open any slide file with the library that reads it best; nothing else needs to know which."""
 
+from concurrent.futures import Future, wait
 from pathlib import Path
+from threading import Thread
 
+from hidisc.slides.directories import refuse_circle
 from hidisc.slides.picture import Picture
 from hidisc.slides.slide import Slide, SlideError
 from hidisc.slides.tiff import TiffSlide, sniff
 from hidisc.slides.wsi import WholeSlide, detects
 
 FORMATS = "SVS, NDPI, SCN, MRXS, BIF, DICOM whole-slide, OME-TIFF, QPTIFF, tiled or plain TIFF, PNG, JPEG"
+LIMIT_S = 60.0
+"""Seconds that a file may take to open: damage can send a library in circles, and a disk can stop answering."""
 
 
-def open_slide(path: Path) -> Slide:
-    """An open slide, or a SlideError that names the file, why it was refused and what is read."""
+def open_slide(path: Path, limit_s: float = LIMIT_S) -> Slide:
+    """An open slide, or a SlideError that names the file, why it was refused and what is read.
+
+    No library can be stopped from outside, so a thread opens the file; one that exceeds the limit is left behind.
+    """
+    opened: Future[Slide] = Future()
+    Thread(target=_open_into, args=(opened, path), daemon=True).start()
+    if not wait([opened], limit_s).done:
+        raise SlideError(
+            f"{path} cannot be read: it was not open after {limit_s:g} s. Copy it to a disk of this machine, or "
+            "convert it to a tiled pyramidal TIFF."
+        )
     try:
-        return _open(path)
+        return opened.result()
     except SlideError as error:
         hint = ""
         if _is_dicom(path):
@@ -23,8 +38,16 @@ def open_slide(path: Path) -> Slide:
         raise SlideError(f"{path} cannot be read: {error}{hint} Formats read: {FORMATS}.") from error
 
 
+def _open_into(opened: "Future[Slide]", path: Path) -> None:
+    try:
+        opened.set_result(_open(path))
+    except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+        opened.set_exception(error)
+
+
 def _open(path: Path) -> Slide:
     """OpenSlide first, except for TIFFs it would flatten to 8-bit RGB or whose pyramid it does not see."""
+    refuse_circle(path)
     kind = sniff(path)
     if kind == "tiff":
         return TiffSlide(path)

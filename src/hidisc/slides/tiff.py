@@ -16,6 +16,8 @@ from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
 CACHE_BYTES = 128 * 2**20
 MAX_SEGMENT_BYTES = 256 * 2**20
 """The largest strip or tile decoded at once; a file that is one huge strip would be read whole."""
+MAX_CHANNELS = 256
+"""No microscope has more; a damaged tag has, and a patch of them would not fit in memory."""
 MAX_PAGES = 8
 """More grey pages than this without a name for their axis are a stack, not channels."""
 _MICROMETRES = {"µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
@@ -70,6 +72,8 @@ class TiffSlide(Slide):
         self.height, self.width = first.imagelength, first.imagewidth
         self._samples = _colours(first)
         self.channels = self._samples * len(self._levels[0])
+        if self.channels > MAX_CHANNELS:
+            raise SlideError(f"it says that it has {self.channels} channels, more than {MAX_CHANNELS}. Copy it again.")
         self.levels = tuple(self.width / pages[0].imagewidth for pages in self._levels)
         self.mpp = _ome_mpp(self._tif, self._tif.series.index(series)) if self._tif.is_ome else _tag_mpp(first)
         self._cache: OrderedDict[tuple[int, int, int], NDArray[Any]] = OrderedDict()
