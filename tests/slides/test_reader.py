@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from hidisc.slides import picture, reader, tiff
 from hidisc.slides.reader import FORMATS, open_slide, resolve_mpp
@@ -250,6 +250,60 @@ def test_jpeg(tmp_path: Path) -> None:
     assert (slide.read(0, 0, 0, 53, 41) == np.asarray(Image.open(tmp_path / "a.jpg"))).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "orientation"),
+    [(name, code) for name in ("a.jpg", "a.png") for code in range(1, 9)]
+    + [("palette.tif", code) for code in (1, 2, 3, 4)],
+)
+def test_pictures_are_upright_as_the_camera_says(tmp_path: Path, name: str, orientation: int) -> None:
+    """A picture taken with the camera turned is stored as its sensor lay, with an EXIF code beside it."""
+    image = Image.fromarray(np.asarray(Image.fromarray(draw(5, 7)).resize((70, 50), Image.Resampling.NEAREST)))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    (image.quantize(16) if name == "palette.tif" else image).save(tmp_path / name, exif=exif)
+    with Image.open(tmp_path / name) as stored:
+        expected = np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
+    with open_slide(tmp_path / name) as slide:
+        assert (slide.height, slide.width) == expected.shape[:2] == ((50, 70) if orientation < 5 else (70, 50))
+        assert (slide.read(0, 0, 0, slide.width, slide.height) == expected).all()
+        assert (slide.read(0, 9, 3, 20, 30) == expected[3:33, 9:29]).all()
+
+
+@pytest.mark.parametrize("orientation", range(5, 9))
+def test_a_palette_tiff_whose_rows_are_columns(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    Image.fromarray(draw(50, 70)).quantize(16).save(tmp_path / "a.tif", exif=exif)
+    said = refusal(tmp_path / "a.tif")
+    assert "a TIFF whose rows are stored as columns (orientation 5 to 8). Save it upright." in said
+
+
+@pytest.mark.parametrize("code", [0, 9, 65535])
+def test_an_orientation_that_is_none(tmp_path: Path, code: int) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = code
+    slide = saved(tmp_path / "a.png", Image.fromarray(draw(41, 53)), exif=exif)
+    assert (slide.read(0, 0, 0, 53, 41) == draw(41, 53)).all()
+
+
+@pytest.mark.parametrize("height", [1, 255, 256, 257, 700])
+def test_a_picture_is_converted_strip_by_strip(tmp_path: Path, height: int) -> None:
+    pixels = draw(height, 20, 4)
+    slide = saved(tmp_path / "a.png", Image.fromarray(pixels))
+    white = Image.new("RGBA", (20, height), "white")
+    expected = np.asarray(Image.alpha_composite(white, Image.fromarray(pixels)).convert("RGB"))
+    assert (slide.read(0, 0, 0, 20, height) == expected).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("options", [{"tile": (32, 32)}, {"rowsperstrip": 9, "compression": "zlib"}])
+def test_grey_of_which_zero_is_white(tmp_path: Path, dtype: type, options: dict[str, Any]) -> None:
+    pixels = draw(60, 50, 1, dtype)
+    tifffile.imwrite(tmp_path / "a.tif", pixels[..., 0], photometric="miniswhite", metadata=None, **options)
+    with open_slide(tmp_path / "a.tif") as slide:
+        assert (slide.read(0, 0, 0, 50, 60) == np.iinfo(dtype).max - pixels).all()
+
+
 # Scales
 
 
@@ -410,6 +464,39 @@ def test_a_32_bit_picture(tmp_path: Path) -> None:
     assert "its pixels have 32 bits. Only 8 and 16 bit unsigned are read; convert it." in refusal(tmp_path / "a.pgm")
 
 
+@pytest.mark.parametrize("photometric", ["CIELAB", "ICCLAB", "LOGLUV"])
+@pytest.mark.parametrize("options", [{}, {"tile": (32, 32), "compression": "zlib"}, {"compression": "jpeg"}])
+def test_other_colours_of_a_tiff(tmp_path: Path, photometric: str, options: dict[str, Any]) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", draw(64, 64), photometric=photometric, metadata=None, **options)
+    assert refusal(tmp_path / "a.tif") == (
+        f"{tmp_path / 'a.tif'} cannot be read: its colours are {photometric}. "
+        f"Only grey and RGB are read; save it as RGB. Formats read: {FORMATS}."
+    )
+
+
+def test_luma_and_chroma_that_no_jpeg_decoder_turns_into_rgb(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", draw(64, 64), photometric="ycbcr", compression="zlib", metadata=None)
+    assert "its colours are YCBCR. Only grey and RGB are read; save it as RGB." in refusal(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize(("name", "colours"), [("a.tif", "SEPARATED"), ("a.jpg", "CMYK")])
+def test_inks_are_no_light(tmp_path: Path, name: str, colours: str) -> None:
+    Image.fromarray(draw(64, 64)).convert("CMYK").save(tmp_path / name)
+    assert f"its colours are {colours}. Only grey and RGB are read; save it as RGB." in refusal(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.png", "a.webp", "a.mpo", "palette.tif"])
+def test_more_than_one_picture(tmp_path: Path, name: str) -> None:
+    first, second = (Image.fromarray(draw(64, 64, seed=seed)) for seed in (0, 1))
+    if name == "palette.tif":
+        first, second = first.quantize(16), second.quantize(16)
+    first.save(tmp_path / name, save_all=True, append_images=[second])
+    assert refusal(tmp_path / name) == (
+        f"{tmp_path / name} cannot be read: it holds 2 pictures (frames or pages). "
+        f"Save the one that is meant as a PNG. Formats read: {FORMATS}."
+    )
+
+
 def test_one_huge_strip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiff, "MAX_SEGMENT_BYTES", 2**20)
     tifffile.imwrite(tmp_path / "a.tif", np.zeros((1024, 1024, 3), np.uint8), rowsperstrip=1024)
@@ -495,7 +582,7 @@ def test_a_tiff_that_lost_its_last_channel(tmp_path: Path) -> None:
     [
         ("strips.tif", "are damaged (the file ends too early). Copy the file again."),
         ("a.png", "the picture is damaged or cut short (image file is truncated"),
-        ("a.jpg", "the picture is damaged or cut short (image file is truncated"),
+        ("a.jpg", "the JPEG is cut short: its pixels do not come to their end."),
     ],
 )
 def test_a_half_copied_file_says_copy_it_again(tmp_path: Path, name: str, sentence: str) -> None:

@@ -21,6 +21,14 @@ MAX_CHANNELS = 256
 MAX_PAGES = 8
 """More grey pages than this without a name for their axis are a stack, not channels."""
 _MICROMETRES = {"µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
+_LIGHT = (
+    tifffile.PHOTOMETRIC.MINISWHITE,
+    tifffile.PHOTOMETRIC.MINISBLACK,
+    tifffile.PHOTOMETRIC.RGB,
+    tifffile.PHOTOMETRIC.YCBCR,
+)
+_JPEG = (tifffile.COMPRESSION.JPEG, tifffile.COMPRESSION.OJPEG)
+"""Compressions whose decoder turns YCbCr into RGB."""
 _BROKEN = (
     tifffile.TiffFileError,
     ValueError,
@@ -36,12 +44,14 @@ _BROKEN = (
 
 
 def sniff(path: Path) -> str | None:
-    """Who should read this TIFF: "tiff" (us), "wsi" (OpenSlide first), "picture" (palette, CMYK); None: no TIFF."""
+    """Who should read this TIFF: "tiff" (us), "wsi" (OpenSlide first), "picture" (palette); None: no TIFF."""
     try:
         with tifffile.TiffFile(path) as tif:
             page = tif.pages.first
-            if page.photometric in (tifffile.PHOTOMETRIC.PALETTE, tifffile.PHOTOMETRIC.SEPARATED):
+            if page.photometric == tifffile.PHOTOMETRIC.PALETTE:
                 return "picture"
+            if page.photometric not in _LIGHT:
+                _refuse_colours(page)
             plain = page.dtype == np.uint8 and page.samplesperpixel in (3, 4) and not (tif.is_ome or tif.is_qpi)
             return "wsi" if plain else "tiff"
     except _BROKEN:
@@ -118,6 +128,8 @@ class TiffSlide(Slide):
         if decoded is None:
             return None
         segment: NDArray[Any] = np.asarray(decoded[0], self.dtype)
+        if page.photometric == tifffile.PHOTOMETRIC.MINISWHITE and "PhotometricInterpretation" in page.tags:
+            segment = np.iinfo(self.dtype).max - segment
         self._cache[key] = segment
         self._cached_bytes += segment.nbytes
         while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
@@ -179,6 +191,8 @@ def _pages(level: tifffile.TiffPageSeries) -> list[tifffile.TiffPage]:
     if len(pages) != expected:
         raise SlideError(f"{channels} channels in {len(pages)} pages are not understood. Save one page a channel.")
     for page in pages:
+        if page.photometric not in _LIGHT or (page.photometric in _LIGHT[3:] and page.compression not in _JPEG):
+            _refuse_colours(page)
         wide, tall = (page.tilewidth, page.tilelength) if page.is_tiled else (page.imagewidth, page.rowsperstrip)
         size = wide * min(tall, page.imagelength) * page.samplesperpixel * np.dtype(page.dtype).itemsize
         if not size or not page.imagewidth:
@@ -189,6 +203,11 @@ def _pages(level: tifffile.TiffPageSeries) -> list[tifffile.TiffPage]:
                 "Convert it, e.g. `vips tiffsave in.tif out.tiff --tile --pyramid`."
             )
     return pages
+
+
+def _refuse_colours(page: tifffile.TiffPage) -> None:
+    colours = getattr(page.photometric, "name", page.photometric)
+    raise SlideError(f"its colours are {colours}. Only grey and RGB are read; save it as RGB.")
 
 
 def _colours(page: tifffile.TiffPage) -> int:
