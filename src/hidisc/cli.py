@@ -36,7 +36,7 @@ Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from hidisc.runs import versions
+        from hidisc.machine import versions
 
         typer.echo(f"hidisc {versions('hidisc')['hidisc']}")
         raise typer.Exit
@@ -194,7 +194,7 @@ def _embed(
         return
     info = done.info
     if as_json:
-        kept = info.model_dump(mode="json", exclude={"slides": True, "model": {"learned_from"}})
+        kept = info.model_dump(mode="json", exclude={"slides": True, "model": {"history": {"slides"}}})
         typer.echo(json.dumps({"embeddings": str(out), **kept}))
     else:
         left_out = f", {info.bad_patches} unreadable ones left out" if info.bad_patches else ""
@@ -227,7 +227,7 @@ def _evaluate(
     config = load_config(EvaluateConfig, recipe, [*(changes or []), *flags])
     scores = evaluate(embeddings, out, config, bank=bank, device=device, say=_say)
     if as_json:
-        kept = scores.info.model_dump(mode="json", exclude={"model": {"learned_from"}})
+        kept = scores.info.model_dump(mode="json", exclude={"model": {"history": {"slides"}}})
         typer.echo(json.dumps({"scores": str(out), **kept}))
     else:
         typer.echo(f"{out}: {scores.verdict()}")

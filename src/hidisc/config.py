@@ -4,7 +4,7 @@ A setting that does not exist is refused with the nearest name that does. The se
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -21,6 +21,14 @@ class Closed(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
     recipes: ClassVar[str] = "prepare"
+
+
+class Pace:
+    """Marks a setting that changes how the work is done, never what comes out; it may differ when work goes on."""
+
+
+class TakenOver:
+    """Marks a setting whose change an artefact takes over: what depends on it is made again."""
 
 
 Config = TypeVar("Config", bound=Closed)
@@ -116,6 +124,21 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif a != b:
             found.append(f"{prefix}{key}: {a} -> {b}")
     return found
+
+
+def keep_facts(model: type[BaseModel], settings: Mapping[str, Any], taken_over: Collection[str] = ()) -> dict[str, Any]:
+    """The dumped settings of a config that an artefact's content depends on.
+
+    Those marked `Pace` or `TakenOver`, and those named in `taken_over`, are left out.
+    """
+    kept = {}
+    for name, info in model.model_fields.items():
+        if name in taken_over or any(isinstance(mark, Pace | TakenOver) for mark in info.metadata):
+            continue
+        value, kind = settings.get(name), info.annotation
+        is_group = isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, Mapping)
+        kept[name] = keep_facts(kind, value) if is_group else value  # type: ignore[arg-type]
+    return kept
 
 
 def _parse(value: str) -> Any:

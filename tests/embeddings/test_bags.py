@@ -20,8 +20,8 @@ from hidisc.errors import UserError
 from hidisc.patches.record import ShardFile, SlideRecord, folder_name
 from hidisc.patches.store import STORE, FileEntry, SlideEntry, StoreInfo
 from hidisc.patches.table import SCHEMA, PatchTable
-from hidisc.runs import PART
-from hidisc.slides.cohort import hash_file
+from hidisc.artefacts.files import PART
+from hidisc.artefacts.checksums import hash_file
 
 DIM, SIZE = 5, 64
 MPP0, DOWNSAMPLE = 0.25, 2.0

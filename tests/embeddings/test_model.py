@@ -19,7 +19,7 @@ from hidisc.models.encoder import CARD, WEIGHTS, Encoder, LearnedSlide, build_en
 from hidisc.models.export import export_encoder
 from hidisc.patches.store import PatchStore, StoreInfo
 from hidisc.settings.judging import EmbedConfig, ForeignConfig
-from hidisc.slides.cohort import hash_file
+from hidisc.artefacts.checksums import hash_file
 from hidisc.training.run import RUN, Run
 from tests.training.stores import train
 

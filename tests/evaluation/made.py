@@ -11,7 +11,7 @@ from hidisc.evaluation.predictions import Predictions
 from hidisc.models.encoder import LearnedSlide
 from hidisc.patches.store import FileEntry
 from hidisc.patches.table import SCHEMA, PatchTable
-from hidisc.slides.cohort import hash_file
+from hidisc.artefacts.checksums import hash_file
 
 
 def make_embeddings(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hidisc.errors import UserError
 from hidisc.patches.record import RECORD, THUMBNAIL, SlideRecord
 from hidisc.patches.store import PATCHES, STORE, PatchError, PatchStore, verify_store
-from hidisc.slides.cohort import hash_file
+from hidisc.artefacts.checksums import hash_file
 from tests.patches.pictures import Pictures, make_store, pictures_of
 
 PICTURES = pictures_of("P1/A", "P1/B", "P2/A", "P3/A", patches=5)

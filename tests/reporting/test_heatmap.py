@@ -21,7 +21,7 @@ from hidisc.patches.store import FileEntry, PatchStore
 from hidisc.reporting.figures import drawn_alike, render
 from hidisc.reporting.heatmap import draw_heatmap, paint
 from hidisc.settings.preparing import PrepareConfig
-from hidisc.slides.cohort import hash_file
+from hidisc.artefacts.checksums import hash_file
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs import heatmap as verb
 from hidisc.verbs.heatmap import heatmap

@@ -37,7 +37,7 @@ from hidisc.reporting.pictures import (
     to_uri,
 )
 from hidisc.reporting.subject import Subject
-from hidisc.slides.cohort import hash_file
+from hidisc.artefacts.checksums import hash_file
 from hidisc.slides.display import shrink
 from tests.evaluation.made import make_embeddings
 from tests.reporting.judged import make_scores

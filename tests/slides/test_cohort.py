@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hidisc.errors import UserError
 from hidisc.slides import cohort
-from hidisc.slides.cohort import Cohort, hash_file
+from hidisc.artefacts.checksums import hash_file
+from hidisc.slides.cohort import Cohort
 
 Write = Callable[..., Path]
 HEAD = "patient,slide,path"

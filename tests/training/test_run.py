@@ -11,7 +11,7 @@ import yaml
 from hidisc.errors import UserError
 from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.patches.store import PatchStore
-from hidisc.runs import versions
+from hidisc.machine import versions
 from hidisc.settings.training import TrainConfig
 from hidisc.training.run import RUN, Run
 from tests.training.stores import TRAIN, make_store, outcome, tiny, train, train_until

@@ -14,7 +14,7 @@ import torch
 
 from hidisc.config import load_config
 from hidisc.errors import UserError
-from hidisc.runs import hold
+from hidisc.artefacts.lock import hold
 from hidisc.settings.benchmarking import SuiteConfig
 from hidisc.training.run import Run
 from hidisc.verbs import benchmark as verb

@@ -7,7 +7,7 @@ import pytest
 from hidisc.embeddings.bags import SLIDES
 from hidisc.errors import UserError
 from hidisc.models.encoder import HeadConfig, build_encoder
-from hidisc.runs import PART
+from hidisc.artefacts.files import PART
 from hidisc.training.run import RUN, RunInfo
 from hidisc.verbs.export import export, export_bags
 from tests.evaluation.made import make_embeddings

@@ -5,7 +5,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from hidisc.artefacts.artefact import open_artefact
 from hidisc.config import load_config
+from hidisc.errors import UserError
 from hidisc.settings.benchmarking import RowConfig, ScaleConfig, SuiteConfig
 from hidisc.settings.judging import EmbedConfig
 from hidisc.settings.training import TrainConfig
@@ -58,8 +60,15 @@ class Cell:
 
     @property
     def is_done(self) -> bool:
-        """Whether all its scores are there."""
-        return all((self.scores(look) / "scores.json").is_file() for look in self.looks)
+        """Whether all its scores are there, and undamaged."""
+        return all(map(self._is_judged, self.looks))
+
+    def _is_judged(self, look: Look) -> bool:
+        try:
+            open_artefact(self.scores(look), "evaluate")
+        except UserError:
+            return False
+        return True
 
     @property
     def failure(self) -> str | None:

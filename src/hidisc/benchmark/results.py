@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
+from hidisc.artefacts.files import write_atomic
 from hidisc.benchmark.cells import Cell
 from hidisc.benchmark.claims import check_claim
 from hidisc.benchmark.tables import beside_table, cells_table, claims_table
 from hidisc.config import to_yaml
 from hidisc.evaluation.scores import Scores
+from hidisc.machine import versions
 from hidisc.reporting.axis import draw_axis
 from hidisc.reporting.benchmark import BenchmarkPage, render_benchmark
 from hidisc.reporting.cells import find_levels
@@ -20,7 +22,6 @@ from hidisc.reporting.subject import Subject
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import metrics_table
 from hidisc.reporting.verdict import gather_warnings
-from hidisc.runs import versions, write_atomic
 from hidisc.settings.benchmarking import SuiteConfig
 
 PAGE = "benchmark.html"
@@ -53,6 +54,12 @@ def write_results(suite: SuiteConfig, cells: Sequence[Cell], out: Path, scale: s
     )
     write_atomic(out / PAGE, render_benchmark(page).encode("utf-8", "replace"))
     return out / PAGE
+
+
+def list_results(out: Path) -> list[str]:
+    """Every file that `write_results` wrote, relative to the benchmark."""
+    found = [out / PAGE, *out.glob("tables/*"), *out.glob("figures/*")]
+    return sorted(path.relative_to(out).as_posix() for path in found if path.is_file())
 
 
 def gather_subjects(suite: SuiteConfig, cells: Sequence[Cell]) -> list[tuple[float | None, Subject]]:

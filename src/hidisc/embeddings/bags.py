@@ -24,14 +24,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from hidisc.artefacts.artefact import make
+from hidisc.artefacts.files import replaced, write_atomic
 from hidisc.config import Closed
 from hidisc.embeddings.embeddings import PATCHES, Embeddings
-from hidisc.errors import UserError
 from hidisc.patches.columns import stream_vectors
 from hidisc.patches.record import SlideRecord, folder_name
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
-from hidisc.runs import begin, beside, sync, write_atomic
 
 FEATURES, STAMP = "h5_files", "stamp"
 SLIDES, EVERYTHING = "slides.csv", "embeddings.parquet"
@@ -45,12 +45,9 @@ _NOT_TEXT = {"na", "null", "none", "true", "false"}
 Say = Callable[[str], None]
 
 
-class _Record(Closed):
-    """What the bags are made of; the same for a killed export to go on."""
+class _Settings(Closed):
+    """What the bags depend on beside the embeddings."""
 
-    vectors: str
-    patches: str
-    """Checksums of the embeddings' two files."""
     sizes_known: bool
     """Whether the store was there to say how large patches are."""
 
@@ -70,21 +67,29 @@ class _Bag:
 def write_bags(embeddings: Embeddings, out: Path, say: Say = lambda _: None) -> int:
     """Write a folder of bags; how many there are. What a killed export has written stays; `slides.csv` comes last.
 
-    The caller holds `out`. Memory: the table and one block of vectors.
+    Memory: the table and one block of vectors.
     """
-    store = _find_store(embeddings, say)
+    store = embeddings.open_store()
+    if store is None:
+        say(
+            f"note: the store {embeddings.path / embeddings.info.store} is not there, or has changed since. Without it "
+            f"the size of a patch on the slide is not known: {FEATURES} lacks it, and {STAMP}, which needs it, stays "
+            "empty."
+        )
+    inputs = {"the embeddings": embeddings.artefact.checksum}
+    with make(out, KIND, _Settings(sizes_known=store is not None), inputs) as work:
+        bags = _gather(embeddings.table)
+        if not work.is_finished(say):
+            work.finish(_write_all(embeddings, store, bags, out, say))
+    return len(bags)
+
+
+def _write_all(
+    embeddings: Embeddings, store: PatchStore | None, bags: Sequence[_Bag], out: Path, say: Say
+) -> list[str]:
+    """Write what is not there, and the names of all files."""
     table = embeddings.table
-    bags = _gather(table)
-    record = _Record(
-        vectors=embeddings.info.vectors.checksum,
-        patches=embeddings.info.patches.checksum,
-        sizes_known=store is not None,
-    )
-    out.mkdir(parents=True, exist_ok=True)
-    begin(out, KIND, record)
-    if (out / SLIDES).is_file():
-        return len(bags)
-    records = _read_records(store, embeddings.info.store, bags)
+    records = _read_records(store, bags)
     corners = np.stack([table.column("x"), table.column("y")], axis=1).astype(np.int64)
     for folder in (FEATURES, STAMP):
         (out / folder).mkdir(exist_ok=True)
@@ -98,34 +103,16 @@ def write_bags(embeddings: Embeddings, out: Path, say: Say = lambda _: None) -> 
             f"in {out / STAMP}. Import them with --set mpp=... for that."
         )
     write_atomic(out / SLIDES, _slides_csv(table, bags, say).encode())
-    return len(bags)
+    names = [f"{folder}/{bag.stem}.h5" for folder in (FEATURES, STAMP) for bag in bags]
+    return [SLIDES, EVERYTHING, *(name for name in names if (out / name).is_file())]
 
 
-def _find_store(embeddings: Embeddings, say: Say) -> PatchStore | None:
-    """The store the embeddings were made from, when it is still there and the same."""
-    path = Path(embeddings.info.store)
-    try:
-        store = PatchStore.load(path)
-    except UserError:
-        store = None
-    if store is None or store.info.patches.checksum != embeddings.info.store_checksum:
-        say(
-            f"note: the store {path} is not there, or has changed since. Without it the size of a patch on the slide "
-            f"is not known: {FEATURES} lacks it, and {STAMP}, which asks for it, stays empty."
-        )
-        return None
-    return store
-
-
-def _read_records(store: PatchStore | None, path: str, bags: Sequence[_Bag]) -> dict[str, SlideRecord]:
+def _read_records(store: PatchStore | None, bags: Sequence[_Bag]) -> dict[str, SlideRecord]:
     """How each slide was cut."""
     if store is None:
         return {}
     wanted = {bag.slide for bag in bags}
-    try:
-        return {entry.slide: store.record(entry) for entry in store.info.slides if entry.slide in wanted}
-    except (OSError, ValueError) as error:
-        raise UserError(f"store {path} is damaged. Run `hidisc doctor {path}` to see what of it.") from error
+    return {entry.slide: store.record(entry) for entry in store.info.slides if entry.slide in wanted}
 
 
 def _gather(table: PatchTable) -> list[_Bag]:
@@ -242,15 +229,8 @@ def _write_features(file: h5py.File, embeddings: Embeddings, rows: NDArray[np.in
 @contextmanager
 def _new_file(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file that appears under its name when it is whole."""
-    part = beside(path)
-    try:
-        with h5py.File(part, "w") as file:
-            yield file
-        sync(part)
-        part.replace(path)
-        sync(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
+    with replaced(path) as part, h5py.File(part, "w") as file:
+        yield file
 
 
 def _is_whole(path: Path, shape: tuple[int, int]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.runs import beside, sync
+from hidisc.artefacts.files import beside, sync
 
 
 class BlockFile:

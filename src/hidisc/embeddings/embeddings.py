@@ -1,4 +1,4 @@
-"""Embeddings: one vector a patch beside the patches' own table; `embeddings.json` is written last."""
+"""Embeddings: one vector a patch beside the patches' own table."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +7,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.config import Closed
 from hidisc.errors import UserError
-from hidisc.models.encoder import LearnedSlide
-from hidisc.patches.store import FileEntry, check_size
+from hidisc.models.history import History
+from hidisc.patches.record import SlideId
+from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
-from hidisc.runs import read_finished
 
 EMBEDDINGS, VECTORS, PATCHES = "embeddings.json", "embeddings.npy", "patches.parquet"
 
@@ -26,7 +27,7 @@ class ModelCard(Closed):
     """What tables call it."""
     kind: ModelKind
     source: str
-    """As it was given: a folder, a file or `timm:NAME`."""
+    """Where it was, relative to the embeddings: a folder or a file; or `timm:NAME`."""
     checksum: str
     """SHA-256 of its weights."""
     group: str
@@ -37,33 +38,28 @@ class ModelCard(Closed):
     backbone: str | None = None
     size_px: int
     """Side of what it is fed; stored patches are resized to it."""
-    learned_from: tuple[LearnedSlide, ...] | None = None
-    """Every slide it has seen; null: not known, so that overlap cannot be ruled out."""
-    labels_used: tuple[str, ...] = ()
-    """What labels were used for in its training; empty: nothing known of."""
+    history: History
+    """What it has seen."""
 
 
 class EmbeddingsInfo(Closed):
     """`embeddings.json`."""
 
-    format: Literal["hidisc-embeddings-1"] = "hidisc-embeddings-1"
     rows: int
     dim: int
     dtype: Literal["float32", "float16"]
     model: ModelCard
     store: str
-    """Where the store was, for pictures."""
+    """Where the store was, relative to the embeddings, for pictures."""
     store_checksum: str
-    """Of its table of patches."""
-    slides: tuple[LearnedSlide, ...]
+    """Of its patches."""
+    slides: tuple[SlideId, ...]
     """Every slide that was embedded, with the checksum of its file."""
     splits: tuple[str, ...] | None
     per_slide: int | None
     seed: int
     bad_patches: int
     """Patches that could not be read and are left out."""
-    vectors: FileEntry
-    patches: FileEntry
     versions: dict[str, str | None]
 
 
@@ -71,23 +67,31 @@ class EmbeddingsInfo(Closed):
 class Embeddings:
     """`Embeddings.load(path)`: `vectors` (N, D) is a read-only memory map, `table` has the N patches in its order."""
 
-    path: Path
+    artefact: Artefact
     info: EmbeddingsInfo
     table: PatchTable
     vectors: NDArray[Any]
 
     @classmethod
     def load(cls, path: Path) -> "Embeddings":
-        """Open finished embeddings; unfinished or cut-short ones are refused with what to do."""
-        unfinished = f"embeddings {path} are not finished. Run the same `hidisc embed` again; it goes on."
-        absent = f"{path} holds no embeddings (no {EMBEDDINGS}). Make them with `hidisc embed`."
-        info = read_finished(path / EMBEDDINGS, EmbeddingsInfo, "embed", unfinished, absent)
-        for entry in (info.vectors, info.patches):
-            problem = check_size(path, entry)
-            if problem:
-                raise UserError(f"embeddings {path} are damaged: {problem}. Delete the folder and embed again.")
+        """Open finished embeddings; unfinished or damaged ones are refused with what to do."""
+        artefact = open_artefact(path, "embed")
+        info = EmbeddingsInfo.model_validate_json((path / EMBEDDINGS).read_bytes())
         vectors = np.load(path / VECTORS, mmap_mode="r", allow_pickle=False)
-        return cls(path, info, PatchTable.load(path / PATCHES), vectors)
+        return cls(artefact, info, PatchTable.load(path / PATCHES), vectors)
+
+    @property
+    def path(self) -> Path:
+        """Their folder."""
+        return self.artefact.path
+
+    def open_store(self) -> PatchStore | None:
+        """The store they were made from; None when it is not there any more, or has changed since."""
+        try:
+            store = PatchStore.load(self.path / self.info.store)
+        except UserError:
+            return None
+        return store if store.checksum == self.info.store_checksum else None
 
     def __len__(self) -> int:
         return len(self.vectors)

@@ -10,18 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hidisc.artefacts.files import relate, replaced, write_atomic
 from hidisc.embeddings.blocks import BlockFile
-from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, EmbeddingsInfo
+from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, EmbeddingsInfo, ModelCard
 from hidisc.embeddings.model import OpenedModel
 from hidisc.errors import UserError
-from hidisc.models.encoder import LearnedSlide
+from hidisc.machine import versions
 from hidisc.patches.ahead import do_ahead
-from hidisc.patches.store import FileEntry, PatchError, PatchStore
+from hidisc.patches.record import SlideId
+from hidisc.patches.store import PatchError, PatchStore
 from hidisc.patches.table import PatchTable
-from hidisc.runs import beside, sync, versions, write_atomic
 from hidisc.sampling.batches import as_tensor, to_input
 from hidisc.settings.judging import EmbedConfig
-from hidisc.slides.cohort import hash_file
 from hidisc.training.ranks import Fabric
 
 _BATCHES = 16
@@ -123,17 +123,15 @@ def _check(vectors: NDArray[Any], store: PatchStore, rows: NDArray[np.int64], dt
 
 
 def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out: Path, config: EmbedConfig) -> None:
-    """Leave out what could not be read, then write the table and, last, the record.
+    """Leave out what could not be read, then write the table and the record.
 
     The table is there before the file shrinks, so that a process killed between the two knows which rows it has.
     """
     vectors = np.load(out / VECTORS, mmap_mode="r", allow_pickle=False)
     if len(vectors) == len(rows):
         good = ~np.isnan(vectors[:, 0])
-        part = beside(out / PATCHES)
-        store.table.select(rows[good]).save(part)
-        sync(part)
-        part.replace(out / PATCHES)
+        with replaced(out / PATCHES) as part:
+            store.table.select(rows[good]).save(part)
         if not good.all():
             _compact(out / VECTORS, good)
     table = PatchTable.load(out / PATCHES)
@@ -141,44 +139,41 @@ def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out:
         rows=len(table),
         dim=model.dim,
         dtype=config.dtype,
-        model=model.card,
-        store=str(store.path.absolute()),
-        store_checksum=store.info.patches.checksum,
+        model=_relate_source(model.card, out),
+        store=relate(store.path, out),
+        store_checksum=store.checksum,
         slides=_slides(store, table),
         splits=config.splits,
         per_slide=config.per_slide,
         seed=config.seed,
         bad_patches=len(rows) - len(table),
-        vectors=_entry(out, VECTORS),
-        patches=_entry(out, PATCHES),
         versions=versions(*_PACKAGES),
     )
     write_atomic(out / EMBEDDINGS, (info.model_dump_json(indent=1) + "\n").encode())
-    (out / VECTORS).with_suffix(".done").unlink(missing_ok=True)
+
+
+def _relate_source(card: ModelCard, out: Path) -> ModelCard:
+    """Name the encoder's folder or file as it is found from the embeddings."""
+    source = Path(card.source)
+    return card.model_copy(update={"source": relate(source, out)}) if source.exists() else card
 
 
 def _compact(path: Path, good: NDArray[np.bool_]) -> None:
     """Write the file anew with the good rows only."""
     old = np.load(path, mmap_mode="r", allow_pickle=False)
-    part = beside(path)
-    new = np.lib.format.open_memmap(part, "w+", old.dtype, (int(good.sum()), old.shape[1]))
     kept = np.flatnonzero(good)
-    for start in range(0, len(kept), _ROWS):
-        new[start : start + _ROWS] = old[kept[start : start + _ROWS]]
-    new.flush()
-    sync(part)
-    part.replace(path)
+    with replaced(path) as part:
+        new = np.lib.format.open_memmap(part, "w+", old.dtype, (len(kept), old.shape[1]))
+        for start in range(0, len(kept), _ROWS):
+            new[start : start + _ROWS] = old[kept[start : start + _ROWS]]
+        new.flush()
 
 
-def _slides(store: PatchStore, table: PatchTable) -> tuple[LearnedSlide, ...]:
+def _slides(store: PatchStore, table: PatchTable) -> tuple[SlideId, ...]:
     codes, names = table.codes("slide")
     present = {names[code] for code in np.unique(codes)}
     return tuple(
-        LearnedSlide(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
+        SlideId(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
         for slide in store.info.slides
         if slide.slide in present
     )
-
-
-def _entry(out: Path, name: str) -> FileEntry:
-    return FileEntry(path=name, bytes=(out / name).stat().st_size, checksum=hash_file(out / name))

@@ -5,19 +5,19 @@ it (`preprocessing.json` beside it, the sizes in an ONNX file, timm's own notes)
 """
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-import yaml
 from torch import nn
 
+from hidisc.artefacts.artefact import read_kind, read_settings
+from hidisc.artefacts.checksums import digest, hash_file
+from hidisc.config import keep_facts
 from hidisc.embeddings.embeddings import ModelCard, ModelKind
 from hidisc.errors import UserError
-from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, LearnedSlide, build_encoder, read_card
-from hidisc.models.export import FILES, PIXELS, Preprocessing, open_timm_folder, read_preprocessing
+from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, build_encoder, read_card
+from hidisc.models.export import FILES, open_timm_folder
 from hidisc.models.foreign import (
     ONNX_SUFFIX,
     TORCHSCRIPT_SUFFIXES,
@@ -27,15 +27,14 @@ from hidisc.models.foreign import (
     measure,
     size_of_timm,
 )
+from hidisc.models.history import NOTHING, UNKNOWN, History
+from hidisc.models.preprocessing import PIXELS, Preprocessing, hash_weights, read_preprocessing
 from hidisc.patches.store import PatchStore
-from hidisc.runs import read_kind
 from hidisc.settings.judging import EmbedConfig, ForeignConfig
-from hidisc.slides.cohort import hash_file
+from hidisc.settings.training import TrainConfig
 from hidisc.training.run import RUN, Run
 
 TIMM = "timm:"
-_SEEDLESS = ("kind", "seed", "log", "checkpoint", "monitor", "data.threads", "data.ahead", "data.max_bad_share")
-"""Settings of a training that do not tell one method from another."""
 _CLOSE = 0.02
 """Share by which two pixel sizes may differ and count as one."""
 
@@ -53,6 +52,11 @@ class OpenedModel:
     """D, the width of the embedding."""
     notes: tuple[str, ...]
     """What the user should know, a sentence each."""
+
+    @property
+    def checksum(self) -> str:
+        """Names its weights and what is known of them."""
+        return digest([self.card.checksum, self.card.history.model_dump(), self.card.group])
 
     @property
     def runs_on_cpu_only(self) -> bool:
@@ -73,8 +77,7 @@ class _Found:
     group: str | None = None
     seed: int | None = None
     objective: str | None = None
-    learned_from: tuple[LearnedSlide, ...] | None = None
-    labels_used: tuple[str, ...] = ()
+    history: History = UNKNOWN
 
 
 def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | None = None) -> OpenedModel:
@@ -100,8 +103,7 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
         objective=found.objective,
         backbone=found.fed.backbone,
         size_px=found.size_px,
-        learned_from=found.learned_from,
-        labels_used=found.labels_used,
+        history=found.history,
     )
     return OpenedModel(card, net, dim, (*_notes_on(found, store), *said))
 
@@ -137,7 +139,7 @@ def _open_run(path: Path, given: ForeignConfig) -> _Found:
 
 
 def _found_encoder(kind: ModelKind, path: Path, encoder: Encoder, run: Run | None = None) -> _Found:
-    """The encoder in a folder, of a run or alone; alone, an empty list of slides is not believed."""
+    """The encoder in a folder, of a run or alone."""
     card = encoder.card
     return _Found(
         kind,
@@ -148,8 +150,7 @@ def _found_encoder(kind: ModelKind, path: Path, encoder: Encoder, run: Run | Non
         group=_group_of(run) if run else None,
         seed=run.info.seed if run else None,
         objective=run.info.objective if run else None,
-        learned_from=card.learned_from if run else card.learned_from or None,
-        labels_used=card.labels_used,
+        history=card.history,
     )
 
 
@@ -166,18 +167,11 @@ def _fed_by(card: EncoderCard) -> Preprocessing:
 
 def _group_of(run: Run) -> str | None:
     """Digest of a training's settings and patches but for its seed; None when config.yaml is gone."""
-    try:
-        settings = yaml.safe_load((run.path / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+    settings = read_settings(run.path)
+    if settings is None:
         return None
-    if not isinstance(settings, dict):
-        return None
-    for name in _SEEDLESS:
-        group, _, last = name.rpartition(".")
-        below = settings.get(group) if group else settings
-        if isinstance(below, dict):
-            below.pop(last, None)
-    return _digest({"settings": settings, "store": run.info.store})[:16]
+    facts = keep_facts(TrainConfig, settings, ("seed", "monitor"))
+    return digest({"settings": facts, "store": run.info.store})[:16]
 
 
 def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
@@ -202,17 +196,17 @@ def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
     if given.weights is not None:
         is_file = Path(given.weights).is_file()
         checksum = hash_file(Path(given.weights)) if is_file else _hash_tensors(encoder.backbone)
-        return _Found("timm", encoder, checksum, size_px, fed)
+        return _Found("timm", encoder, checksum, size_px, fed, history=card.history)
     made = {"timm": name, "options": card.options, "channels": card.channels, "size_px": size_px}
     return _Found(
         "timm",
         encoder,
-        _digest({**made, "seed": config.seed}),
+        digest({**made, "seed": config.seed}),
         size_px,
         fed,
-        group=_digest(made)[:16],
+        group=digest(made)[:16],
         seed=config.seed,
-        learned_from=(),  # random weights have seen nothing
+        history=NOTHING,
     )
 
 
@@ -286,7 +280,13 @@ def _foreign(
         known = known.model_copy(update={"mean": None, "std": None})
     size_px = given.size_px or known.size_px or store.info.size_px
     fed = known.model_copy(update={"size_px": size_px, "mean": mean or known.mean, "std": std or known.std})
-    return _Found(kind, net, _hash_weights(file), size_px, fed)
+    checksum = hash_weights(file)
+    if known.weights is not None and known.weights != checksum:
+        raise UserError(
+            f"{file} is not the file that preprocessing.json beside it speaks of. Export it again, or remove "
+            "preprocessing.json and say what to feed it with --set model.size_px, model.mean and model.std."
+        )
+    return _Found(kind, net, checksum, size_px, fed, history=known.history or UNKNOWN)
 
 
 def _given_scale(given: ForeignConfig, store: PatchStore) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
@@ -348,14 +348,9 @@ def _notes_on(found: _Found, store: PatchStore) -> tuple[str, ...]:
             f"the encoder's weights are random (seed {found.seed}); --set model.weights=hub or a .safetensors file "
             "gives trained ones"
         )
-    if found.learned_from is None:
-        notes.append("what the encoder learned from is not known, so overlap with these patients cannot be ruled out")
+    if not found.history.is_complete:
+        notes.append("what the encoder has seen is not known, so overlap with these patients cannot be ruled out")
     return tuple(notes)
-
-
-def _digest(value: Any) -> str:
-    """SHA-256 of anything JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _hash_tensors(net: nn.Module) -> str:
@@ -365,11 +360,3 @@ def _hash_tensors(net: nn.Module) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _hash_weights(file: Path) -> str:
-    """SHA-256 of a file of weights, and of the one beside it that large ONNX files keep them in."""
-    beside = file.with_name(f"{file.name}.data")
-    if not beside.is_file():
-        return hash_file(file)
-    return hashlib.sha256(f"{hash_file(file)} {hash_file(beside)}".encode()).hexdigest()

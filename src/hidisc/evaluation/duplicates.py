@@ -5,6 +5,7 @@ look (a collapsed encoder finds everything alike), pixels decide.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -78,7 +79,7 @@ def find_duplicates(
 
 def store_rows(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore) -> NDArray[np.int64]:
     """(n,) rows of the store's table that hold the patches of some rows (n,) of embeddings made from it."""
-    if store.info.patches.checksum != embeddings.info.store_checksum:
+    if store.checksum != embeddings.info.store_checksum:
         raise UserError(
             f"store {store.path} has changed since {embeddings.path} was made from it. Embed it again to see its "
             "pictures."
@@ -175,7 +176,7 @@ def _patients_of_bank(question: Question) -> NDArray[np.int32]:
 def _read_thumbnails(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore | None) -> NDArray[np.float32]:
     """(n, 32, 32) of rows (n,) of embeddings, read one at a time; NaN where a patch cannot be decoded."""
     if store is None:
-        raise UserError(f"the store {embeddings.info.store} of {embeddings.path} is not there, or has changed")
+        raise UserError(f"the store {Path(embeddings.info.store).name!r} is not there, or has changed")
     found, place = np.unique(store_rows(embeddings, rows, store), return_inverse=True)
     out = np.full((len(found), _SIDE_PX, _SIDE_PX), np.nan, np.float32)
     for number, row in enumerate(found):

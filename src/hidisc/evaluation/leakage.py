@@ -9,7 +9,8 @@ from hidisc.embeddings.embeddings import ModelCard
 from hidisc.errors import UserError
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.sides import Question, Side
-from hidisc.models.encoder import LearnedSlide
+from hidisc.models.history import hash_name
+from hidisc.patches.record import SlideId
 
 _NAMED = 3
 """Names in a sentence; of the others the count is given."""
@@ -41,7 +42,7 @@ def refuse_leaks(findings: Sequence[Finding], allow: bool) -> None:
         )
 
 
-def slides_of(side: Side) -> tuple[LearnedSlide, ...]:
+def slides_of(side: Side) -> tuple[SlideId, ...]:
     """The slides that have patches on a side, sorted by name; one without a known checksum has an empty one."""
     table, info = side.embeddings.table, side.embeddings.info
     patients, slides = table.codes("patient")[1], table.codes("slide")[1]
@@ -50,12 +51,12 @@ def slides_of(side: Side) -> tuple[LearnedSlide, ...]:
     present = sorted((patients[pair // len(slides)], slides[pair % len(slides)]) for pair in pairs)
     checksums = {(slide.patient, slide.slide): slide.checksum for slide in info.slides}
     return tuple(
-        LearnedSlide(patient=patient, slide=slide, checksum=checksums.get((patient, slide), ""))
+        SlideId(patient=patient, slide=slide, checksum=checksums.get((patient, slide), ""))
         for patient, slide in present
     )
 
 
-def _between_sides(bank: Sequence[LearnedSlide], queries: Sequence[LearnedSlide], one_store: bool) -> list[str]:
+def _between_sides(bank: Sequence[SlideId], queries: Sequence[SlideId], one_store: bool) -> list[str]:
     patients, files = _shared(bank, queries)
     sentences = []
     if patients:
@@ -74,8 +75,8 @@ def _between_sides(bank: Sequence[LearnedSlide], queries: Sequence[LearnedSlide]
     return sentences
 
 
-def _with_training(model: ModelCard, queries: Sequence[LearnedSlide]) -> list[str]:
-    learned = model.learned_from or ()
+def _with_training(model: ModelCard, queries: Sequence[SlideId]) -> list[str]:
+    learned = model.history.slides
     patients, files = _shared(learned, queries)
     sentences = []
     if patients:
@@ -96,41 +97,43 @@ def _with_training(model: ModelCard, queries: Sequence[LearnedSlide]) -> list[st
 
 def _notes(model: ModelCard) -> list[str]:
     sentences = []
-    if model.learned_from is None:
+    if not model.history.is_complete:
         sentences.append(
-            f"What {model.name!r} learned from is not known, so overlap with its training cannot be ruled out."
+            f"What {model.name!r} has seen is not known, so overlap with its training cannot be ruled out."
         )
-    used = [use for use in model.labels_used if use not in _WATCHED]
+    labels_used = model.history.labels_used
+    used = [use for use in labels_used if use not in _WATCHED]
     if used:
         sentences.append(f"Labels were used in the training of {model.name!r}, for: {', '.join(used)}.")
-    elif model.labels_used:
-        sentences.append(
-            f"Labels were only watched in the training of {model.name!r}, for: {', '.join(model.labels_used)}."
-        )
+    elif labels_used:
+        sentences.append(f"Labels were only watched in the training of {model.name!r}, for: {', '.join(labels_used)}.")
     return sentences
 
 
-def _shared(
-    seen: Sequence[LearnedSlide], asked: Sequence[LearnedSlide]
-) -> tuple[list[str], list[tuple[LearnedSlide, LearnedSlide]]]:
-    """Patients of both, and slide files of both (as each calls them) that are under different patients' names."""
-    patients = sorted({slide.patient for slide in seen} & {slide.patient for slide in asked})
-    by_file: dict[str, list[LearnedSlide]] = defaultdict(list)
+def _shared(seen: Sequence[SlideId], asked: Sequence[SlideId]) -> tuple[list[str], list[tuple[SlideId, SlideId]]]:
+    """Patients of both, and slide files of both (as each calls them) that are under different patients' names.
+
+    Encoders that were exported know patients by a hash of their names.
+    """
+    known = {hash_name(slide.patient) for slide in seen}
+    patients = sorted({slide.patient for slide in asked if hash_name(slide.patient) in known})
+    by_file: dict[str, list[SlideId]] = defaultdict(list)
     for slide in seen:
         by_file[slide.checksum].append(slide)
     by_file.pop("", None)
     files = [
         (by_file[slide.checksum][0], slide)
         for slide in asked
-        if slide.checksum in by_file and slide.patient not in {same.patient for same in by_file[slide.checksum]}
+        if slide.checksum in by_file
+        and hash_name(slide.patient) not in {hash_name(same.patient) for same in by_file[slide.checksum]}
     ]
     return patients, files
 
 
-def _coincidence(seen: Sequence[LearnedSlide], asked: Sequence[LearnedSlide], patients: Sequence[str]) -> str:
+def _coincidence(seen: Sequence[SlideId], asked: Sequence[SlideId], patients: Sequence[str]) -> str:
     """What to mind when nothing but a name speaks for its being the same patient."""
-    named = set(patients)
-    files = [{slide.checksum for slide in side if slide.patient in named} - {""} for side in (seen, asked)]
+    named = set(map(hash_name, patients))
+    files = [{slide.checksum for slide in side if hash_name(slide.patient) in named} - {""} for side in (seen, asked)]
     if files[0] & files[1]:
         return ""
     return " No slide file of theirs is the same: if only the names coincide, rename the patients of one store."
@@ -147,5 +150,6 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _same(seen: LearnedSlide, asked: LearnedSlide) -> str:
-    return f"{asked.slide!r} of patient {asked.patient!r} is {seen.slide!r} of patient {seen.patient!r}"
+def _same(seen: SlideId, asked: SlideId) -> str:
+    other = f"{seen.slide!r} of patient {seen.patient!r}" if seen.slide else "a slide of another patient"
+    return f"{asked.slide!r} of patient {asked.patient!r} is {other}"

@@ -1,4 +1,4 @@
-"""Scores: the verdict on one encoder, a folder; `scores.json` is written last."""
+"""Scores: the verdict on one encoder, a folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.config import Closed
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.predictions import Predictions
 from hidisc.patches.columns import Columns, load_columns, save_columns
-from hidisc.runs import read_finished
 
 SCORES, NEIGHBOURS = "scores.json", "neighbours.parquet"
 
@@ -97,14 +97,11 @@ class Diagnostic(Closed):
 class ScoresInfo(Closed):
     """`scores.json`."""
 
-    format: Literal["hidisc-scores-1"] = "hidisc-scores-1"
     model: ModelCard
     embeddings: str
-    """Where the embeddings of the queries were."""
+    """Where the embeddings of the queries were, relative to the scores."""
     bank: str
     """And those of the bank."""
-    store: str
-    """And the store of the queries, for pictures."""
     sampling: dict[str, int | None]
     """`per_slide` and `seed` of the patches embedded."""
     config: dict[str, Any]
@@ -133,22 +130,28 @@ def predictions_file(opinion: str, level: str, first: str) -> str:
 class Scores:
     """A finished evaluation: `Scores.load(path)`."""
 
-    path: Path
+    artefact: Artefact
     info: ScoresInfo
 
     @classmethod
     def load(cls, path: Path) -> "Scores":
-        """Open a finished evaluation."""
-        unfinished = f"scores {path} are not finished. Run the same `hidisc evaluate` again."
-        absent = f"{path} holds no scores (no {SCORES}). Make them with `hidisc evaluate`."
-        return cls(path, read_finished(path / SCORES, ScoresInfo, "evaluate", unfinished, absent))
+        """Open a finished evaluation; an unfinished or damaged one is refused with what to do."""
+        artefact = open_artefact(path, "evaluate")
+        return cls(artefact, ScoresInfo.model_validate_json((path / SCORES).read_bytes()))
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self.artefact.path
 
     def verdict(self) -> str:
         """One line: accuracy at every level by the first opinion, coarsest first, with its interval."""
         levels = reversed(self.info.opinions[0].levels)
         parts = [f"{level.level} accuracy {level.metrics['accuracy'].percent()} %" for level in levels]
         leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in self.info.leakage) else ""
-        return f"{self.info.model.name}, {self.info.opinions[0].name}{leak}: {', '.join(parts) or 'no verdict'}"
+        unknown = "" if self.info.model.history.is_complete else " (what it has seen before is not known)"
+        said = ", ".join(parts) or "no verdict"
+        return f"{self.info.model.name}, {self.info.opinions[0].name}{leak}: {said}{unknown}"
 
     def predictions(self, opinion: str, level: str) -> Predictions:
         """What an opinion said of every unit of a level."""

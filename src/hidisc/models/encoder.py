@@ -1,36 +1,34 @@
 """Encoder: backbone and projection head, and the two files it lives in (`encoder.safetensors`, `encoder.json`)."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import ValidationError
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from hidisc.artefacts.artefact import read_settings
+from hidisc.artefacts.checksums import hash_file, seal, unseal
+from hidisc.artefacts.files import write_atomic
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
+from hidisc.models.history import NOTHING, UNKNOWN, History
+from hidisc.models.preprocessing import Preprocessing, read_preprocessing
 from hidisc.patches.inputs import InputRule
-from hidisc.runs import write_atomic
+from hidisc.patches.record import SlideId
 from hidisc.settings.training import HeadConfig
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
-
-
-class LearnedSlide(Closed):
-    """A slide an encoder has seen."""
-
-    patient: str
-    slide: str
-    checksum: str
-    """SHA-256 of the slide file."""
+_BOTH = "Copy both files from one run."
 
 
 class EncoderCard(Closed):
     """`encoder.json`: how to build the encoder, what to feed it and what it has seen."""
 
-    format: Literal["hidisc-encoder-1"] = "hidisc-encoder-1"
+    format: Literal["hidisc-encoder-2"] = "hidisc-encoder-2"
     backbone: str
     """timm's name."""
     options: dict[str, Any]
@@ -51,10 +49,10 @@ class EncoderCard(Closed):
     """Width of the embedding."""
     classes: tuple[str, ...] = ()
     """Labels a supervised run can predict, in the order of its scores."""
-    labels_used: tuple[str, ...] = ()
-    """What labels were used for; empty: not at all."""
-    learned_from: tuple[LearnedSlide, ...] = ()
-    """Every slide it has seen, for leakage checks."""
+    history: History = NOTHING
+    """What it has seen, for leakage checks."""
+    weights: str = ""
+    """SHA-256 of encoder.safetensors beside it."""
 
 
 class Encoder(nn.Module):
@@ -102,8 +100,10 @@ class Encoder(nn.Module):
     def save(self, folder: Path, card: EncoderCard | None = None) -> None:
         """Write both files; the weights first, so that a card never stands without them."""
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        write_atomic(folder / WEIGHTS, save(tensors, {"format": "hidisc-encoder-1"}))
-        write_atomic(folder / CARD, ((card or self.card).model_dump_json(indent=1) + "\n").encode())
+        data = save(tensors, {"format": "hidisc-encoder-2"})
+        write_atomic(folder / WEIGHTS, data)
+        bound = (card or self.card).model_copy(update={"weights": hashlib.sha256(data).hexdigest()})
+        write_atomic(folder / CARD, seal(bound))
 
     @classmethod
     def load(cls, folder: Path) -> "Encoder":
@@ -112,12 +112,12 @@ class Encoder(nn.Module):
         backbone, _ = create_backbone(card.backbone, card.channels, card.size_px, card.options, None)
         encoder = cls(card, backbone)
         state = read_tensors(folder / WEIGHTS)
+        if card.weights and hash_file(folder / WEIGHTS) != card.weights:
+            raise UserError(f"{folder / WEIGHTS} is not the file that {CARD} beside it speaks of. {_BOTH}")
         try:
             encoder.load_state_dict(state)
         except RuntimeError as error:
-            raise UserError(
-                f"{folder / WEIGHTS} does not fit {CARD} beside it. Copy both files from one run."
-            ) from error
+            raise UserError(f"{folder / WEIGHTS} does not fit {CARD} beside it. {_BOTH}") from error
         return encoder.eval()
 
 
@@ -148,8 +148,25 @@ def build_encoder(
         std=std,
         features=count_features(net, channels, size_px),
         classes=classes,
+        history=NOTHING if weights is None else history_of_weights(Path(weights)),
     )
     return Encoder(card, net)
+
+
+def history_of_weights(weights: Path) -> History:
+    """What the weights in a file have seen: as the card beside it says, if it speaks of this very file."""
+    if weights.name == WEIGHTS and (weights.parent / CARD).is_file():
+        card = read_card(weights.parent)
+        if card.weights == hash_file(weights):
+            return card.history
+    exported = _read_exported(weights)
+    return exported.history if exported is not None and exported.history is not None else UNKNOWN
+
+
+def _read_exported(weights: Path) -> Preprocessing | None:
+    """`preprocessing.json` beside a file of weights, None where there is none or it speaks of another file."""
+    found = read_preprocessing(weights.parent) if weights.is_file() else None
+    return found if found is not None and found.weights == hash_file(weights) else None
 
 
 def _scale_of(net: nn.Module, weights: str | None, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -157,6 +174,9 @@ def _scale_of(net: nn.Module, weights: str | None, channels: int) -> tuple[tuple
     if weights is not None and Path(weights).name == WEIGHTS and (Path(weights).parent / CARD).is_file():
         card = read_card(Path(weights).parent)
         return card.mean, card.std
+    exported = _read_exported(Path(weights)) if weights is not None else None
+    if exported is not None and exported.mean is not None and exported.std is not None:
+        return exported.mean, exported.std
     known: dict[str, Any] = getattr(net, "pretrained_cfg", None) or {}
     if weights is not None and len(known.get("mean", ())) == channels:
         return tuple(known["mean"]), tuple(known["std"])
@@ -168,10 +188,28 @@ def read_card(folder: Path) -> EncoderCard:
     path = folder / CARD
     if not path.is_file():
         raise UserError(f"{folder} holds no encoder (no {CARD}). Give the folder of a finished `hidisc train`.")
+    data = path.read_bytes()
     try:
-        return EncoderCard.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise UserError(f"{path} is damaged or of another version of hidisc ({error.errors()[0]['msg']}).") from error
+        return _read_old(data, folder) or unseal(data, EncoderCard)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}). {_BOTH}") from error
+
+
+def _read_old(data: bytes, folder: Path) -> EncoderCard | None:
+    """The card of an encoder of hidisc 0.1, None of a later one.
+
+    It does not say what the starting weights had seen. A run that started from none has config.yaml to say so.
+    """
+    known = json.loads(data)
+    if not isinstance(known, dict) or known.pop("format", None) != "hidisc-encoder-1":
+        return None
+    settings = read_settings(folder) or {}
+    history = History(
+        slides=tuple(SlideId.model_validate(slide) for slide in known.pop("learned_from", ())),
+        is_complete=settings.get("model", {"weights": "?"}).get("weights") is None,
+        labels_used=tuple(known.pop("labels_used", ())),
+    )
+    return EncoderCard.model_validate({**known, "history": history})
 
 
 def _make_head(width: int, config: HeadConfig) -> nn.Sequential:

@@ -11,63 +11,28 @@ from typing import Any, Literal
 
 import timm
 import torch
-from pydantic import ValidationError
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from hidisc.config import Closed
+from hidisc.artefacts.files import beside, write_atomic
 from hidisc.errors import UserError
 from hidisc.models.backbone import create_backbone
 from hidisc.models.encoder import Encoder
 from hidisc.models.foreign import OnnxNet, TorchScriptNet
-from hidisc.patches.inputs import InputRule
-from hidisc.runs import beside, write_atomic
+from hidisc.models.preprocessing import (
+    BEFORE,
+    INSIDE,
+    PIXELS,
+    PREPROCESSING,
+    Preprocessing,
+    hash_weights,
+    read_preprocessing,
+)
 
 Target = Literal["timm", "onnx", "torchscript"]
-PREPROCESSING = "preprocessing.json"
-PIXELS: dict[InputRule, str] = {"unit": "8-bit / 255", "srh": "srh"}
-"""What `preprocessing.json` calls the rules of `patches/inputs.py`."""
 FILES: dict[Target, str] = {"timm": "model.safetensors", "onnx": "encoder.onnx", "torchscript": "encoder.pt"}
+TIMM_CONFIG = "config.json"
 _CLOSE = 1e-4
-_BEFORE: Literal["before the network"] = "before the network"
-_INSIDE: Literal["inside the network"] = "inside the network"
-
-
-class Preprocessing(Closed):
-    """`preprocessing.json`: what to feed an exported network; null: not known."""
-
-    backbone: str | None = None
-    """timm's name."""
-    channels: int | None = None
-    size_px: int | None = None
-    """Side of the pictures."""
-    mpp: float | None = None
-    """Micrometres a pixel it learned at."""
-    pixels: str | None = None
-    """How stored pixels become the input: `8-bit / 255`, or a rule of `patches/inputs.py`."""
-    value_range: tuple[float, float] = (0, 1)
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    """A channel each."""
-    mean_and_std_are_applied: Literal["before the network", "inside the network"] = _BEFORE
-    features: int | None = None
-    """Width of the embedding."""
-
-
-def read_preprocessing(folder: Path) -> Preprocessing | None:
-    """`preprocessing.json` of a folder, None when there is none."""
-    path = folder / PREPROCESSING
-    if not path.is_file():
-        return None
-    try:
-        return Preprocessing.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UserError(
-            f"{path} is damaged, or not what `hidisc export` writes ({where}: {first['msg']}). Mend it, or move it "
-            "away and say what to feed the encoder with --set model.size_px, model.mean and model.std."
-        ) from error
 
 
 def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
@@ -77,7 +42,7 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     card = encoder.card
     x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=torch.Generator().manual_seed(0))
     write(encoder, out, x)
-    write_atomic(out / PREPROCESSING, (_preprocessing(encoder, to).model_dump_json(indent=1) + "\n").encode())
+    write_atomic(out / PREPROCESSING, (_preprocessing(encoder, out, to).model_dump_json(indent=1) + "\n").encode())
     with torch.inference_mode():
         ours = encoder.features(x)
         theirs = run_exported(out, to, x)
@@ -119,7 +84,7 @@ def _to_timm(encoder: Encoder, out: Path, x: Tensor) -> None:
     }
     state = {name: value.contiguous() for name, value in encoder.backbone.state_dict().items()}
     write_atomic(out / FILES["timm"], save(state, {"format": "pt"}))
-    write_atomic(out / "config.json", (json.dumps(config, indent=1) + "\n").encode())
+    write_atomic(out / TIMM_CONFIG, (json.dumps(config, indent=1) + "\n").encode())
 
 
 def _to_onnx(encoder: Encoder, out: Path, x: Tensor) -> None:
@@ -149,7 +114,7 @@ def _to_torchscript(encoder: Encoder, out: Path, x: Tensor) -> None:
     part.replace(out / FILES["torchscript"])
 
 
-def _preprocessing(encoder: Encoder, to: Target) -> Preprocessing:
+def _preprocessing(encoder: Encoder, out: Path, to: Target) -> Preprocessing:
     """What to feed the exported network."""
     card = encoder.card
     return Preprocessing(
@@ -160,8 +125,10 @@ def _preprocessing(encoder: Encoder, to: Target) -> Preprocessing:
         pixels=PIXELS[card.input],
         mean=card.mean,
         std=card.std,
-        mean_and_std_are_applied=_BEFORE if to == "timm" else _INSIDE,
+        mean_and_std_are_applied=BEFORE if to == "timm" else INSIDE,
         features=card.features,
+        history=card.history.without_names(),
+        weights=hash_weights(out / FILES[to]),
     )
 
 
@@ -170,7 +137,7 @@ def open_timm_folder(folder: Path) -> tuple[nn.Module, Preprocessing]:
 
     `preprocessing.json` is believed before config.json. Nothing is unpickled, as timm itself might.
     """
-    path = folder / "config.json"
+    path = folder / TIMM_CONFIG
     try:
         config = json.loads(path.read_bytes())
         name, args = str(config["architecture"]), dict(config.get("model_args") or {})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from hidisc.runs import count_cores
+from hidisc.machine import count_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

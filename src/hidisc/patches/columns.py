@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from hidisc.artefacts.files import replaced, write_atomic
 from hidisc.errors import UserError
-from hidisc.runs import beside, sync, write_atomic
 
 Columns = dict[str, NDArray[Any]]
 """Equally long arrays by name: numbers, or objects that are strings or None."""
@@ -46,20 +46,13 @@ def stream_vectors(path: Path, table: Path, vectors: NDArray[Any], block_rows: i
     names = ["features (table)" if name == _VECTORS else name for name in known.names]
     kind = pa.list_(pa.float32(), vectors.shape[1])
     schema = pa.schema([*(field.with_name(name) for field, name in zip(known, names, strict=True)), (_VECTORS, kind)])
-    part = beside(path)
-    try:
-        with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=names) as writer:
-            start = 0
-            for batch in source.iter_batches(block_rows):
-                block = np.ascontiguousarray(vectors[start : start + len(batch)], np.float32)
-                lists = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), vectors.shape[1])
-                writer.write_batch(pa.record_batch([*batch.columns, lists], schema=schema))
-                start += len(batch)
-        sync(part)
-        part.replace(path)
-        sync(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
+    with replaced(path) as part, pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=names) as writer:
+        start = 0
+        for batch in source.iter_batches(block_rows):
+            block = np.ascontiguousarray(vectors[start : start + len(batch)], np.float32)
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), vectors.shape[1])
+            writer.write_batch(pa.record_batch([*batch.columns, lists], schema=schema))
+            start += len(batch)
 
 
 def _encode(values: NDArray[Any]) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Slide folders -> a readable store: the tables and, last, `store.json`.
+"""Slide folders -> a readable store: the tables and `store.json`.
 
 A pure function of the slides' rows, their folders and the config: whatever was killed on the way, the bytes are
 the same.
@@ -17,29 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from hidisc.artefacts.artefact import Work
+from hidisc.artefacts.checksums import FileEntry, describe_file, find_problem
+from hidisc.artefacts.files import beside, sync
 from hidisc.errors import UserError
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.keep import is_blank, is_unwanted
-from hidisc.patches.predicted import LABEL, SCORE, load_predicted
-from hidisc.patches.record import BOXES, RECORD, SlideRecord, folder_name
+from hidisc.patches.predicted import LABEL, SCORE, load_predicted, predicted_file
+from hidisc.patches.record import BOXES, RECORD, RecordError, SlideRecord, folder_name
 from hidisc.patches.shard import Shard
 from hidisc.patches.splits import split_patients
-from hidisc.patches.store import (
-    DROPPED,
-    FORMAT,
-    PATCHES,
-    STORE,
-    Failure,
-    FileEntry,
-    SlideEntry,
-    StoreInfo,
-    check_size,
-    shard_entry,
-)
+from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, SlideEntry, StoreInfo
 from hidisc.patches.table import SCHEMA, PatchTable, names_column
-from hidisc.runs import beside, sync, write_atomic
 from hidisc.settings.preparing import FilterConfig, PixelsConfig, SplitConfig
-from hidisc.slides.cohort import hash_file
 
 SHARDS = "shards"
 
@@ -83,42 +73,44 @@ class Recipe:
     judge: Judge | None = None
 
 
-def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failure], recipe: Recipe) -> StoreInfo:
+@dataclass(frozen=True)
+class Committed:
+    """What a store came to."""
+
+    info: StoreInfo
+    files: list[FileEntry]
+    """All that belongs to it."""
+    is_new: bool
+    """Whether it was not so before."""
+
+
+def commit_store(work: Work, members: Sequence[Member], failures: Sequence[Failure], recipe: Recipe) -> Committed:
     """Write `patches.parquet`, `dropped.parquet`, `failures.csv` and `store.json` from the folders that are there.
 
-    `members` have their splits. A store that is already so is not touched.
+    `members` have their splits. A store that is already so is not touched; `work.finish` is left to the caller.
     """
+    out = work.out
     there = [member for member in members if (out / member.folder / RECORD).exists()]
     records = [SlideRecord.load(out / member.folder) for member in there]
     size_px, channels, dtype = _one_shape(records)
 
-    shards: list[FileEntry] = []
+    shards: list[str] = []
     parts, counts, kept_counts = [], [], []
     for member, record in zip(there, records, strict=True):
         boxes = _boxes(out / member.folder, record, recipe, first_shard=len(shards))
-        shards += [shard_entry(member.folder, shard) for shard in record.shards]
+        shards += [f"{member.folder}/{shard}" for shard in record.shards]
         parts.append(boxes)
         counts.append(len(boxes["patch"]))
         kept_counts.append(int(boxes["is_kept"].sum()))
     table = _table(there, parts, counts, recipe)
     kept_rows = np.concatenate([part["is_kept"] for part in parts])
-
-    new = {PATCHES: beside(out / PATCHES), DROPPED: beside(out / DROPPED)}
-    files = {}
-    for (name, part), rows in zip(new.items(), (kept_rows, ~kept_rows), strict=True):
-        table.select(rows).save(part)
-        sync(part)
-        files[name] = FileEntry(path=name, bytes=part.stat().st_size, checksum=hash_file(part))
     info = StoreInfo(
-        format=FORMAT,
         size_px=size_px,
         mpp=recipe.mpp,
         channels=channels,
         dtype=dtype,
         codec=recipe.pixels.codec,
         input=recipe.input,
-        patches=files[PATCHES],
-        dropped=files[DROPPED],
         shards=tuple(shards),
         slides=tuple(
             SlideEntry(
@@ -128,36 +120,47 @@ def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failur
                 checksum=record.checksum,
                 kept=kept,
                 dropped=count - kept,
-                record_checksum=hash_file(out / member.folder / RECORD),
             )
             for member, record, count, kept in zip(there, records, counts, kept_counts, strict=True)
         ),
         failures=tuple(failures),
     )
-    data = (info.model_dump_json(indent=1) + "\n").encode()
-    if not _is_there(out, info, data):
-        (out / STORE).unlink(missing_ok=True)  # from here until the new one is there the store is unfinished
-        sync(out)
-        for name, part in new.items():
-            part.replace(out / name)
-        write_atomic(out / "failures.csv", _failures_csv(failures))
-        write_atomic(out / STORE, data)
-    for part in new.values():
-        part.unlink(missing_ok=True)
-    return info
+    new = {name: beside(out / name) for name in (PATCHES, DROPPED, FAILURES, STORE)}
+    try:
+        table.select(kept_rows).save(new[PATCHES])
+        table.select(~kept_rows).save(new[DROPPED])
+        new[FAILURES].write_bytes(_failures_csv(failures))
+        new[STORE].write_bytes((info.model_dump_json(indent=1) + "\n").encode())
+        files = [describe_file(part, name) for name, part in new.items()]
+        is_new = any(find_problem(out, file) for file in files)
+        if is_new:
+            work.reopen()  # from here until `finish` the store is unfinished
+            for name, part in new.items():
+                sync(part)
+                part.replace(out / name)
+            sync(out)
+    finally:
+        for part in new.values():
+            part.unlink(missing_ok=True)
+    for member, record in zip(there, records, strict=True):
+        files += _slide_files(out / member.folder, record, member.folder, recipe)
+    return Committed(info, files, is_new)
 
 
-def _is_there(out: Path, info: StoreInfo, data: bytes) -> bool:
-    """Whether the store is whole and already says this."""
-    whole = all(check_size(out, file) is None for file in (info.patches, info.dropped))
-    return whole and (out / STORE).is_file() and (out / STORE).read_bytes() == data
+def _slide_files(folder: Path, record: SlideRecord, name: str, recipe: Recipe) -> list[FileEntry]:
+    """The files of a slide's folder as files of the store."""
+    more = [RECORD]
+    if recipe.judge and predicted_file(folder, recipe.judge.checksum).is_file():
+        more.append(predicted_file(folder, recipe.judge.checksum).name)
+    found = [*record.files, *(describe_file(folder / file) for file in more)]
+    return [file.model_copy(update={"path": f"{name}/{file.path}"}) for file in found]
 
 
 def refuse_strangers(out: Path, members: Sequence[Member]) -> None:
     """Refuse to go on with a store that holds slides the cohort does not list."""
     known = {member.folder for member in members}
     strangers = [
-        SlideRecord.load(record.parent).slide
+        _slide_of(record.parent)
         for record in sorted(out.glob(f"{SHARDS}/*/{RECORD}"))
         if f"{SHARDS}/{record.parent.name}" not in known
     ]
@@ -167,6 +170,13 @@ def refuse_strangers(out: Path, members: Sequence[Member]) -> None:
             f"{out} holds {len(strangers)} slide{'s' if len(strangers) > 1 else ''} that this cohort does not list "
             f"({named}). Put them back into the cohort, or give a new --out."
         )
+
+
+def _slide_of(folder: Path) -> str:
+    try:
+        return SlideRecord.load(folder).slide
+    except RecordError:
+        return folder.name
 
 
 def assign_splits(members: Sequence[Member], recipe: Recipe) -> list[Member]:
@@ -206,7 +216,7 @@ def _boxes(folder: Path, record: SlideRecord, recipe: Recipe, first_shard: int) 
     columns["shard"] = np.full(record.boxes, -1, np.int32)
     columns["row"] = np.full(record.boxes, -1, np.int32)
     for number, shard in enumerate(record.shards):
-        stored = Shard(folder / shard.name).boxes()
+        stored = Shard(folder / shard).boxes()
         columns["shard"][stored] = first_shard + number
         columns["row"][stored] = np.arange(len(stored), dtype=np.int32)
     # a box that a new filter keeps is not stored yet when its slide failed just now

@@ -7,6 +7,7 @@ encoded ones; it does not grow with the slide.
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,24 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
+from hidisc.artefacts.checksums import describe_file, digest, seal
+from hidisc.artefacts.files import new_folder, replaced, write_atomic
+from hidisc.config import keep_facts
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.keep import is_blank
-from hidisc.patches.record import BOXES, RECORD, SAMPLES, THUMBNAIL, ShardFile, SlideRecord
+from hidisc.patches.record import (
+    BOXES,
+    RECORD,
+    SAMPLES,
+    THUMBNAIL,
+    RecordError,
+    SlideRecord,
+    describe_files,
+    is_whole,
+)
 from hidisc.patches.shard import Shard, ShardWriter
-from hidisc.runs import beside, new_folder, sync, write_atomic
 from hidisc.settings.preparing import PrepareConfig
-from hidisc.slides.cohort import SlideRow, hash_file, hash_slide
+from hidisc.slides.cohort import SlideRow, hash_slide, sample_slide
 from hidisc.slides.display import as_rgb, shrink
 from hidisc.slides.grid import Boxes, lay_grid
 from hidisc.slides.reader import open_slide, resolve_mpp
@@ -57,8 +69,25 @@ class CutTask:
         """Bytes to read."""
         return self.source.stat().st_size
 
-    def needs_work(self, record: SlideRecord) -> bool:
-        """Whether a slide that is there must be opened again: the filter keeps boxes that were never stored."""
+    def sample(self) -> str:
+        """Checksum of samples of the slide file."""
+        return sample_slide(self.source)
+
+    @cached_property
+    def settings(self) -> str:
+        """Checksum of the settings that pixels depend on, the stains to look like among them."""
+        facts = keep_facts(PrepareConfig, self.config.model_dump(mode="json"), ("filter",))
+        return digest({**facts, "reference": self.reference.to_dict()})
+
+    def find_change(self, record: SlideRecord) -> str | None:
+        """Why the slide must be cut anew although it is there; None: it need not."""
+        mpp = self.row.mpp or record.file_mpp or self.config.assume_mpp
+        if mpp != record.mpp:
+            return f"mpp: {_said(record.mpp)} -> {_said(mpp)}"
+        return "its settings" if record.settings != self.settings else None
+
+    def lacks_patches(self, record: SlideRecord) -> bool:
+        """Whether the filter keeps boxes that were never stored."""
         return len(missing_boxes(self.folder, record, self.config)) > 0
 
     def run(self, report: Report) -> SlideRecord:
@@ -68,8 +97,12 @@ class CutTask:
 
 def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
     """Cut a slide into its folder, which appears whole or not at all; an existing one only gains missing patches."""
-    if (task.folder / RECORD).exists():
-        return _grow(task, report)
+    try:
+        record = SlideRecord.load(task.folder)
+    except RecordError:
+        record = None
+    if record is not None and is_whole(task.folder, record):
+        return _grow(task, record, report)
     config = task.config
     with open_slide(task.row.path) as slide:
         mpp, downsample = _scale(slide, task)
@@ -100,30 +133,30 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
             record = SlideRecord(
                 slide=task.row.slide,
                 checksum=hash_slide(task.row.path),
-                source_bytes=task.row.path.stat().st_size,
+                sample=task.sample(),
+                settings=task.settings,
                 reader=slide.reader,
                 width=slide.width,
                 height=slide.height,
                 mpp=mpp,
+                file_mpp=slide.mpp,
                 downsample=downsample,
                 size_px=config.grid.size_px,
                 channels=slide.channels,
                 dtype=str(slide.dtype),
                 boxes=len(candidates),
-                boxes_checksum=hash_file(part / BOXES),
                 glass=len(grid) - len(candidates),
                 thumbnail_downsample=thumbnail_downsample,
                 stain=painter.stains.to_dict() if painter.stains else None,
                 stain_fallbacks=painter.fallbacks,
-                shards=(describe_shard(part / "patches-0.arrow", shard.rows),),
+                files=describe_files(part),
             )
-            (part / RECORD).write_bytes(record.to_json())
+            record.save(part)
     return record
 
 
-def _grow(task: CutTask, report: Report) -> SlideRecord:
+def _grow(task: CutTask, record: SlideRecord, report: Report) -> SlideRecord:
     """Add the patches a changed filter keeps and the folder lacks, in a shard of their own; old ones stay."""
-    record = SlideRecord.load(task.folder)
     missing = missing_boxes(task.folder, record, task.config)
     if not len(missing):
         return record
@@ -131,29 +164,17 @@ def _grow(task: CutTask, report: Report) -> SlideRecord:
     assert record.downsample is not None  # cut from a slide
     boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), record.size_px * record.downsample, record.downsample)
     name = f"patches-{len(record.shards)}.arrow"
-    part = beside(task.folder / name)
-    try:
-        with open_slide(task.row.path) as slide:
-            stains = Stains.from_dict(record.stain) if record.stain else None
-            painter = _Painter(task.config, task.reference, stains)
-            with ShardWriter(part, _patch_bytes(slide, task)) as shard:
-                for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
-                    shard.append(
-                        index,
-                        encode(painter.paint(pixels), task.config.pixels.codec, task.config.pixels.quality),
-                    )
-        sync(part)
-        added = describe_shard(part, shard.rows, name)
-        part.replace(task.folder / name)
-    finally:
-        part.unlink(missing_ok=True)
-    grown = record.model_copy(
-        update={
-            "shards": (*record.shards, added),
-            "stain_fallbacks": record.stain_fallbacks + painter.fallbacks,
-        }
-    )
-    write_atomic(task.folder / RECORD, grown.to_json())
+    with replaced(task.folder / name) as part, open_slide(task.row.path) as slide:
+        stains = Stains.from_dict(record.stain) if record.stain else None
+        painter = _Painter(task.config, task.reference, stains)
+        with ShardWriter(part, _patch_bytes(slide, task)) as shard:
+            for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
+                data = encode(painter.paint(pixels), task.config.pixels.codec, task.config.pixels.quality)
+                shard.append(index, data)
+    added = describe_file(task.folder / name)
+    fallbacks = record.stain_fallbacks + painter.fallbacks
+    grown = record.model_copy(update={"files": (*record.files, added), "stain_fallbacks": fallbacks})
+    write_atomic(task.folder / RECORD, seal(grown))
     return grown
 
 
@@ -162,7 +183,7 @@ def missing_boxes(folder: Path, record: SlideRecord, config: PrepareConfig) -> N
     scores = pq.read_table(folder / BOXES, columns=["pixel_std", "tissue_fraction"])
     wanted = ~is_blank(scores["pixel_std"].to_numpy(), scores["tissue_fraction"].to_numpy(), config.filter)
     for shard in record.shards:
-        wanted[Shard(folder / shard.name).boxes()] = False
+        wanted[Shard(folder / shard).boxes()] = False
     return np.flatnonzero(wanted)
 
 
@@ -171,9 +192,8 @@ def _patch_bytes(slide: Slide, task: CutTask) -> int:
     return task.config.grid.size_px**2 * slide.channels * slide.dtype.itemsize
 
 
-def describe_shard(path: Path, rows: int, name: str | None = None) -> ShardFile:
-    """A shard file with its size and checksum."""
-    return ShardFile(name=name or path.name, rows=rows, bytes=path.stat().st_size, checksum=hash_file(path))
+def _said(mpp: float | None) -> str:
+    return "not known" if mpp is None else f"{mpp:g}"
 
 
 class _Painter:

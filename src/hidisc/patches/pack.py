@@ -3,19 +3,21 @@
 import hashlib
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hidisc.artefacts.checksums import digest, sample_file
+from hidisc.artefacts.files import new_folder
+from hidisc.config import keep_facts
 from hidisc.patches.codec import check_codec, encode
-from hidisc.patches.cut import Report, describe_shard
-from hidisc.patches.record import BOXES, RECORD, SlideRecord
+from hidisc.patches.cut import Report
+from hidisc.patches.record import BOXES, SlideRecord, describe_files
 from hidisc.patches.shard import ShardWriter
-from hidisc.runs import new_folder
 from hidisc.settings.preparing import ImportConfig
-from hidisc.slides.cohort import hash_file
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import resize
 from hidisc.slides.slide import Pixels, SlideError
@@ -41,20 +43,23 @@ class PackTask:
         """Bytes to read."""
         return sum(path.stat().st_size for path in self.paths)
 
-    def needs_work(self, record: SlideRecord) -> bool:
-        """Never: every patch is stored, whatever the filter. Refuses files that are others now or in another order."""
-        if record.listing != self.listing():
-            raise SlideError(
-                f"{self.source}: slide {self.slide!r} has other patches, or the same in another order, than when the "
-                "store was made. Put them back as they were, or give a new --out."
-            )
-        return False
-
-    def listing(self) -> str:
-        """SHA-256 of the files' names below their common folder and sizes, in order: rows of the table count on it."""
+    def sample(self) -> str:
+        """Checksum of the files' names below their common folder and of samples of each, in the order of the table."""
         root = os.path.commonpath([path.parent for path in self.paths])
-        lines = [f"{path.relative_to(root).as_posix()}\t{path.stat().st_size}\n" for path in self.paths]
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        return digest([[path.relative_to(root).as_posix(), sample_file(path)] for path in self.paths])
+
+    @cached_property
+    def settings(self) -> str:
+        """Checksum of the settings that pixels depend on."""
+        return digest(keep_facts(ImportConfig, self.config.model_dump(mode="json")))
+
+    def find_change(self, record: SlideRecord) -> str | None:
+        """Why the slide must be packed anew although it is there; None: it need not."""
+        return "its settings" if record.settings != self.settings else None
+
+    def lacks_patches(self, record: SlideRecord) -> bool:
+        """Never: every patch is stored, whatever the filter."""
+        return False
 
     def run(self, report: Report) -> SlideRecord:
         """Pack the slide."""
@@ -81,18 +86,17 @@ def pack_slide(task: PackTask, report: Report = lambda _: None) -> SlideRecord:
         record = SlideRecord(
             slide=task.slide,
             checksum=digest.hexdigest(),
-            source_bytes=task.size_bytes(),
-            listing=task.listing(),
+            sample=task.sample(),
+            settings=task.settings,
             reader="patch files",
             mpp=task.config.mpp,
             size_px=first.shape[0],
             channels=first.shape[2],
             dtype=str(first.dtype),
             boxes=len(task.paths),
-            boxes_checksum=hash_file(part / BOXES),
-            shards=(describe_shard(part / "patches-0.arrow", shard.rows),),
+            files=describe_files(part),
         )
-        (part / RECORD).write_bytes(record.to_json())
+        record.save(part)
     return record
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
+from hidisc.artefacts.checksums import FileEntry, describe_file, find_problem, seal, unseal
 from hidisc.config import Closed
+from hidisc.errors import UserError
 
 RECORD = "slide.json"
 BOXES = "boxes.parquet"
@@ -15,33 +17,37 @@ THUMBNAIL = "thumbnail.jpg"
 SAMPLES = "samples.jpg"
 
 
-class ShardFile(Closed):
-    """One file of encoded patches."""
+class SlideId(Closed):
+    """Which slide it is, wherever it turns up again."""
 
-    name: str
-    """File name inside the slide's folder."""
-    rows: int
-    bytes: int
+    patient: str
+    slide: str
     checksum: str
-    """SHA-256."""
+    """SHA-256 of the slide file; names it in leakage checks."""
+
+
+class RecordError(UserError):
+    """A slide.json that is damaged."""
 
 
 class SlideRecord(Closed):
-    """One slide as it was cut; says how, and names every file of its folder."""
+    """One slide as it was cut: the facts its pixels depend on, how it was done, and every file of its folder."""
 
     slide: str
     checksum: str
     """SHA-256 of the slide file (of the patch files in order, for imported slides); names it in leakage checks."""
-    source_bytes: int
-    """Size of what was read, to notice a file that has changed since."""
-    listing: str | None = None
-    """SHA-256 of the names and sizes of the patch files in order; null for slides."""
+    sample: str
+    """Checksum of samples of what was read (`sample_file`), to notice a file that is another one now."""
+    settings: str
+    """Checksum of the settings that its pixels depend on."""
     reader: str
     width: int | None = None
     height: int | None = None
     """Level-0 px; null for imported patches."""
     mpp: float | None = None
     """Micrometres a level-0 px that was cut at."""
+    file_mpp: float | None = None
+    """What the file itself says of that; null: nothing."""
     downsample: float | None = None
     """Level-0 px a patch px."""
     size_px: int
@@ -49,7 +55,6 @@ class SlideRecord(Closed):
     dtype: str
     boxes: int
     """Candidate boxes, each a row of boxes.parquet."""
-    boxes_checksum: str
     glass: int = 0
     """Boxes of the grid without a trace of tissue, which were not read."""
     thumbnail_downsample: float | None = None
@@ -58,23 +63,42 @@ class SlideRecord(Closed):
     """Stains the slide was normalised from (slide mode)."""
     stain_fallbacks: int = 0
     """Stored patches left as they were because no stains could be estimated."""
-    shards: tuple[ShardFile, ...] = Field(min_length=1)
+    files: tuple[FileEntry, ...] = Field(min_length=2)
+    """All that lies beside slide.json, but for later predictions."""
+
+    @property
+    def shards(self) -> list[str]:
+        """Names of the files with the encoded patches, in the order they were written."""
+        return [file.path for file in self.files if file.path.endswith(".arrow")]
 
     @classmethod
     def load(cls, folder: Path) -> "SlideRecord":
         """Read `slide.json` of a slide's folder."""
-        return cls.model_validate_json((folder / RECORD).read_bytes())
+        path = folder / RECORD
+        try:
+            return unseal(path.read_bytes(), cls)
+        except (OSError, ValueError) as error:
+            raise RecordError(
+                f"{path} is missing or damaged ({error}). Run the command that made the store again: it mends that."
+            ) from error
 
-    def to_json(self) -> bytes:
-        """The bytes of `slide.json`."""
-        return (self.model_dump_json(indent=1) + "\n").encode()
+    def save(self, folder: Path) -> None:
+        """Write `slide.json` into a folder that is not in place yet."""
+        (folder / RECORD).write_bytes(seal(self))
+
+
+def describe_files(folder: Path) -> tuple[FileEntry, ...]:
+    """The files of a slide's folder, by name."""
+    return tuple(describe_file(path) for path in sorted(folder.iterdir()) if path.name != RECORD)
 
 
 def is_whole(folder: Path, record: SlideRecord) -> bool:
-    """Whether a slide's files are there and of the right size; their content is for `hidisc doctor` to check."""
-    sizes = {shard.name: shard.bytes for shard in record.shards}
-    there = all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
-    return there and (folder / BOXES).is_file()
+    """Whether a slide's files are as they were written; of the patches, which are large, only the size is looked at.
+
+    A damaged patch is found when it is read.
+    """
+    shards = record.shards
+    return not any(find_problem(folder, file, "size" if file.path in shards else "crc32") for file in record.files)
 
 
 def folder_name(slide: str) -> str:

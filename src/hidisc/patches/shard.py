@@ -1,7 +1,8 @@
 """The encoded patches of one slide in one Arrow file: written row by row, read by memory map.
 
-Columns `box` (int32, the box the patch was cut from) and `data` (binary). Batches of 256 rows, or of
-fewer large patches, bound the memory of writing; reading touches only the pages of the patches asked for.
+Columns `box` (int32, the box the patch was cut from), `data` (binary) and `crc32` (of the data, compared whenever a
+patch is read). Batches of 256 rows, or of fewer large patches, bound the memory of writing; reading touches only the
+pages of the patches asked for.
 """
 
 from pathlib import Path
@@ -12,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hidisc.artefacts.checksums import crc32
+
 BATCH_ROWS, BATCH_BYTES = 256, 2**28
-SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary())])
+SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary()), ("crc32", pa.uint32())])
 
 
 class ShardWriter:
@@ -49,17 +52,23 @@ class ShardWriter:
 
     def _flush(self) -> None:
         if self._boxes:
+            checksums = [crc32(data) for data in self._data]
             arrays = [pa.array(self._boxes, pa.int32()), pa.array(self._data, pa.binary())]
+            arrays.append(pa.array(checksums, pa.uint32()))
             self._writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
             self._boxes, self._data = [], []
 
 
+_Batch = tuple[NDArray[np.int32], memoryview, NDArray[np.uint32]]
+"""Of one record batch: where each patch ends, the bytes of all, their checksums."""
+
+
 class Shard:
-    """A memory-mapped shard; `shard[row]` is a view of the encoded bytes, nothing is copied."""
+    """A memory-mapped shard; `shard[row]` is a verified view of the encoded bytes, nothing is copied."""
 
     def __init__(self, path: Path) -> None:
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        self._batches: list[tuple[NDArray[np.int32], memoryview] | None] = [None] * self._reader.num_record_batches
+        self._batches: list[_Batch | None] = [None] * self._reader.num_record_batches
         self._batch_rows = self._reader.get_batch(0).num_rows if self._batches else 1  # all but the last have as many
 
     def __getitem__(self, row: int) -> memoryview:
@@ -68,12 +77,15 @@ class Shard:
         index, within = divmod(row, self._batch_rows)
         batch = self._batches[index]
         if batch is None:
-            column = self._reader.get_batch(index).column(1)
+            _, column, checksums = self._reader.get_batch(index).columns
             _, offsets, data = column.buffers()
             ends = np.frombuffer(offsets, np.int32, len(column) + 1)
-            batch = self._batches[index] = (ends, memoryview(data).cast("B"))
-        offsets, data = batch
-        return data[offsets[within] : offsets[within + 1]]
+            batch = self._batches[index] = (ends, memoryview(data).cast("B"), checksums.to_numpy())
+        offsets, data, checksums = batch
+        found = data[offsets[within] : offsets[within + 1]]
+        if crc32(found) != checksums[within]:
+            raise ValueError("its checksum differs")
+        return found
 
     def boxes(self) -> NDArray[np.int32]:
         """(rows,) the box each row was cut from."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from hidisc.config import to_yaml
 from hidisc.errors import UserError
+from hidisc.machine import versions
 from hidisc.reporting import figures, tables
 from hidisc.reporting.cells import find_levels
 from hidisc.reporting.drawings import Drawing, FigureFolder
@@ -34,7 +35,6 @@ from hidisc.reporting.subject import Subject, compare_subjects, find_embeddings
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tsne import map_points
 from hidisc.reporting.verdict import describe, find_verdict, gather_warnings, show_settings
-from hidisc.runs import versions
 from hidisc.settings.judging import BootstrapConfig, ReportConfig
 
 Say = Callable[[str], None]
@@ -277,7 +277,8 @@ def _make_sheets(
         bank = find_embeddings(scores, scores.info.bank)
         predictions, neighbours = judge_patches(scores), scores.neighbours()
         if bank is None or (neighbours is not None and neighbours[0].max(initial=0) >= len(bank)):
-            reasons.append(f"None of {subject.name}: its bank {scores.info.bank} is gone, or has changed since.")
+            home = Path(scores.info.bank).name
+            reasons.append(f"None of {subject.name}: its bank {home!r} is gone, or has changed since.")
         elif predictions is None or neighbours is None:
             reasons.append(f"None of {subject.name}: no neighbours were kept (knn.keep=0), or no patches were judged.")
         else:

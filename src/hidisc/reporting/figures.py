@@ -22,8 +22,8 @@ from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score, roc_curve
 
+from hidisc.artefacts.files import write_atomic
 from hidisc.evaluation.predictions import Predictions
-from hidisc.runs import write_atomic
 
 Floats = NDArray[np.floating[Any]]
 

@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.errors import UserError
 from hidisc.evaluation.duplicates import store_rows
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
+from hidisc.machine import count_cores
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.reporting.figures import GREY as GREY_TEXT
 from hidisc.reporting.figures import INK, drawn_alike, shorten
 from hidisc.reporting.subject import Subject
-from hidisc.runs import count_cores
 from hidisc.slides.display import as_rgb, shrink
 
 GREY = 214
@@ -41,7 +40,7 @@ class Album:
     """Reads the patches that embeddings were made of, from their stores, each of which is opened once."""
 
     def __init__(self) -> None:
-        self._stores: dict[tuple[str, str], PatchStore | str] = {}
+        self._stores: dict[str, PatchStore | str] = {}
         self.unreadable = 0
         """Patches shown as grey tiles."""
 
@@ -52,17 +51,14 @@ class Album:
 
     def tiles(self, embeddings: Embeddings, rows: NDArray[np.int64], side_px: int) -> NDArray[np.uint8] | None:
         """(n, side_px, side_px, 3) pictures of some rows (n,) of the embeddings; None without their store."""
-        key = (embeddings.info.store, embeddings.info.store_checksum)
-        try:
-            if key not in self._stores:
-                self._stores[key] = PatchStore.load(Path(key[0]))
-            store = self._stores[key]
-            if isinstance(store, str):
-                return None
-            places = store_rows(embeddings, rows, store)
-        except UserError as error:
-            self._stores[key] = str(error)
+        key = embeddings.info.store_checksum
+        if key not in self._stores:
+            gone = f"the store {Path(embeddings.info.store).name!r} is not there, or has changed since it was embedded."
+            self._stores[key] = embeddings.open_store() or gone
+        store = self._stores[key]
+        if isinstance(store, str):
             return None
+        places = store_rows(embeddings, rows, store)
         with ThreadPoolExecutor(count_cores()) as pool:  # decoding lets go of the interpreter
             found = list(pool.map(partial(_read, store, side_px), places.tolist()))
         self.unreadable += sum(tile is None for tile in found)

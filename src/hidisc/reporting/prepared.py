@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from hidisc.artefacts.artefact import read_manifest
+from hidisc.artefacts.files import write_atomic
+from hidisc.machine import count_cores
 from hidisc.patches.record import SAMPLES
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.patches.table import PatchTable
-from hidisc.runs import count_cores, write_atomic
 from hidisc.slides.display import as_rgb, shrink
 
 KEPT, DROPPED, INK, PAPER = (0, 132, 80), (214, 69, 38), (40, 40, 46), (255, 255, 255)
@@ -41,8 +43,19 @@ def draw_store(out: Path) -> None:
 
 
 def is_drawn(out: Path) -> bool:
-    """Whether the pictures of a store are all there."""
-    return (out / "pictures" / COUNTS).is_file()
+    """Whether the pictures of a finished store belong to it and are there."""
+    try:
+        manifest = read_manifest(out)
+    except ValueError:
+        return False
+    name = f"pictures/{COUNTS}"
+    return manifest is not None and any(file.path == name for file in manifest.files) and (out / name).is_file()
+
+
+def list_pictures(out: Path) -> list[str]:
+    """Every file of `pictures/`, relative to the store."""
+    found = [*out.glob("pictures/*"), *out.glob("pictures/slides/*")]
+    return sorted(path.relative_to(out).as_posix() for path in found if path.is_file())
 
 
 def _draw_slide(store: PatchStore, slide: SlideEntry, kept: _Corners, dropped: _Corners) -> None:

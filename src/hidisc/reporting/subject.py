@@ -5,20 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.artefacts.artefact import read_kind
+from hidisc.artefacts.checksums import digest
+from hidisc.config import keep_facts
+from hidisc.embeddings.embeddings import Embeddings
 from hidisc.errors import UserError
 from hidisc.evaluation.compare import Difference, compare
-from hidisc.evaluation.scores import SCORES, Scores, ScoresInfo
-from hidisc.runs import read_kind
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.evaluation.scores import Scores, ScoresInfo
+from hidisc.settings.judging import BootstrapConfig, EvaluateConfig
 from hidisc.training.run import Run
-
-_KINDS = {"evaluate": "scores", "embed": "embeddings"}
-"""Of unfinished folders: which artefact explains what to do."""
-
-
-_NO_MATTER = ("seed", "knn.memory_gb", "knn.keep", "leakage.allow")
-"""Settings of an evaluation that leave its numbers as they are, but for chance."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class Subject:
         """What its training learned from labels; empty: nothing known of. Watching them (`monitor`) teaches nothing."""
         cards = [scores.info.model for scores in self.scores]
         cards += [found.info.model for found in self.embeddings if found is not None and not self.scores]
-        return tuple(dict.fromkeys(use for card in cards for use in card.labels_used if use != "monitor"))
+        return tuple(dict.fromkeys(use for card in cards for use in card.history.labels_used if use != "monitor"))
 
 
 def gather(paths: Sequence[Path]) -> list[Subject]:
@@ -86,26 +81,21 @@ def compare_subjects(
 
 def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
     """The embeddings that an evaluation names (`info.embeddings` or `info.bank`); None where gone or changed."""
-    for place in _places(scores.path, recorded):
-        if (place / EMBEDDINGS).is_file():
-            try:
-                found = Embeddings.load(place)
-            except UserError:
-                continue
-            is_drawn_alike = recorded != scores.info.embeddings or _is_same_draw(found, scores.info)
-            if found.info.model.checksum == scores.info.model.checksum and is_drawn_alike:
-                return found
-    return None
+    try:
+        found = Embeddings.load(scores.path / recorded)
+    except UserError:
+        return None
+    return found if found.artefact.checksum in scores.artefact.manifest.inputs.values() else None
 
 
 def _open(path: Path) -> Scores | Embeddings:
-    """What lies in a folder; decided by the file inside."""
-    kind = _KINDS.get(read_kind(path) or "")
-    if (path / SCORES).is_file() or kind == "scores":
+    """What lies in a folder; decided by what began it."""
+    kind = read_kind(path)
+    if kind == "evaluate":
         return Scores.load(path)
-    if (path / EMBEDDINGS).is_file() or kind == "embeddings":
+    if kind == "embed":
         return Embeddings.load(path)
-    there = "is no folder" if not path.is_dir() else f"holds neither {SCORES} nor {EMBEDDINGS}"
+    there = "holds neither scores nor embeddings" if path.is_dir() else "is no folder"
     raise UserError(
         f"{path} {there}, so there is nothing to report. Give folders made by `hidisc evaluate` or `hidisc embed`."
     )
@@ -114,19 +104,10 @@ def _open(path: Path) -> Scores | Embeddings:
 def _group(scores: Scores) -> Any:
     """Equal for evaluations whose numbers may be averaged: one training but for its seed, one protocol, one test."""
     info = scores.info
-    protocol = repr([(name, value) for name, value in sorted(_flatten(info.config)) if name not in _NO_MATTER])
+    facts = keep_facts(EvaluateConfig, info.config, ("seed",))
+    facts["knn"].pop("keep", None)  # leaves the numbers as they are
+    protocol = digest(facts)
     return "scores", info.model.group, protocol, info.sampling["per_slide"], info.classes, info.levels, _tested(scores)
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Settings by dotted name."""
-    found = []
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            found += _flatten(value, f"{prefix}{name}.")
-        else:
-            found.append((prefix + name, repr(value)))
-    return found
 
 
 def _tested(scores: Scores) -> tuple[tuple[str, str], ...]:
@@ -186,25 +167,10 @@ def _curve(scores: Scores) -> list[dict[str, float]] | None:
 
 def _run_rows(home: Path, source: str) -> list[dict[str, float]] | None:
     """Rows of a run's metrics.csv, None where there is no run or it has none."""
-    for place in _places(home, source):
-        try:
-            return Run.load(place).metrics() or None
-        except UserError:
-            continue
-    return None
-
-
-def _places(home: Path, recorded: str) -> tuple[Path, ...]:
-    """Where a recorded path may lead: as it is (absolute, or from here), then from the folder that records it."""
-    return Path(recorded), home / recorded
-
-
-def _is_same_draw(embeddings: Embeddings, info: ScoresInfo) -> bool:
-    """Whether the patches are those that were evaluated; a bank of its own has its own."""
-    made = embeddings.info
-    drawn = made.seed if made.per_slide is not None else None
-    wanted = info.sampling["seed"] if info.sampling["per_slide"] is not None else None
-    return (made.per_slide, drawn) == (info.sampling["per_slide"], wanted)
+    try:
+        return Run.load(home / source).metrics() or None
+    except UserError:
+        return None
 
 
 def _home(subject: Subject) -> Path | None:

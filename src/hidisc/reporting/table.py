@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hidisc.runs import write_atomic
+from hidisc.artefacts.files import write_atomic
 
 DASH = "–"
 """In place of a number that is undefined; a note says why."""

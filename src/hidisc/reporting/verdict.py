@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import yaml
 
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
+from hidisc.models.history import History
 from hidisc.reporting.cells import pluralise
 from hidisc.reporting.notes import leakage_notes
 from hidisc.reporting.subject import Subject
@@ -100,18 +102,19 @@ def describe(subject: Subject) -> tuple[tuple[str, str], ...]:
     assert model is not None
     facts = [
         ("Encoder", ", ".join(filter(None, (model.backbone, model.objective, f"{model.size_px} px patches")))),
-        ("From", f"{model.source} ({model.kind})"),
-        ("Learned from", _learned(model) if model.learned_from != () else "nothing"),
+        ("From", f"{Path(model.source).name} ({model.kind})"),
+        ("Learned from", _learned(model.history)),
         ("Labels in training", ", ".join(subject.labels_used) or "none known of"),
     ]
     if found is not None:
-        facts.append(("Embeddings", f"{len(found):,} vectors of {found.info.dim:,} numbers, of {found.info.store}"))
+        store = Path(found.info.store).name
+        facts.append(("Embeddings", f"{len(found):,} vectors of {found.info.dim:,} numbers, of {store}"))
     if info is not None:
         per_slide = info.sampling["per_slide"]
         seeds = sorted({str(scores.info.sampling["seed"]) for scores in subject.scores})
         facts += [
-            ("Bank", f"{', '.join(info.config['bank'])} of {info.bank}"),
-            ("Queries", f"{', '.join(info.config['queries'])} of {info.embeddings}"),
+            ("Bank", f"{', '.join(info.config['bank'])} of {Path(info.bank).name}"),
+            ("Queries", f"{', '.join(info.config['queries'])} of {Path(info.embeddings).name}"),
             ("Patches", f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"),
             ("Classes", ", ".join(info.classes) + (f" (positive: {info.positive})" if len(info.classes) == 2 else "")),
             ("Judged by", "; ".join(name_judge(opinion.name, info) for opinion in info.opinions)),
@@ -167,13 +170,14 @@ def _commonest(level: LevelScores) -> float:
 
 def _trust(subject: Subject, model: ModelCard, units: str, accuracy: Number) -> Iterable[str]:
     """Sentences on what the encoder has seen, and on luck."""
+    history = model.history
     if subject.warnings:
         yield "Mind the warning above before believing it."
-    elif model.learned_from is None:
-        yield f"What it learned from is not known, so it may have seen these {units} before."
-    elif model.learned_from:
-        yield f"It learned from {_learned(model)}, and none of these {units} is among them."
-    else:
+    if not history.is_complete:
+        yield f"What it has seen before is not known, so it may have seen these {units}."
+    elif history.slides and not subject.warnings:
+        yield f"It learned from {_learned(history)}, and none of these {units} is among them."
+    elif not history.slides:
         yield "It has learned from no slide."
     if subject.labels_used:
         yield f"Labels were used in its training, for: {', '.join(subject.labels_used)}."
@@ -195,11 +199,11 @@ def _doubt(levels: Sequence[LevelScores], level: str, interval: float) -> Iterab
         )
 
 
-def _learned(model: ModelCard) -> str:
-    if model.learned_from is None:
-        return "not known"
-    patients = len({slide.patient for slide in model.learned_from})
-    return f"{_count(patients, 'patient')} ({_count(len(model.learned_from), 'slide')})"
+def _learned(history: History) -> str:
+    if not history.slides:
+        return "nothing" if history.is_complete else "not known"
+    seen = f"{_count(len(history.patients), 'patient')} ({_count(len(history.slides), 'slide')})"
+    return seen if history.is_complete else f"{seen}, after what its starting weights had seen, which is not known"
 
 
 def _count(number: int, thing: str) -> str:

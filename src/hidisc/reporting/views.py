@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from hidisc.artefacts.files import write_atomic
 from hidisc.reporting.prepared import INK, PAPER
-from hidisc.runs import write_atomic
 from hidisc.slides.display import as_rgb
 
 MIN_TILE_PX, MAX_TILE_PX = 128, 224

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hidisc.config import Closed
+from hidisc.config import Closed, Pace
 
 
 class ForeignConfig(Closed):
@@ -38,11 +38,11 @@ class EmbedConfig(Closed):
     """How the encoder computes: 32-bit, or mixed with bfloat16 or float16."""
     batch: int = Field(256, ge=1)
     """Patches at once."""
-    threads: int | None = Field(None, ge=1, le=64)
+    threads: Annotated[int | None, Pace()] = Field(None, ge=1, le=64)
     """Threads that read and decode ahead; null: one a core, at most 8."""
-    ahead: int = Field(4, ge=1, le=64)
+    ahead: Annotated[int, Pace()] = Field(4, ge=1, le=64)
     """Batches read ahead; memory grows with it."""
-    max_bad_share: float = Field(0.01, ge=0, le=1)
+    max_bad_share: Annotated[float, Pace()] = Field(0.01, ge=0, le=1)
     """Share of unreadable patches (left out, and counted) beyond which embedding stops."""
     model: ForeignConfig = ForeignConfig()
 
@@ -56,7 +56,7 @@ class KnnConfig(Closed):
     """A neighbour weighs exp(similarity / temperature)."""
     second_softmax: bool = False
     """Soft-max of a patch's scores once more before averaging, as the public code does."""
-    memory_gb: float = Field(2.0, gt=0)
+    memory_gb: Annotated[float, Pace()] = Field(2.0, gt=0)
     """Most memory the search takes beside the embeddings' files; the bank may be larger."""
     keep: int = Field(8, ge=0, le=200)
     """Nearest neighbours of every patch that are written down, for the report's sheets."""
@@ -104,7 +104,7 @@ class LeakageConfig(Closed):
     """Correlation of two patients' patches, as a whole and in detail, from which they are one picture."""
     max_duplicates: float = Field(0.01, ge=0, le=1)
     """Share of query patches that may be pictures of the bank under another patient's name."""
-    allow: bool = False
+    allow: Annotated[bool, Pace()] = False
     """Evaluate in spite of overlap; every table and page then says so (`--allow-leakage`)."""
 
 

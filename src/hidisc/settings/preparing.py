@@ -1,10 +1,10 @@
 """Settings of `hidisc prepare` and `hidisc import`."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hidisc.config import Closed
+from hidisc.config import Closed, TakenOver
 
 
 class GridConfig(Closed):
@@ -105,10 +105,10 @@ class PrepareConfig(Closed):
     filter: FilterConfig = FilterConfig()
     stain: StainConfig = StainConfig()
     pixels: PixelsConfig = PixelsConfig()
-    split: SplitConfig = SplitConfig()
-    label_level: Literal["patient", "slide"] = "patient"
+    split: Annotated[SplitConfig, TakenOver()] = SplitConfig()
+    label_level: Annotated[Literal["patient", "slide"], TakenOver()] = "patient"
     """`slide` allows the slides of a patient to have different labels."""
-    assume_mpp: float | None = Field(None, gt=0)
+    assume_mpp: Annotated[float | None, TakenOver()] = Field(None, gt=0)
     """Micrometres a pixel of slides whose file and cohort row do not say; null: they are refused."""
     seed: int = Field(0, ge=0)
     """Of the split and of the patches that stains are estimated from."""
@@ -117,14 +117,14 @@ class PrepareConfig(Closed):
 class ImportConfig(Closed):
     """Settings of `hidisc import`: patches that exist already as files."""
 
-    filter: FilterConfig = FilterConfig(min_pixel_std=0)
+    filter: Annotated[FilterConfig, TakenOver()] = FilterConfig(min_pixel_std=0)
     pixels: PixelsConfig = PixelsConfig(codec="png")
-    split: SplitConfig = SplitConfig()
-    label_level: Literal["patient", "slide", "patch"] = "patient"
+    split: Annotated[SplitConfig, TakenOver()] = SplitConfig()
+    label_level: Annotated[Literal["patient", "slide", "patch"], TakenOver()] = "patient"
     """`slide` or `patch` allows labels to differ within a patient or slide."""
     resize_px: int | None = Field(None, ge=8, le=4096)
     """Bring every patch to this side; null: all must have the same size already."""
     mpp: float | None = Field(None, gt=0)
     """Micrometres a pixel, when known; only recorded."""
-    seed: int = Field(0, ge=0)
+    seed: Annotated[int, TakenOver()] = Field(0, ge=0)
     """Of the split."""

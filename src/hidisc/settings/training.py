@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from hidisc.config import Closed
+from hidisc.config import Closed, Pace
 
 
 class DataConfig(Closed):
@@ -12,11 +12,11 @@ class DataConfig(Closed):
 
     splits: tuple[str, ...] = ("train",)
     """Sides of the store to learn from; patients of the others are never seen."""
-    threads: int | None = Field(None, ge=1, le=64)
+    threads: Annotated[int | None, Pace()] = Field(None, ge=1, le=64)
     """Threads that read and decode ahead of training; null: one a core, at most 8."""
-    ahead: int = Field(4, ge=1, le=64)
+    ahead: Annotated[int, Pace()] = Field(4, ge=1, le=64)
     """Batches read ahead; memory grows with it, one batch of stored patches each."""
-    max_bad_share: float = Field(0.01, ge=0, le=1)
+    max_bad_share: Annotated[float, Pace()] = Field(0.01, ge=0, le=1)
     """Share of unreadable patches (each is replaced by another of its slide) beyond which training stops."""
 
 
@@ -211,8 +211,8 @@ class TrainConfig(Closed):
     """Its name, a file of `objectives/`, and that file's settings."""
     optim: OptimConfig = OptimConfig()
     compute: ComputeConfig = ComputeConfig()
-    log: LogConfig = LogConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: Annotated[LogConfig, Pace()] = LogConfig()
+    checkpoint: Annotated[CheckpointConfig, Pace()] = CheckpointConfig()
     monitor: MonitorConfig = MonitorConfig()
     seed: int = Field(0, ge=0)
     """Of the weights, the batches and the views."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from hidisc.artefacts.checksums import digest, hash_file, sample_file
 from hidisc.errors import UserError
 from hidisc.slides.spreadsheet import read_sheet
 
@@ -243,10 +244,13 @@ def _hash_ends(path: Path, length: int = 65536) -> str:
         return hashlib.sha256(head + file.read(length)).hexdigest()
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sample_slide(path: Path) -> str:
+    """Checksum of samples of a slide: of its file, and of the files beside it where it is only a stub (MRXS)."""
+    folder = path.with_suffix("")
+    if path.suffix.lower() != ".mrxs" or not folder.is_dir():
+        return sample_file(path)
+    parts = sorted(file for file in folder.iterdir() if file.is_file())
+    return digest([sample_file(path), *([file.name, sample_file(file)] for file in parts)])
 
 
 def hash_slide(path: Path) -> str:

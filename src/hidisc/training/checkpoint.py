@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from hidisc.artefacts.files import write_atomic
 from hidisc.config import Closed
 from hidisc.errors import UserError
-from hidisc.runs import write_atomic
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"step-(\d+)\.safetensors")

@@ -14,9 +14,10 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from hidisc.artefacts.files import write_atomic
+from hidisc.machine import versions
 from hidisc.models.rank import effective_rank
 from hidisc.patches.store import PatchStore
-from hidisc.runs import versions, write_atomic
 from hidisc.sampling.batches import Batch, Batches, to_input
 from hidisc.sampling.views import make_views
 from hidisc.settings.training import TrainConfig
@@ -28,7 +29,7 @@ from hidisc.training.learner import Learner
 from hidisc.training.material import Material
 from hidisc.training.monitor import Monitor
 from hidisc.training.ranks import mean_of_all, on_any, sum_of_all
-from hidisc.training.run import RUN, RunInfo, refuse_other_store
+from hidisc.training.run import RUN, RunInfo
 from hidisc.training.schedule import learning_rate
 from hidisc.training.stop import StopWish
 
@@ -66,7 +67,7 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     learner, optimizer = fabric.setup(learner, build_optimizer(learner, config))
     module: Learner = learner.module
 
-    done = _resume(fabric, out, module, optimizer.optimizer, store, say)
+    done = _resume(fabric, out, module, optimizer.optimizer, say)
     batches = Batches(store, material.tree, sampler, config.data, config.seed, fabric.global_rank)
     monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
     journal = Journal(fabric, out, config, done.step)
@@ -84,7 +85,7 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
                 optimizer.optimizer,
                 config.checkpoint.keep,
                 step=step,
-                store=store.info.patches.checksum,
+                store=store.checksum,
                 seconds=done.seconds + time.monotonic() - began,
                 bad_patches=bad_patches,
                 scaler=_scaler_state(fabric),
@@ -143,15 +144,12 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     fabric.barrier()
 
 
-def _resume(
-    fabric: Fabric, out: Path, learner: Learner, optimizer: torch.optim.Optimizer, store: PatchStore, say: Say
-) -> CheckpointInfo:
+def _resume(fabric: Fabric, out: Path, learner: Learner, optimizer: torch.optim.Optimizer, say: Say) -> CheckpointInfo:
     """Go on from the newest checkpoint; step 0 when there is none."""
     found = list_checkpoints(out)
     if not found:
         return CheckpointInfo(step=0, store="", seconds=0, bad_patches=0, groups=[], checksum=0)
     info = load_checkpoint(found[-1], learner, optimizer)
-    refuse_other_store(out, info.store, store)
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     if scaler is not None and info.scaler:
         scaler.load_state_dict(info.scaler)
@@ -196,7 +194,8 @@ def _finish(
 ) -> None:
     """Write the encoder with what it has seen, then `run.json`."""
     slides = material.slides()
-    card = learner.encoder.card.model_copy(update={"labels_used": material.labels_used, "learned_from": slides})
+    history = learner.encoder.card.history.then(slides, material.labels_used)
+    card = learner.encoder.card.model_copy(update={"history": history})
     learner.encoder.save(out, card)
     info = RunInfo(
         objective=config.objective["name"],
@@ -206,7 +205,7 @@ def _finish(
         images=config.batch.images * config.optim.accumulate * config.optim.steps,
         seconds=seconds,
         devices=f"{fabric.world_size} x {fabric.device.type}, {config.compute.precision}",
-        store=material.store.info.patches.checksum,
+        store=material.store.checksum,
         splits=config.data.splits,
         patients=tuple(dict.fromkeys(slide.patient for slide in slides)),
         slides=len(slides),

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.errors import UserError
-from hidisc.models.encoder import LearnedSlide
+from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy, Tree
 from hidisc.sampling.sampler import Sampler
@@ -61,12 +61,12 @@ class Material:
         label: NDArray[np.int32] = self.store.table.codes("label")[0]
         return label[self.tree.leaves[self.tree.root_leaves()]]
 
-    def slides(self) -> tuple[LearnedSlide, ...]:
+    def slides(self) -> tuple[SlideId, ...]:
         """Every slide with a patch to learn from."""
         codes, names = self.store.table.codes("slide")
         seen = {names[code] for code in np.unique(codes[self.tree.leaves])}
         return tuple(
-            LearnedSlide(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
+            SlideId(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
             for slide in self.store.info.slides
             if slide.slide in seen
         )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from hidisc.runs import write_atomic
+from hidisc.artefacts.files import write_atomic
 
 METRICS = "metrics.csv"
 

@@ -3,13 +3,14 @@
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
 import torch.distributed
 from lightning.fabric import Fabric as Fabric  # later stages take it from here: Lightning has one door
 from torch import Tensor
 
+from hidisc.artefacts.artefact import Work
 from hidisc.errors import UserError
 
 _PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
@@ -51,6 +52,20 @@ def first_does(fabric: Fabric, begin: Callable[[], None]) -> None:
             refusal = error
     if on_any(fabric, refusal is not None):
         raise refusal or UserError("the first process refused to begin; what it said is the reason.")
+
+
+@contextmanager
+def made_by_first(fabric: Fabric, made: AbstractContextManager[Work]) -> Iterator[Work | None]:
+    """An artefact that the first rank makes (`artefacts.artefact.make`) for all; None on the others."""
+    with ExitStack() as held:
+        works: list[Work] = []
+        first_does(fabric, lambda: works.append(held.enter_context(made)))
+        yield works[0] if works else None
+
+
+def finished_before(fabric: Fabric, work: Work | None, say: Callable[[str], None]) -> bool:
+    """Whether the artefact was finished before, and is undamaged; what the first rank sees counts for all."""
+    return on_any(fabric, work is not None and work.is_finished(say))
 
 
 def on_any(fabric: Fabric, mine: bool) -> bool:

@@ -1,14 +1,14 @@
-"""Run: the folder a training leaves behind; `run.json` is written last and makes it whole."""
+"""Run: the folder a training leaves behind."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
+from hidisc.artefacts.artefact import OldFormatError, open_artefact
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder, EncoderCard, read_card
-from hidisc.patches.store import PatchStore
-from hidisc.runs import read_finished
 from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 
@@ -18,7 +18,6 @@ RUN = "run.json"
 class RunInfo(Closed):
     """`run.json`: what was learned from what, by which code, in which time."""
 
-    format: Literal["hidisc-run-1"] = "hidisc-run-1"
     objective: str
     backbone: str
     seed: int
@@ -30,7 +29,7 @@ class RunInfo(Closed):
     devices: str
     """Where it ran last."""
     store: str
-    """Checksum of the table of patches that was learned from."""
+    """Checksum of the patches that were learned from."""
     splits: tuple[str, ...]
     patients: tuple[str, ...]
     """Whom it learned from; the slides and their checksums are in encoder.json."""
@@ -44,14 +43,6 @@ class RunInfo(Closed):
     versions: dict[str, str | None]
 
 
-def refuse_other_store(run: Path, learned_from: str, store: PatchStore) -> None:
-    """Refuse to go on with a run that learned from another table of patches."""
-    if learned_from != store.info.patches.checksum:
-        raise UserError(
-            f"{run} was begun with other patches than {store.path} holds now. Give a new --out, or the old store."
-        )
-
-
 @dataclass(frozen=True)
 class Run:
     """A finished training: `Run.load(path)`, then `.encoder()`, `.metrics()`."""
@@ -61,10 +52,16 @@ class Run:
 
     @classmethod
     def load(cls, path: Path) -> "Run":
-        """Open a finished run; an unfinished one is refused with what to do."""
-        unfinished = f"run {path} is not finished. Run the same `hidisc train` again; it goes on."
-        absent = f"{path} is not a run (no {RUN}). Make one with `hidisc train`."
-        return cls(path, read_finished(path / RUN, RunInfo, "train", unfinished, absent))
+        """Open a finished run; an unfinished or damaged one is refused with what to do.
+
+        Runs of hidisc 0.1 are read as well: they have no checksums, but say what they learned from.
+        """
+        try:
+            open_artefact(path, "train")
+            known = json.loads((path / RUN).read_bytes())
+        except OldFormatError:
+            known = _read_old(path / RUN)
+        return cls(path, RunInfo.model_validate(known))
 
     @property
     def card(self) -> EncoderCard:
@@ -90,3 +87,15 @@ class Run:
     def metrics(self) -> list[dict[str, float]]:
         """Rows of metrics.csv."""
         return read_metrics(self.path / METRICS)
+
+
+def _read_old(path: Path) -> dict[str, Any]:
+    """`run.json` of hidisc 0.1."""
+    try:
+        known = json.loads(path.read_bytes())
+        del known["format"]
+    except FileNotFoundError:
+        raise UserError(f"run {path.parent} was begun with hidisc 0.1 and is not finished. Train anew.") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}). Train anew, with a new --out.") from error
+    return dict(known)

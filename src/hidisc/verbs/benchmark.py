@@ -6,12 +6,17 @@ from pathlib import Path
 
 import torch
 
+from hidisc.artefacts.artefact import make
+from hidisc.artefacts.files import full_disk_said, make_folder, refuse_full_disk, sweep, write_atomic
+from hidisc.artefacts.lock import HeldError, hold
 from hidisc.benchmark.cells import FAILED, Cell, plan_cells, sampling_of
-from hidisc.benchmark.results import write_results
+from hidisc.benchmark.results import list_results, write_results
+from hidisc.config import Closed
 from hidisc.errors import UserError
+from hidisc.machine import count_cores
+from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.patches.cluster import Report, run_tasks
 from hidisc.patches.store import PatchStore
-from hidisc.runs import HeldError, begin, count_cores, full_disk_said, hold, make_folder, refuse_full_disk, write_atomic
 from hidisc.settings.benchmarking import SuiteConfig
 from hidisc.training.fit import StepsDone
 from hidisc.training.run import Run
@@ -22,15 +27,21 @@ from hidisc.verbs.progress import show_cells
 from hidisc.verbs.train import train
 
 SCALES = ("small", "paper")
+_PATIENCE_S = 60.0
+"""How long jobs that start at once wait for each other to begin the folder."""
 _DEADLY_CELL = "Give it more memory, or smaller batches with --set."
 
 
-class _Record(SuiteConfig):
-    """What must be the same for an unfinished benchmark to go on."""
+class _Settings(SuiteConfig):
+    """The suite, and at which scale."""
 
     scale: str
-    stores: dict[str, str]
-    """Name: checksum of the table of patches."""
+
+
+class _EncoderSettings(Closed):
+    """Which encoder of a training it is."""
+
+    step: int
 
 
 @dataclass(frozen=True)
@@ -81,10 +92,11 @@ def benchmark(
         raise UserError(
             f"rows of this suite need stores called {', '.join(missing)}. Give each as --store {missing[0]}=PATH."
         )
-    sums = {name: PatchStore.load(path).info.patches.checksum for name, path in sorted(places.items())}
+    settings = _Settings(**suite.model_dump(), scale=scale)
+    inputs = {f"store {name}".rstrip(): PatchStore.load(path).checksum for name, path in sorted(places.items())}
     cells = plan_cells(suite, size, out.absolute())
-    make_folder(out)
-    begin(out, "benchmark", _Record(**suite.model_dump(), scale=scale, stores=sums))
+    with make(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S):
+        pass  # begun; cells are held one by one
     waiting = [cell for cell in cells if not cell.is_done]
     if waiting:
         count = 0 if scheduler else min(_count_workers(workers, device), len(waiting))
@@ -99,8 +111,10 @@ def benchmark(
         say("some trainings are being done by another process: run the same command again when they are finished")
         return Benchmarked(None, len(cells), done, failed)
     try:
-        with hold(out), full_disk_said("Finished trainings are safe"):  # nobody is at a training now
+        with full_disk_said("Finished trainings are safe"), make(out, "benchmark", settings, inputs) as work:
+            work.reopen()
             page = write_results(suite, cells, out, scale)
+            work.finish(list_results(out))
     except HeldError:
         say("all trainings are done, and another process is writing the page")
         return Benchmarked(None, len(cells), done, failed)
@@ -135,6 +149,7 @@ def _do(task: _Task, report: Report) -> None:
     """Train and judge one cell; what is there already is kept."""
     cell = task.cell
     with hold(cell.folder):
+        sweep(cell.folder)
         (cell.folder / FAILED).unlink(missing_ok=True)
         before = torch.get_num_threads()
         if task.threads is not None:
@@ -160,10 +175,12 @@ def _train_and_judge(task: _Task, report: Report) -> None:
         model = cell.run
         if not look.is_last:
             model = cell.folder / f"encoder-{look.step}"
-            if not (model / "encoder.json").is_file():
-                model.mkdir(exist_ok=True)
-                encoder = Run.load(cell.run).encoder_at(look.step)
-                encoder.save(model)
+            run = Run.load(cell.run)
+            inputs = {"the run": run.card.weights}
+            with make(model, "encoder", _EncoderSettings(step=look.step), inputs) as work:
+                if not work.is_finished():
+                    run.encoder_at(look.step).save(model)
+                    work.finish((CARD, WEIGHTS))
         made, judged = cell.embeddings(look), cell.scores(look)
         config = sampling_of(suite, look)
         embed(task.store, str(model), made, config, name=cell.row.name, device=task.device, devices=1, shown=False)

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,15 +11,17 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from hidisc.artefacts.artefact import make
+from hidisc.artefacts.files import refuse_full_disk, sweep
 from hidisc.config import Closed
 from hidisc.errors import UserError
+from hidisc.machine import count_cores
 from hidisc.patches.cluster import Outcome, Report, run_tasks
 from hidisc.patches.commit import Member, Recipe, assign_splits, commit_store, refuse_strangers
-from hidisc.patches.record import RECORD, SlideRecord, is_whole
-from hidisc.patches.store import STORE, Failure, PatchStore, StoreInfo
+from hidisc.patches.record import RECORD, RecordError, SlideRecord, is_whole
+from hidisc.patches.store import Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
-from hidisc.reporting.prepared import draw_store, is_drawn
-from hidisc.runs import begin, count_cores, hold, refuse_full_disk, sweep
+from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
@@ -40,8 +42,14 @@ class SlideTask(Protocol):
     def size_bytes(self) -> int:
         """Bytes to read."""
 
-    def needs_work(self, record: SlideRecord) -> bool:
-        """Whether a slide that is there already lacks something."""
+    def sample(self) -> str:
+        """Checksum of samples of what is read."""
+
+    def find_change(self, record: SlideRecord) -> str | None:
+        """The fact under a slide that is there already which is another now; None: none is."""
+
+    def lacks_patches(self, record: SlideRecord) -> bool:
+        """Whether a slide that is there already must be opened again for more patches."""
 
     def run(self, report: Report) -> SlideRecord:
         """Do it."""
@@ -78,7 +86,8 @@ def build_store(
     tasks: Sequence[SlideTask],
     recipe: Recipe,
     *,
-    changeable: tuple[str, ...] = (),
+    inputs: Mapping[str, str] | None = None,
+    taken_over: tuple[str, ...] = (),
     hint: str = "",
     workers: int | None = None,
     scheduler: str | None = None,
@@ -86,16 +95,19 @@ def build_store(
 ) -> Built:
     """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
     members = assign_splits(members, recipe)
-    with hold(out):
-        begin(out, kind, config, changeable, hint)
+    with make(out, kind, config, inputs, taken_over=taken_over, hint=hint) as work:
         refuse_strangers(out, members)
-        todo = {task.folder: member for task, member in zip(tasks, members, strict=True) if _is_open(task, member)}
-        for folder in todo:
-            _clear_if_damaged(folder)
+        waiting = _find_work(tasks, members)
+        todo = {task.folder: member for task, member, _ in waiting}
+        if todo:
+            work.reopen()
+        for task, member, why in waiting:
+            if why:
+                say(f"slide {member.slide!r} is read again: {why}")
+                shutil.rmtree(task.folder)
         say(_plan(len(tasks), len(todo), out))
-        waiting = [task for task in tasks if task.folder in todo]
         try:
-            failures = _work(waiting, todo, len(tasks), workers, scheduler)
+            failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler)
         except KeyboardInterrupt:
             say("stopped. What is finished is safe: run the same command to go on.")
             raise
@@ -107,14 +119,15 @@ def build_store(
             from hidisc.verbs.judge import judge_slides  # torch, which workers and most stores do without
 
             recipe = replace(recipe, judge=judge_slides(out, members, recipe, say))
-        before = (out / STORE).read_bytes() if (out / STORE).is_file() else b""
-        with suppress(UserError):  # a damaged store is about to be mended
+        with suppress(UserError):  # a damaged or unfinished store is about to be mended
             _warn_of_moved_patients(PatchStore.load(out).table, members, say)
-        info = commit_store(out, members, failures, recipe)
-        if (out / STORE).read_bytes() != before or not is_drawn(out):
+        committed = commit_store(work, members, failures, recipe)
+        if committed.is_new or not is_drawn(out):
+            work.finish(committed.files)  # without pictures, so that a killed command draws them
             say(f"drawing what was kept and dropped into {out / 'pictures'}")
             draw_store(out)
-    return Built(out, info, len(todo) - len(failures))
+        work.finish(committed.files, list_pictures(out))
+    return Built(out, committed.info, len(todo) - len(failures))
 
 
 def _warn_of_moved_patients(table: PatchTable, members: Sequence[Member], say: Say) -> None:
@@ -132,23 +145,27 @@ def _warn_of_moved_patients(table: PatchTable, members: Sequence[Member], say: S
         )
 
 
-def _is_open(task: SlideTask, member: Member) -> bool:
-    """Whether a slide must be read: it is not there, damaged, or lacks patches; refuses one whose file has changed."""
-    if not (task.folder / RECORD).exists():
-        return True
-    record = SlideRecord.load(task.folder)
-    if record.source_bytes != task.size_bytes():
-        raise UserError(
-            f"the file of slide {member.slide!r} ({task.source}) has changed since the store was made. "
-            "Put the old file back, or give a new --out."
-        )
-    return not is_whole(task.folder, record) or task.needs_work(record)
-
-
-def _clear_if_damaged(folder: Path) -> None:
-    """Make room for a slide one of whose files was lost or cut short after it had been written."""
-    if (folder / RECORD).exists() and not is_whole(folder, SlideRecord.load(folder)):
-        shutil.rmtree(folder)
+def _find_work(tasks: Sequence[SlideTask], members: Sequence[Member]) -> list[tuple[SlideTask, Member, str | None]]:
+    """The slides to read, and of those that are there but must be read anew, why; refuses changed files."""
+    found: list[tuple[SlideTask, Member, str | None]] = []
+    for task, member in zip(tasks, members, strict=True):
+        if not task.folder.exists():
+            found.append((task, member, None))
+            continue
+        try:
+            record = SlideRecord.load(task.folder)
+        except RecordError:
+            found.append((task, member, f"{RECORD} is missing or damaged"))
+            continue
+        if record.sample != task.sample():
+            raise UserError(
+                f"what slide {member.slide!r} was read from ({task.source}) has changed since the store was made. "
+                "Put it back as it was, or give a new --out."
+            )
+        why = task.find_change(record) or (None if is_whole(task.folder, record) else "a file of it is damaged")
+        if why or task.lacks_patches(record):
+            found.append((task, member, why))
+    return found
 
 
 def _work(

@@ -5,10 +5,10 @@ import platform
 import shutil
 from pathlib import Path
 
+from hidisc.artefacts.artefact import KINDS, read_kind
+from hidisc.artefacts.artefact import verify as verify_artefact
 from hidisc.errors import UserError
-from hidisc.patches.store import verify_store
-from hidisc.runs import count_cores, read_kind, versions
-from hidisc.slides.cohort import hash_file
+from hidisc.machine import count_cores, versions
 
 _PACKAGES = (
     "hidisc",
@@ -60,83 +60,22 @@ def _codecs() -> list[str]:
 def verify(artefact: Path) -> list[str]:
     """Everything wrong with an artefact, file by file; empty when it is as it was written."""
     if not artefact.exists():
-        raise UserError(
-            f"{artefact} does not exist. Give the folder of a store, a run, embeddings, scores or a benchmark."
-        )
-    kind = read_kind(artefact)
-    return _VERIFY.get(kind or "", verify_store)(artefact)
+        raise UserError(f"{artefact} does not exist. Give a folder that hidisc made, or the page of a report.")
+    return verify_artefact(_home(artefact))
 
 
 def what_to_do(artefact: Path) -> str:
     """How a damaged artefact is mended."""
-    if read_kind(artefact) == "benchmark":
-        return f"delete the damaged folders below {artefact / 'cells'} and run the same benchmark again"
-    if read_kind(artefact) in _VERIFY:
-        return f"delete {artefact} and run the command that makes it again"
-    return f"delete the folders of the damaged slides below {artefact / 'shards'} and make the store again"
+    folder = _home(artefact)
+    kind = read_kind(folder)
+    if kind is None:
+        return f"make {folder} anew, with a new --out"
+    again = f"run {KINDS[kind].again}: what is damaged is made again"
+    if kind in ("prepare", "import"):
+        return f"delete the folders of slides whose patches are damaged below {folder / 'shards'}, then {again}"
+    return again
 
 
-def _verify_run(path: Path) -> list[str]:
-    from hidisc.training.run import Run
-
-    try:
-        Run.load(path).encoder()
-    except UserError as error:
-        return [str(error)]
-    return []
-
-
-def _verify_embeddings(path: Path) -> list[str]:
-    from hidisc.embeddings.embeddings import Embeddings
-
-    try:
-        info = Embeddings.load(path).info
-    except UserError as error:
-        return [str(error)]
-    entries = (info.vectors, info.patches)
-    return [
-        f"{file.path} has changed (its checksum differs)"
-        for file in entries
-        if hash_file(path / file.path) != file.checksum
-    ]
-
-
-def _verify_scores(path: Path) -> list[str]:
-    from hidisc.evaluation.scores import Scores
-
-    problems = []
-    scores = Scores.load(path)
-    for opinion in scores.info.opinions:
-        for level in opinion.levels:
-            try:
-                found = scores.predictions(opinion.name, level.level)
-            except UserError as error:
-                problems.append(str(error))
-            else:
-                if len(found) != level.units:
-                    problems.append(
-                        f"the {opinion.name} predictions of level {level.level} have {len(found)} rows instead of "
-                        f"{level.units}"
-                    )
-    return problems
-
-
-def _verify_benchmark(path: Path) -> list[str]:
-    """Whatever its trainings have left that is finished, or should be."""
-    parts = [part for part in sorted(path.glob("cells/*/*")) if read_kind(part) in _VERIFY]
-    problems = []
-    for part in parts:
-        try:
-            problems += [f"{part.relative_to(path)}: {problem}" for problem in verify(part)]
-        except UserError as error:
-            problems.append(str(error))
-    return problems
-
-
-_VERIFY = {
-    "train": _verify_run,
-    "embed": _verify_embeddings,
-    "evaluate": _verify_scores,
-    "benchmark": _verify_benchmark,
-}
-"""By what began the folder; anything else is taken for a store."""
+def _home(artefact: Path) -> Path:
+    """The folder of an artefact; a report is given by its page."""
+    return artefact.with_name(f"{artefact.stem}_files") if artefact.suffix.lower() in (".html", ".htm") else artefact

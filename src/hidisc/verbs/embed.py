@@ -1,28 +1,23 @@
 """`hidisc embed`: a PatchStore and an encoder, ours or another's -> Embeddings."""
 
-from contextlib import ExitStack
 from pathlib import Path
 
+from hidisc.artefacts.artefact import make
+from hidisc.artefacts.files import full_disk_said
 from hidisc.embeddings.choose import choose_rows
-from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.embeddings.extract import Say, extract
 from hidisc.embeddings.model import open_model
 from hidisc.patches.store import PatchStore
-from hidisc.runs import begin, full_disk_said, hold
 from hidisc.settings.judging import EmbedConfig
-from hidisc.training.ranks import first_does, start
+from hidisc.training.ranks import finished_before, made_by_first, start
 from hidisc.verbs.progress import show_patches
 
-_CHANGEABLE = ("threads", "ahead", "max_bad_share")
-"""Settings that do not touch the numbers."""
 
-
-class _Record(EmbedConfig):
-    """What must be the same for unfinished embeddings to go on."""
+class _Settings(EmbedConfig):
+    """The settings, and what tables call the encoder."""
 
     name: str
-    encoder: str
-    patches: str
 
 
 def embed(
@@ -46,29 +41,22 @@ def embed(
     config = config or EmbedConfig()
     store = PatchStore.load(store_path)
     rows = choose_rows(store, config)
-    with (
-        start(config.precision, device, devices, nodes) as fabric,
-        ExitStack() as held,
-        full_disk_said("What has been written is kept"),
-    ):
+    with start(config.precision, device, devices, nodes) as fabric, full_disk_said("What has been written is kept"):
         is_first = fabric.is_global_zero
         opened = open_model(model, store, config, name)
-        record = _Record(
-            **config.model_dump(),
-            name=opened.card.name,
-            encoder=opened.card.checksum,
-            patches=store.info.patches.checksum,
-        )
-
-        def claim() -> None:
-            held.enter_context(hold(out))
-            begin(out, "embed", record, _CHANGEABLE)
-
-        first_does(fabric, claim)
-        if not (out / EMBEDDINGS).is_file():
-            if is_first:
-                for note in opened.notes:
-                    say(f"note: {note}")
-            with show_patches("embedding", len(rows), shown=shown and is_first) as watch:
-                extract(fabric, store, rows, opened, out, config, say, watch)
+        settings = _Settings(**config.model_dump(), name=opened.card.name)
+        inputs = {"store": store.checksum, "the encoder": opened.checksum}
+        with made_by_first(fabric, make(out, "embed", settings, inputs)) as work:
+            done = (out / VECTORS).with_suffix(".done")
+            if work is not None and work.find_problems() is not None:
+                done.unlink(missing_ok=True)  # a finished file that is damaged is written anew
+            if not finished_before(fabric, work, say):
+                if is_first:
+                    for note in opened.notes:
+                        say(f"note: {note}")
+                with show_patches("embedding", len(rows), shown=shown and is_first) as watch:
+                    extract(fabric, store, rows, opened, out, config, say, watch)
+                if work is not None:
+                    work.finish((EMBEDDINGS, VECTORS, PATCHES))
+                    done.unlink()
     return Embeddings.load(out) if is_first else None

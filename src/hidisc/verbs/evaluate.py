@@ -5,8 +5,9 @@ from pathlib import Path
 
 import torch
 
-from hidisc.embeddings.embeddings import Embeddings
-from hidisc.errors import UserError
+from hidisc.artefacts.artefact import make
+from hidisc.artefacts.files import full_disk_said, relate, write_atomic
+from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.counts import count_units
 from hidisc.evaluation.diagnostics import diagnose
@@ -28,23 +29,13 @@ from hidisc.evaluation.scores import (
     save_neighbours,
 )
 from hidisc.evaluation.sides import Question, ask
-from hidisc.patches.store import PatchStore
-from hidisc.runs import begin, full_disk_said, hold, versions, write_atomic
+from hidisc.machine import versions
 from hidisc.settings.judging import EvaluateConfig
 from hidisc.verbs.progress import show_patches
 
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
-_CHANGEABLE = ("knn.memory_gb", "leakage.allow")
-"""Settings that do not touch the numbers."""
 
 Say = Callable[[str], None]
-
-
-class _Record(EvaluateConfig):
-    """What must be the same for an unfinished evaluation to go on."""
-
-    queried: str
-    banked: str
 
 
 def evaluate(
@@ -67,13 +58,10 @@ def evaluate(
     question = ask(queries, known, config)
     findings = find_overlap(question)
     refuse_leaks(findings, config.leakage.allow)
-    with hold(out), full_disk_said("The embeddings are as they were"):
-        record = _Record(
-            **config.model_dump(), queried=queries.info.vectors.checksum, banked=known.info.vectors.checksum
-        )
-        begin(out, "evaluate", record, _CHANGEABLE)
-        if not (out / SCORES).is_file():
-            _judge(question, findings, out, config, _choose_device(device), say, shown)
+    inputs = {"the embeddings": queries.artefact.checksum, "the bank": known.artefact.checksum}
+    with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
+        if not work.is_finished(say):
+            work.finish(_judge(question, findings, out, config, _choose_device(device), say, shown))
     return Scores.load(out)
 
 
@@ -85,37 +73,37 @@ def _judge(
     device: str,
     say: Say,
     shown: bool,
-) -> None:
-    """Ask every opinion, measure it, and write the folder; `scores.json` last."""
+) -> list[str]:
+    """Ask every opinion, measure it, and write the folder; the names of its files."""
     queries, bank = question.queries, question.bank
     with show_patches("nearest neighbours", len(queries), shown) as watch:
         watch(0)
         told = ask_neighbours(question, config.knn, device, watch)
-    ours, theirs = (_open_store(side.embeddings) for side in (queries, bank))
+    ours, theirs = (side.embeddings.open_store() for side in (queries, bank))
     duplicates = find_duplicates(question, told.rows, told.similarities, config.leakage, ours, theirs, config.seed)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
     for finding in findings:
         say(f"{finding.kind}: {finding.sentence}")
 
-    opinions = []
+    opinions, files = [], [SCORES]
     for name in config.opinions:
         say(f"asking {_LONG[name]} ...")
         levels, remarks = _ask(name, question, told, config)
         for predictions in levels:
-            file = out / predictions_file(name, predictions.level, config.opinions[0])
-            file.parent.mkdir(exist_ok=True)
-            predictions.save(file)
+            files.append(predictions_file(name, predictions.level, config.opinions[0]))
+            (out / files[-1]).parent.mkdir(exist_ok=True)
+            predictions.save(out / files[-1])
         scored = [score_level(item, question.positive, config.bootstrap, config.seed) for item in levels]
         opinions.append(Opinion(name=name, remarks=remarks, levels=tuple(scored)))
     if told.rows.shape[1]:
         save_neighbours(out / NEIGHBOURS, told.rows, told.similarities)
+        files.append(NEIGHBOURS)
     info = queries.embeddings.info
     scores = ScoresInfo(
-        model=info.model,
-        embeddings=str(queries.embeddings.path.absolute()),
-        bank=str(bank.embeddings.path.absolute()),
-        store=info.store,
+        model=_relate_source(queries.embeddings, out),
+        embeddings=relate(queries.embeddings.path, out),
+        bank=relate(bank.embeddings.path, out),
         sampling={"per_slide": info.per_slide, "seed": info.seed},
         config=config.model_dump(mode="json"),
         classes=question.classes,
@@ -128,6 +116,7 @@ def _judge(
         versions=versions(*_PACKAGES),
     )
     write_atomic(out / SCORES, (scores.model_dump_json(indent=1) + "\n").encode())
+    return files
 
 
 _LONG = {"knn": "the nearest neighbours", "linear": "a linear probe", "mil": "attention over the patches of a slide"}
@@ -150,13 +139,11 @@ def _ask(
     return [patch_predictions(question, scores), *pooled], remarks
 
 
-def _open_store(embeddings: Embeddings) -> PatchStore | None:
-    """The store the embeddings were made from, None when it is not there any more or has changed."""
-    try:
-        store = PatchStore.load(Path(embeddings.info.store))
-    except UserError:
-        return None
-    return store if store.info.patches.checksum == embeddings.info.store_checksum else None
+def _relate_source(embeddings: Embeddings, out: Path) -> ModelCard:
+    """The encoder's card, its folder or file named as it is found from the scores."""
+    card = embeddings.info.model
+    source = embeddings.path / card.source
+    return card.model_copy(update={"source": relate(source, out)}) if source.exists() else card
 
 
 def _choose_device(device: str) -> str:

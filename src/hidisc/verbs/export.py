@@ -3,12 +3,21 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from hidisc.artefacts.artefact import make, read_kind
+from hidisc.artefacts.files import full_disk_said
+from hidisc.config import Closed
 from hidisc.embeddings.bags import KIND, write_bags
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.errors import UserError
-from hidisc.models.export import FILES, Target, export_encoder
-from hidisc.runs import full_disk_said, hold, read_kind
+from hidisc.models.export import FILES, TIMM_CONFIG, Target, export_encoder
+from hidisc.models.preprocessing import PREPROCESSING
 from hidisc.training.run import RUN, Run
+
+
+class _Settings(Closed):
+    """What an exported encoder depends on beside the run."""
+
+    to: str
 
 
 def export(run_path: Path, out: Path, to: Target) -> tuple[Path, float]:
@@ -20,16 +29,13 @@ def export(run_path: Path, out: Path, to: Target) -> tuple[Path, float]:
             f"{run_path} holds embeddings, and --to {to} writes an encoder. Give --to {KIND}, or the run "
             "that made them."
         )
-    run = Run.load(run_path)
-    with hold(out), full_disk_said("The run is as it was"):
-        there = [file for file in FILES.values() if (out / file).exists()]
-        if FILES[to] in there:
+    encoder = Run.load(run_path).encoder()
+    inputs = {"the encoder": encoder.card.weights}
+    with full_disk_said("The run is as it was"), make(out, "export", _Settings(to=to), inputs) as work:
+        if work.is_finished():
             raise UserError(f"{out / FILES[to]} is there already and is not overwritten. Give another --out.")
-        if there:
-            raise UserError(
-                f"{out} holds {there[0]} already, whose preprocessing.json would be overwritten. Give another --out."
-            )
-        difference = export_encoder(run.encoder(), out, to)
+        difference = export_encoder(encoder, out, to)
+        work.finish(name for name in (FILES[to], PREPROCESSING, TIMM_CONFIG) if (out / name).is_file())
     return out / FILES[to], difference
 
 
@@ -41,7 +47,7 @@ def export_bags(embeddings_path: Path, out: Path, say: Callable[[str], None] = l
             f"{embeddings_path} --out EMB` and give EMB."
         )
     embeddings = Embeddings.load(embeddings_path)
-    with hold(out), full_disk_said("What has been written is whole"):
+    with full_disk_said("What has been written is whole"):
         return write_bags(embeddings, out, say)
 
 

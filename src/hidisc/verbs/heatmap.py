@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hidisc.artefacts.files import write_atomic
 from hidisc.errors import UserError
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.reporting.figures import render
 from hidisc.reporting.heatmap import draw_heatmap, paint
-from hidisc.runs import write_atomic
 
 SUFFIXES = (".png", ".pdf")
 _NAMED = 5

@@ -42,7 +42,6 @@ def import_patches(
         members,
         tasks,
         Recipe(config.filter, config.pixels, config.split, config.seed, config.mpp, source.input),
-        changeable=("split.", "label_level", "filter.", "seed"),  # none of them touches a pixel
         workers=workers,
         scheduler=scheduler,
         say=say,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hidisc.artefacts.checksums import hash_file
 from hidisc.errors import UserError
 from hidisc.models.encoder import WEIGHTS, Encoder
 from hidisc.patches.codec import decode
@@ -18,7 +19,6 @@ from hidisc.patches.inputs import as_input
 from hidisc.patches.predicted import load_predicted, save_predicted
 from hidisc.patches.record import RECORD, SlideRecord
 from hidisc.patches.shard import Shard
-from hidisc.slides.cohort import hash_file
 from hidisc.slides.slide import Pixels
 from hidisc.training.run import Run
 
@@ -60,7 +60,7 @@ def _judge_slide(folder: Path, encoder: Encoder, judge: Judge, recipe: Recipe, d
     codes, scores = load_predicted(folder, judge.checksum, record.boxes)
     count = 0
     for file in record.shards:
-        shard = Shard(folder / file.name)
+        shard = Shard(folder / file)
         boxes = shard.boxes()
         missing = np.flatnonzero(codes[boxes] < 0)
         for start in range(0, len(missing), _BATCH):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from hidisc.artefacts.artefact import CONFIG
+from hidisc.artefacts.checksums import hash_file
 from hidisc.errors import UserError
 from hidisc.patches.commit import Member, Recipe
 from hidisc.patches.cut import CutTask
@@ -28,7 +30,7 @@ def prepare(
     Slides that fail are listed in the result and in `failures.csv`; the others are finished all the same.
     """
     config = config or PrepareConfig()
-    if refilter and not (out / "config.yaml").exists():
+    if refilter and not (out / CONFIG).exists():
         raise UserError(f"{out} holds no store to refilter. Run without --refilter first.")
     cohort = Cohort.load(cohort_csv, config.label_level)
     for warning in cohort.warnings:
@@ -46,8 +48,8 @@ def prepare(
         members,
         tasks,
         Recipe(config.filter, config.pixels, config.split, config.seed, config.grid.mpp),
-        # what only the table depends on may change at any time; the filter when that is what was asked for
-        changeable=("split.", "label_level", "assume_mpp", *(["filter."] if refilter else [])),
+        inputs={} if reference is REFERENCE else {"stain.reference": hash_file(Path(config.stain.reference))},
+        taken_over=("filter",) if refilter else (),
         hint=" A changed filter needs no reading again: add --refilter.",
         workers=workers,
         scheduler=scheduler,

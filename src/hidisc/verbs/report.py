@@ -3,22 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hidisc.embeddings.embeddings import EMBEDDINGS
+from hidisc.artefacts.artefact import CONFIG, MANIFEST, make, open_artefact, read_kind
+from hidisc.artefacts.files import LOCK, full_disk_said, relate, write_atomic
 from hidisc.errors import UserError
-from hidisc.evaluation.scores import SCORES
 from hidisc.reporting.compose import Say, compose
 from hidisc.reporting.page import render
 from hidisc.reporting.subject import gather
-from hidisc.runs import begin, full_disk_said, hold, read_kind, write_atomic
 from hidisc.settings.judging import ReportConfig
-from hidisc.slides.cohort import hash_file
 
-
-class _Record(ReportConfig):
-    """What must be the same for a finished page to be the one asked for, or an unfinished one to be written over."""
-
-    inputs: dict[str, str]
-    """Where, and the checksum of the file that makes it whole."""
+_OWN = (LOCK, CONFIG, MANIFEST)
+"""Files of the life cycle."""
 
 
 def report(paths: Sequence[Path], out: Path, config: ReportConfig | None = None, say: Say = lambda _: None) -> Path:
@@ -26,19 +20,21 @@ def report(paths: Sequence[Path], out: Path, config: ReportConfig | None = None,
     config = config or ReportConfig()
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out {out} is not a page. Give a name that ends in .html.")
-    files = out.with_name(f"{out.stem}_files")
+    files, page = out.with_name(f"{out.stem}_files"), f"../{out.name}"
     if out.exists() and read_kind(files) != "report":
         raise UserError(f"{out} is there already and is not overwritten. Give another --out, or delete it.")
     subjects = gather(paths)
-    with hold(files), full_disk_said("What it is made from is as it was"):
-        inputs = {str(path.absolute()): _checksum(path) for path in paths}
-        begin(files, "report", _Record(**config.model_dump(), inputs=inputs))
-        if not out.exists():
-            page = compose(subjects, files, config, say)
-            write_atomic(out, render(page).encode("utf-8", "replace"))
+    inputs = {relate(path, files): _checksum(path) for path in paths}
+    with full_disk_said("What it is made from is as it was"), make(files, "report", config, inputs) as work:
+        if out.exists() and page in (work.find_problems() or {}):
+            raise UserError(f"{out} has been changed since it was written. Delete it to have it made anew.")
+        if not work.is_finished(say):
+            write_atomic(out, render(compose(subjects, files, config, say)).encode("utf-8", "replace"))
+            made = sorted(path for path in files.rglob("*") if path.is_file() and path.name not in _OWN)
+            work.finish([page, *(path.relative_to(files).as_posix() for path in made)])
     return out
 
 
 def _checksum(path: Path) -> str:
     """Of what makes scores or embeddings whole, which names all the rest of them."""
-    return next(hash_file(path / name) for name in (SCORES, EMBEDDINGS) if (path / name).is_file())
+    return open_artefact(path, "evaluate", "embed", check=()).checksum

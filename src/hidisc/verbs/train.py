@@ -1,19 +1,20 @@
 """`hidisc train`: a PatchStore -> a Run with an encoder."""
 
-from contextlib import ExitStack
 from pathlib import Path
 
+from hidisc.artefacts.artefact import make
+from hidisc.artefacts.checksums import hash_file
+from hidisc.artefacts.files import full_disk_said
+from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
-from hidisc.runs import begin, full_disk_said, hold
 from hidisc.settings.training import TrainConfig
+from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.fit import Say, Watch, fit
-from hidisc.training.ranks import first_does, start
-from hidisc.training.run import RUN, Run, refuse_other_store
+from hidisc.training.metrics import METRICS
+from hidisc.training.ranks import finished_before, made_by_first, start
+from hidisc.training.run import RUN, Run
 from hidisc.verbs.progress import show_training
-
-_CHANGEABLE = ("data.threads", "data.ahead", "data.max_bad_share", "log.", "checkpoint.")
-"""Settings that do not touch what is learned."""
 
 
 def train(
@@ -35,23 +36,19 @@ def train(
     config = config or TrainConfig()
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
     store = PatchStore.load(store_path)
+    inputs = {"store": store.checksum}
+    if config.model.weights and Path(config.model.weights).is_file():
+        inputs["model.weights"] = hash_file(Path(config.model.weights))
     with (
         start(config.compute.precision, device, devices, nodes) as fabric,
-        ExitStack() as held,
         full_disk_said("What has been saved is whole"),
+        made_by_first(fabric, make(out, "train", config, inputs)) as work,
     ):
         is_first = fabric.is_global_zero
-
-        def claim() -> None:
-            held.enter_context(hold(out))
-            begin(out, "train", config, _CHANGEABLE)
-
-        first_does(fabric, claim)
-        if not (out / RUN).is_file():
+        if not finished_before(fabric, work, say):
             with show_training(config.optim.steps, shown=is_first and watch is None) as bar:
                 fit(fabric, store, out, config, say, watch or bar)
-    if not is_first:
-        return None
-    run = Run.load(out)
-    refuse_other_store(out, run.info.store, store)
-    return run
+            if work is not None:
+                checkpoints = [path.relative_to(out).as_posix() for path in list_checkpoints(out)]
+                work.finish((RUN, CARD, WEIGHTS, METRICS), checkpoints)
+    return Run.load(out) if is_first else None

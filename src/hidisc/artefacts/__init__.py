@@ -1,0 +1,1 @@
+"""The life of every output folder: `artefact` (begin, finish, open, verify), `checksums`, `files`, `lock`."""

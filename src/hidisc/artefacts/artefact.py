@@ -1,0 +1,332 @@
+"""An artefact: a folder that is a function of declared facts, and says which. One life cycle serves every kind.
+
+make(...)          hold the folder, begin it (`config.yaml`: kind, format, inputs, settings) or compare what it was
+                   begun with, sweep what killed processes left
+work               the verb's own; every file is written beside and renamed
+work.finish(...)   `artefact.json`, last: every file with its size and checksums, the inputs, and its own checksum
+open_artefact(...) refuse what is unfinished, damaged, or of another format
+verify(...)        check every file of it, and of the artefacts inside it
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from hidisc.artefacts.checksums import FileEntry, describe_file, find_problem, seal, unseal
+from hidisc.artefacts.files import LOCK, is_part, make_folder, sweep, sync, write_atomic
+from hidisc.artefacts.lock import hold
+from hidisc.config import Closed, differences, keep_facts
+from hidisc.errors import UserError
+
+CONFIG, MANIFEST = "config.yaml", "artefact.json"
+FORMAT = "hidisc-2"
+"""Of all folders; those of hidisc 0.1 have none in their config.yaml."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What to call an artefact, and which command makes it."""
+
+    noun: str
+    command: str
+    many: bool = False
+
+    @property
+    def again(self) -> str:
+        """The command as advice."""
+        return f"the same `hidisc {self.command}` again"
+
+
+KINDS = {
+    "prepare": Kind("store", "prepare"),
+    "import": Kind("store", "import"),
+    "train": Kind("run", "train"),
+    "encoder": Kind("encoder", "benchmark"),
+    "embed": Kind("embeddings", "embed", many=True),
+    "evaluate": Kind("scores", "evaluate", many=True),
+    "report": Kind("report", "report"),
+    "benchmark": Kind("benchmark", "benchmark"),
+    "export": Kind("exported encoder", "export"),
+    "bags": Kind("bags", "export", many=True),
+}
+"""By the name in config.yaml."""
+
+
+class Manifest(Closed):
+    """`artefact.json`: what makes a folder whole."""
+
+    format: Literal["hidisc-2"] = "hidisc-2"
+    kind: str
+    inputs: dict[str, str]
+    """What it was made from: name and checksum."""
+    files: tuple[FileEntry, ...]
+
+
+class OldFormatError(UserError):
+    """A folder that hidisc 0.1 made."""
+
+
+class DamagedError(UserError):
+    """A finished artefact that is not as it was written."""
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A finished artefact; `use(name)` is the path of a file that has just been verified."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def checksum(self) -> str:
+        """Names its whole content."""
+        return describe_file(self.path / MANIFEST).sha256
+
+    @cached_property
+    def files(self) -> dict[str, FileEntry]:
+        """What every file must be, by its path."""
+        return {entry.path: entry for entry in self.manifest.files}
+
+    def use(self, name: str) -> Path:
+        """The path of a file, found to be as it was written."""
+        entry = self.files.get(name)
+        problem = find_problem(self.path, entry) if entry else f"{name} is no file of it"
+        if problem:
+            raise damaged(self.path, self.manifest.kind, problem)
+        return self.path / name
+
+
+class Work:
+    """An artefact that is being made, or was finished before; its folder is held."""
+
+    def __init__(self, out: Path, config: dict[str, Any]) -> None:
+        self.out, self._config = out, config
+
+    def find_problems(self) -> dict[str, str] | None:
+        """What is wrong with each file of a finished artefact, by its path; None where it is not finished."""
+        try:
+            manifest = read_manifest(self.out)
+        except ValueError as error:
+            return {MANIFEST: f"{MANIFEST}: {error}"}
+        if manifest is None:
+            return None
+        found = {entry.path: find_problem(self.out, entry) for entry in manifest.files}
+        return {path: problem for path, problem in found.items() if problem}
+
+    def is_finished(self, say: Callable[[str], None] = lambda _: None) -> bool:
+        """Whether nothing is left to do; a damaged artefact loses what is damaged, and is unfinished again."""
+        problems = self.find_problems()
+        if problems:
+            some = "; ".join(list(problems.values())[:3])
+            say(f"note: {self.out} is damaged ({some}); what is damaged is made again")
+            self.reopen()
+            for path in problems:
+                (self.out / path).unlink(missing_ok=True)
+        return problems == {}
+
+    def reopen(self) -> None:
+        """Declare a finished artefact unfinished, before anything in it changes."""
+        if (self.out / MANIFEST).exists():
+            (self.out / MANIFEST).unlink()
+            sync(self.out)
+
+    def finish(self, files: Iterable[str | FileEntry], optional: Iterable[str] = ()) -> None:
+        """Write `artefact.json`: the artefact is whole. `files` and `optional` ones are relative to it."""
+        if _read_config(self.out) != self._config:  # settings were taken over, or the file was lost
+            self.reopen()
+            _write_config(self.out, self._config)
+        entries = [describe_file(self.out / CONFIG)]
+        entries += [describe_file(self.out / file, file) if isinstance(file, str) else file for file in files]
+        entries += [describe_file(self.out / name, name, needed=False) for name in optional]
+        entries.sort(key=lambda entry: entry.path)
+        data = seal(Manifest(kind=self._config["kind"], inputs=self._config["inputs"], files=tuple(entries)))
+        path = self.out / MANIFEST
+        if not path.is_file() or path.read_bytes() != data:
+            write_atomic(path, data)
+
+
+@contextmanager
+def make(
+    out: Path,
+    kind: str,
+    settings: Closed,
+    inputs: Mapping[str, str] | None = None,
+    *,
+    taken_over: Iterable[str] = (),
+    hint: str = "",
+    wait_s: float = 0,
+) -> Iterator[Work]:
+    """Hold a folder and begin an artefact in it, or go on with one that was begun from the same facts.
+
+    `inputs`: checksums of what it is made from, by name. `taken_over`: groups of settings whose change is taken over,
+    beside those that declare it themselves. `hint`: what else to do about other settings.
+    """
+    if out.is_dir() and _read_config(out) is None:
+        _refuse_strangers(out)  # before a lock is left among them
+    make_folder(out)
+    with hold(out, wait_s):
+        config = {"kind": kind, "format": FORMAT, "inputs": dict(inputs or {}), **settings.model_dump(mode="json")}
+        _begin(out, config, type(settings), frozenset(taken_over), hint)
+        sweep(out)
+        yield Work(out, config)
+
+
+def _begin(out: Path, new: dict[str, Any], model: type[Closed], taken_over: frozenset[str], hint: str) -> None:
+    """Write `config.yaml`, or compare it with the one there."""
+    old = _read_config(out)
+    if old is None:
+        _refuse_strangers(out)
+    else:
+        if old["kind"] == new["kind"] and old.get("format") != FORMAT:
+            raise _old(out, old["kind"])
+        changed = _compare(old, new, model, taken_over)
+        if changed:
+            raise UserError(
+                f"{out} was begun with other settings ({'; '.join(changed)}). Use the same ones to go on, "
+                f"or give a new --out.{hint}"
+            )
+    if old != new and not (out / MANIFEST).is_file():
+        _write_config(out, new)
+
+
+def _write_config(out: Path, config: dict[str, Any]) -> None:
+    write_atomic(out / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
+
+
+def _compare(
+    old: Mapping[str, Any], new: Mapping[str, Any], model: type[Closed], taken_over: frozenset[str]
+) -> list[str]:
+    """The facts that differ, each in words."""
+    if old["kind"] != new["kind"]:
+        return [f"kind: {old['kind']} -> {new['kind']}"]
+    before, after = (keep_facts(model, settings, taken_over) for settings in (old, new))
+    found = differences(before, after)
+    inputs = old.get("inputs") or {}
+    changed = [name for name in {**inputs, **new["inputs"]} if inputs.get(name) != new["inputs"].get(name)]
+    return found + [f"the content of {name} has changed" for name in changed]
+
+
+def _refuse_strangers(out: Path) -> None:
+    strangers = sorted(path.name for path in out.iterdir() if path.name != LOCK and not is_part(path))
+    if strangers:
+        raise UserError(
+            f"{out} holds something else ({', '.join(strangers[:3])}) and is not overwritten. "
+            "Give a new or empty folder for --out."
+        )
+
+
+def open_artefact(path: Path, *kinds: str, check: Iterable[str] | None = None) -> Artefact:
+    """A finished artefact of one of the kinds; `check`: the files verified now, null all of them."""
+    try:
+        manifest = read_manifest(path)
+    except ValueError as error:
+        raise damaged(path, read_kind(path) or kinds[0], f"{MANIFEST}: {error}") from error
+    if manifest is None or manifest.kind not in kinds:
+        raise _absent(path, kinds)
+    artefact = Artefact(path, manifest)
+    for entry in manifest.files:
+        if check is None or entry.path in check:
+            artefact.use(entry.path)
+    return artefact
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """`artefact.json` of a folder, None where there is none; ValueError when it is damaged."""
+    try:
+        return unseal((path / MANIFEST).read_bytes(), Manifest)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def verify(path: Path) -> list[str]:
+    """Everything wrong with an artefact, file by file, and with the artefacts inside it; empty: it is as written."""
+    try:
+        manifest = read_manifest(path)
+    except ValueError as error:
+        return [f"{MANIFEST}: {error}"]
+    problems = []
+    if manifest is None:
+        kind = read_kind(path)
+        if kind not in KINDS:
+            raise UserError(f"{path} is no artefact of hidisc (no {MANIFEST}). Give a folder that hidisc made.")
+        problems.append(str(_absent(path, (kind,))))
+    else:
+        found = (find_problem(path, entry, "sha256") for entry in manifest.files)
+        problems += [problem for problem in found if problem]
+    for folder in _find_inner(path):
+        problems += [f"{folder.relative_to(path)}: {problem}" for problem in verify(folder)]
+    return problems
+
+
+def _find_inner(path: Path) -> Iterator[Path]:
+    """The artefacts inside an artefact, outermost only."""
+    for folder in sorted(item for item in path.iterdir() if item.is_dir() and not item.is_symlink()):
+        if (folder / CONFIG).is_file() or (folder / MANIFEST).is_file():
+            yield folder
+        else:
+            yield from _find_inner(folder)
+
+
+def read_kind(path: Path) -> str | None:
+    """Which verb began a folder; None when none of ours did."""
+    config = _read_config(path)
+    return str(config["kind"]) if config else None
+
+
+def read_settings(path: Path) -> dict[str, Any] | None:
+    """The settings in a folder's config.yaml; None when hidisc did not begin it."""
+    config = _read_config(path)
+    return (
+        {name: value for name, value in config.items() if name not in ("kind", "format", "inputs")} if config else None
+    )
+
+
+def damaged(path: Path, kind: str, problem: str) -> DamagedError:
+    """That an artefact is not as it was written, and what to do."""
+    of = KINDS[kind]
+    return DamagedError(
+        f"{of.noun} {path} {'are' if of.many else 'is'} damaged: {problem}. Run {of.again}: it mends that."
+    )
+
+
+def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
+    """Why there is no finished artefact of some kinds in a folder."""
+    config = _read_config(path)
+    kind = str(config["kind"]) if config else ""
+    if kind in kinds and config is not None:
+        if config.get("format") != FORMAT:
+            return _old(path, kind)
+        of = KINDS[kind]
+        return UserError(f"{of.noun} {path} {'are' if of.many else 'is'} not finished. Run {of.again}; it goes on.")
+    of = KINDS[kinds[0]]
+    commands = " or ".join(f"`hidisc {KINDS[name].command}`" for name in kinds if name != "encoder")
+    what = f"holds no {of.noun}" if of.many else f"is not a {of.noun}"
+    there = f" (it is {_name(KINDS[kind])})" if kind in KINDS else ""
+    return UserError(f"{path} {what}{there}. Make {'them' if of.many else 'one'} with {commands}.")
+
+
+def _name(of: Kind) -> str:
+    return of.noun if of.many else f"a {of.noun}"
+
+
+def _old(path: Path, kind: str) -> OldFormatError:
+    of = KINDS[kind]
+    return OldFormatError(
+        f"{of.noun} {path} {'are' if of.many else 'is'} of hidisc 0.1, which did not write down all that "
+        f"{'they depend' if of.many else 'it depends'} on. Run `hidisc {of.command}` with a new --out to make "
+        f"{'them' if of.many else 'it'} anew."
+    )
+
+
+def _read_config(path: Path) -> dict[str, Any] | None:
+    """`config.yaml` of a folder; None when there is none, or something other than hidisc wrote it."""
+    try:
+        record = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, yaml.YAMLError):
+        return None
+    return record if isinstance(record, dict) and "kind" in record else None
