@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hidisc.artefacts.artefact import MANIFEST, make, verify
+from hidisc.artefacts.files import beside
 from hidisc.errors import UserError
 from hidisc.patches import pack
 from hidisc.patches.commit import Member, Recipe, commit_store
-from hidisc.patches.cut import describe_shard
 from hidisc.patches.folders import find_folder, find_table
-from hidisc.patches.record import RECORD, SlideRecord
+from hidisc.patches.record import SlideRecord, describe_files
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.patches.splits import split_patients
-from hidisc.patches.store import STORE, PatchStore, verify_store
+from hidisc.patches.store import STORE, PatchStore
 from hidisc.settings.preparing import FilterConfig, ImportConfig, PixelsConfig, SplitConfig
 from hidisc.verbs.build import Built
 from hidisc.verbs.imports import import_patches
@@ -84,8 +85,8 @@ def test_a_killed_run_is_finished(root: Path, tmp_path: Path, monkeypatch: pytes
     run(root, tmp_path / "store")
     before = contents(tmp_path / "store")
     lost = tmp_path / "store" / Member("P1", "P1/B").folder
-    lost.rename(lost.with_name(".part-half-written"))
-    for name in (STORE, "patches.parquet"):
+    lost.rename(beside(lost))
+    for name in (MANIFEST, STORE, "patches.parquet"):
         (tmp_path / "store" / name).unlink()
     read = readings(monkeypatch)
     assert run(root, tmp_path / "store").summary()["slides_read"] == 1
@@ -146,8 +147,8 @@ def test_a_changed_file_is_refused(root: Path, tmp_path: Path) -> None:
     with (root / "P1/B/0.png").open("ab") as file:
         file.write(b"\0")
     assert refusal(root, tmp_path / "store") == (
-        f"the file of slide 'P1/B' ({root}/P1/B) has changed since the store was made. "
-        "Put the old file back, or give a new --out."
+        f"what slide 'P1/B' was read from ({root}/P1/B) has changed since the store was made. "
+        "Put it back as it was, or give a new --out."
     )
 
 
@@ -180,8 +181,8 @@ def test_rows_in_another_order_would_describe_other_pixels(root: Path, tmp_path:
     with pytest.raises(UserError) as caught:
         import_patches(resorted, tmp_path / "store", workers=0)
     assert str(caught.value) == (
-        f"{root}/P1/A: slide 'P1/A' has other patches, or the same in another order, than when the store was made. "
-        "Put them back as they were, or give a new --out."
+        f"what slide 'P1/A' was read from ({root}/P1/A) has changed since the store was made. "
+        "Put it back as it was, or give a new --out."
     )
 
 
@@ -270,11 +271,13 @@ def test_a_kept_box_that_is_not_stored_is_no_patch(root: Path, tmp_path: Path) -
     with ShardWriter(folder / "patches-0.arrow", 768) as writer:
         for box, data in stored.items():
             writer.append(box, data)
-    record = SlideRecord.load(folder).model_copy(update={"shards": (describe_shard(folder / "patches-0.arrow", 2),)})
-    (folder / RECORD).write_bytes(record.to_json())
+    SlideRecord.load(folder).model_copy(update={"files": describe_files(folder)}).save(folder)
 
     recipe = Recipe(FilterConfig(min_pixel_std=0), PixelsConfig(codec="png"), SplitConfig(), 0, None)
-    info = commit_store(out, members, [], recipe)
+    with make(out, "import", ImportConfig()) as work:
+        committed = commit_store(work, members, [], recipe)
+        work.finish(committed.files)
+    info = committed.info
     assert [(entry.kept, entry.dropped) for entry in info.slides] == [(3, 0), (2, 1), (3, 0), (3, 0)]
     store = PatchStore.load(out)
     assert store.dropped().column("patch").tolist() == [1]
@@ -283,4 +286,4 @@ def test_a_kept_box_that_is_not_stored_is_no_patch(root: Path, tmp_path: Path) -
     for index in range(len(store)):
         slide, name = store.table.column("slide")[index], store.table.column("name")[index]
         np.testing.assert_array_equal(store.read(index), pictures[f"{slide}/{name}.png"])
-    assert verify_store(out) == []
+    assert verify(out) == []
