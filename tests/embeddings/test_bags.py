@@ -13,15 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from hidisc.artefacts.checksums import FileEntry
+from hidisc.artefacts.files import PART
 from hidisc.embeddings import bags
 from hidisc.embeddings.bags import EVERYTHING, FEATURES, SLIDES, STAMP, write_bags
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.errors import UserError
-from hidisc.patches.record import ShardFile, SlideRecord, folder_name
-from hidisc.patches.store import STORE, FileEntry, SlideEntry, StoreInfo
+from hidisc.models.history import UNKNOWN
+from hidisc.patches.record import SlideRecord, folder_name
+from hidisc.patches.store import STORE, PatchStore, SlideEntry, StoreInfo
 from hidisc.patches.table import SCHEMA, PatchTable
-from hidisc.artefacts.files import PART
-from hidisc.artefacts.checksums import hash_file
+from tests.finished import finish, refinish
 
 DIM, SIZE = 5, 64
 MPP0, DOWNSAMPLE = 0.25, 2.0
@@ -69,7 +71,8 @@ class Made:
             record = SlideRecord(
                 slide=slide,
                 checksum="c",
-                source_bytes=1,
+                sample="s",
+                settings="t",
                 reader="made",
                 width=None if imported else 10_000,
                 height=None if imported else 9_000,
@@ -79,12 +82,11 @@ class Made:
                 channels=3,
                 dtype="uint8",
                 boxes=patches,
-                boxes_checksum="b",
-                shards=(ShardFile(name="0", rows=patches, bytes=1, checksum="s"),),
+                files=(FileEntry(path="0", bytes=1, sha256="s", crc32=0),) * 2,
             )
             folder = self.store / str(number)
             folder.mkdir(parents=True)
-            (folder / "slide.json").write_bytes(record.to_json())
+            record.save(folder)
             entries.append(
                 SlideEntry(
                     patient=patient,
@@ -93,11 +95,9 @@ class Made:
                     checksum="c",
                     kept=patches,
                     dropped=0,
-                    record_checksum="r",
                 )
             )
         self.table.save(self.store / PATCHES)
-        file = FileEntry(path=PATCHES, bytes=(self.store / PATCHES).stat().st_size, checksum="sha-store")
         info = StoreInfo(
             size_px=SIZE,
             mpp=mpp,
@@ -105,38 +105,36 @@ class Made:
             dtype="uint8",
             codec="jpeg",
             input="unit",
-            patches=file,
-            dropped=file,
             shards=(),
             slides=tuple(entries),
             failures=(),
         )
         (self.store / STORE).write_text(info.model_dump_json())
+        finish(self.store, "prepare")
 
     def _write_embeddings(self, folder: Path, dtype: str) -> Embeddings:
         folder.mkdir()
         self.table.save(folder / PATCHES)
         np.save(folder / VECTORS, self.vectors)
-        entries = {
-            name: FileEntry(path=file, bytes=(folder / file).stat().st_size, checksum=hash_file(folder / file))
-            for name, file in (("vectors", VECTORS), ("patches", PATCHES))
-        }
+        store_checksum = PatchStore.load(self.store).checksum if self.store.exists() else "gone"
         info = EmbeddingsInfo(
             rows=len(self.vectors),
             dim=DIM,
             dtype=dtype,
-            model=ModelCard(name="mine", kind="timm", source="timm:x", checksum="c", group="c", size_px=32),
-            store=str(self.store),
-            store_checksum="sha-store",
+            model=ModelCard(
+                name="mine", kind="timm", source="timm:x", checksum="c", group="c", size_px=32, history=UNKNOWN
+            ),
+            store="../store",
+            store_checksum=store_checksum,
             slides=(),
             splits=None,
             per_slide=None,
             seed=0,
             bad_patches=0,
             versions={},
-            **entries,
         )
         (folder / EMBEDDINGS).write_text(info.model_dump_json())
+        finish(folder, "embed")
         return Embeddings.load(folder)
 
     def of(self, slide: str) -> NDArray[Any]:
@@ -295,7 +293,8 @@ def test_without_the_store_sizes_are_left_out(tmp_path: Path) -> None:
     out, said = tmp_path / "bags", list[str]()
     write_bags(made.embeddings, out, said.append)
     assert len(said) == 1
-    assert said[0].startswith(f"note: the store {made.store} is not there, or has changed since. Without it the size")
+    store = made.embeddings.path / "../store"
+    assert said[0].startswith(f"note: the store {store} is not there, or has changed since. Without it the size of a")
     features, coords, attributes = read_as_trident(out / FEATURES / "S1.h5")
     assert np.array_equal(features, made.of("S1"))
     assert coords[:, 0].tolist() == [0, 128, 256]
@@ -305,8 +304,8 @@ def test_without_the_store_sizes_are_left_out(tmp_path: Path) -> None:
 
 def test_another_store_of_that_name_is_not_believed(tmp_path: Path) -> None:
     made = Made(tmp_path, PLAIN)
-    text = (made.store / STORE).read_text()
-    (made.store / STORE).write_text(text.replace("sha-store", "sha-other"))
+    made.table.select(np.arange(len(made.table))[::-1]).save(made.store / PATCHES)
+    refinish(made.store)
     said = list[str]()
     write_bags(made.embeddings, tmp_path / "bags", said.append)
     assert "has changed since" in said[0]
@@ -316,7 +315,7 @@ def test_another_store_of_that_name_is_not_believed(tmp_path: Path) -> None:
 def test_a_damaged_store_is_named(tmp_path: Path) -> None:
     made = Made(tmp_path, PLAIN)
     (made.store / "1" / "slide.json").write_text("{")
-    with pytest.raises(UserError, match=r"store .*store is damaged. Run `hidisc doctor"):
+    with pytest.raises(UserError, match=r"store .*store is damaged: 1/slide\.json has 1 bytes instead of"):
         write_bags(made.embeddings, tmp_path / "bags")
 
 
@@ -359,6 +358,8 @@ def test_no_name_of_a_slide_escapes_or_collides(tmp_path: Path) -> None:
     assert files == sorted(path.name for path in (out / STAMP).iterdir())
     assert all(path.suffix == ".h5" and path.name.isascii() for path in (out / FEATURES).iterdir())
     assert sorted(path.name for path in out.iterdir()) == [
+        ".lock",
+        "artefact.json",
         "config.yaml",
         "embeddings.parquet",
         "h5_files",

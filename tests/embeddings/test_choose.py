@@ -64,6 +64,7 @@ def test_what_cannot_be_chosen(opened: PatchStore, tmp_path: Path) -> None:
         f"splits: 'val' is no side of {opened.path}, which has train, test. Set splits=[...] to some of these."
     )
     made = make_store(tmp_path, patches=1)
-    empty = PatchStore(made, PatchStore.load(made).info, PatchStore.load(made).table.select(np.zeros(0, np.int64)))
+    whole = PatchStore.load(made)
+    empty = PatchStore(whole.artefact, whole.info, whole.table.select(np.zeros(0, np.int64)))
     with pytest.raises(UserError, match=r"holds no patches to embed\. See its pictures/ for what was dropped"):
         drawn(empty)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from hidisc.artefacts.artefact import MANIFEST
 from hidisc.embeddings import extract
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.errors import UserError
@@ -25,6 +26,7 @@ from hidisc.settings.judging import EmbedConfig
 from hidisc.training.run import Run
 from hidisc.verbs.doctor import verify
 from hidisc.verbs.embed import embed
+from hidisc.verbs.export import export_bags
 from tests.training.stores import damage, make_store, train
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -57,8 +59,11 @@ def test_the_encoders_own_vectors_in_the_order_of_the_table(store: Path, run: Pa
     info = found.info
     assert (info.rows, info.dim, info.dtype) == (len(opened), expected.shape[1], "float32")
     assert {slide.slide for slide in info.slides} == set(opened.table.column("slide"))
-    assert info.model.learned_from == Run.load(run).card.learned_from
-    assert sorted(contents(tmp_path / "e")) == ["config.yaml", EMBEDDINGS, VECTORS, PATCHES]
+    assert info.model.history == Run.load(run).card.history
+    assert (tmp_path / "e" / info.store).resolve() == store.resolve()
+    assert (tmp_path / "e" / info.model.source).resolve() == run.resolve()
+    assert str(tmp_path) not in (tmp_path / "e" / EMBEDDINGS).read_text()  # nor anyone's home
+    assert sorted(contents(tmp_path / "e")) == ["artefact.json", "config.yaml", EMBEDDINGS, VECTORS, PATCHES]
 
 
 def test_half_precision_storage(store: Path, run: Path, tmp_path: Path) -> None:
@@ -148,27 +153,27 @@ def test_other_settings_store_or_encoder_are_refused(store: Path, run: Path, tmp
     made(store, run, tmp_path / "e")
     with pytest.raises(UserError, match=r"e was begun with other settings \(dtype: float32 -> float16\)"):
         made(store, run, tmp_path / "e", dtype="float16")
-    with pytest.raises(UserError, match=r"begun with other settings \(name: run -> test_resnet; encoder: "):
+    with pytest.raises(
+        UserError, match=r"other settings \(name: run -> test_resnet; the content of the encoder "
+    ):
         made(store, "timm:test_resnet", tmp_path / "e")
     other = make_store(tmp_path, patches=2)
-    with pytest.raises(UserError, match=r"begun with other settings \(patches: "):
+    with pytest.raises(UserError, match=r"begun with other settings \(the content of the store has changed\)"):
         made(other, run, tmp_path / "e")
     assert made(store, run, tmp_path / "e", threads=2).info.rows == 96  # threads change nothing
 
 
 def test_unfinished_and_damaged_ones_are_refused(store: Path, run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nothing holds no embeddings \(no embeddings.json\). Make them with `hidisc"):
+    with pytest.raises(UserError, match=r"nothing holds no embeddings\. Make them with `hidisc embed`\."):
         Embeddings.load(tmp_path / "nothing")
     made(store, run, tmp_path / "e")
-    record = (tmp_path / "e" / EMBEDDINGS).read_bytes()
     with (tmp_path / "e" / VECTORS).open("r+b") as file:
         file.truncate(1000)
-    with pytest.raises(UserError, match=r"e are damaged: embeddings.npy has 1000 bytes instead of \d+. Delete the fol"):
+    with pytest.raises(
+        UserError, match=r"e are damaged: embeddings.npy has 1,000 bytes instead of [\d,]+. Run the"
+    ):
         Embeddings.load(tmp_path / "e")
-    (tmp_path / "e" / EMBEDDINGS).write_bytes(record[:-50])
-    with pytest.raises(UserError, match=r"embeddings\.json is damaged or of another version of hidisc"):
-        Embeddings.load(tmp_path / "e")
-    (tmp_path / "e" / EMBEDDINGS).unlink()
+    (tmp_path / "e" / MANIFEST).unlink()
     with pytest.raises(UserError, match=r"e are not finished\. Run the same `hidisc embed` again; it goes on\."):
         Embeddings.load(tmp_path / "e")
 
@@ -181,12 +186,37 @@ def test_doctor_finds_a_changed_bit(store: Path, run: Path, tmp_path: Path) -> N
         file.write(b"x")
     assert verify(tmp_path / "e") == ["embeddings.npy has changed (its checksum differs)"]
     (tmp_path / "e" / PATCHES).unlink()
-    assert verify(tmp_path / "e") == [
-        f"embeddings {tmp_path / 'e'} are damaged: patches.parquet is missing. Delete the folder and embed again."
-    ]
+    assert verify(tmp_path / "e") == ["embeddings.npy has changed (its checksum differs)", "patches.parquet is missing"]
+
+
+@pytest.mark.parametrize("name", [VECTORS, PATCHES, EMBEDDINGS, "config.yaml"])
+@pytest.mark.parametrize("left_over", [False, True])
+def test_the_same_command_mends_damaged_embeddings(
+    store: Path, run: Path, tmp_path: Path, name: str, left_over: bool
+) -> None:
+    made(store, run, tmp_path / "e")
+    before = contents(tmp_path / "e")
+    data = bytearray(before[name])
+    data[len(data) // 2] ^= 1
+    (tmp_path / "e" / name).write_bytes(data)
+    if left_over:  # as by a process that was killed when all was written
+        (tmp_path / "e" / VECTORS).with_suffix(".done").write_bytes(b"\1" * 9)
+    with pytest.raises(UserError, match=f"are damaged: {name} has changed"):
+        Embeddings.load(tmp_path / "e")
+    made(store, run, tmp_path / "e")
+    assert contents(tmp_path / "e") == before
+
+
+def test_vectors_of_another_run_under_this_ones_name_are_refused(store: Path, run: Path, tmp_path: Path) -> None:
+    made(store, run, tmp_path / "e")
+    made(store, "timm:test_resnet", tmp_path / "other")
+    shutil.copy(tmp_path / "other" / VECTORS, tmp_path / "e" / VECTORS)
+    for use in (Embeddings.load, lambda path: export_bags(path, tmp_path / "bags")):
+        with pytest.raises(UserError, match=r"e are damaged: embeddings\.npy has "):
+            use(tmp_path / "e")
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / WEIGHTS).write_bytes(b"nothing")
-    assert "encoder.safetensors is not a safetensors file, or damaged" in verify(tmp_path / "run")[0]
+    assert "encoder.safetensors has 7 bytes instead of " in verify(tmp_path / "run")[0]
 
 
 def command(store: Path, model: Path, out: Path, *more: str) -> list[str]:

@@ -13,14 +13,18 @@ from onnx import TensorProto, helper
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from hidisc.artefacts.checksums import hash_file
 from hidisc.embeddings.model import OpenedModel, open_model
 from hidisc.errors import UserError
-from hidisc.models.encoder import CARD, WEIGHTS, Encoder, LearnedSlide, build_encoder
+from hidisc.models.encoder import CARD, WEIGHTS, Encoder, build_encoder
 from hidisc.models.export import export_encoder
+from hidisc.models.history import NOTHING, UNKNOWN, History, hash_name
+from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore, StoreInfo
 from hidisc.settings.judging import EmbedConfig, ForeignConfig
-from hidisc.artefacts.checksums import hash_file
 from hidisc.training.run import RUN, Run
+from hidisc.verbs.export import export
+from tests.finished import refinish
 from tests.training.stores import train
 
 SIZE = 32
@@ -70,7 +74,7 @@ def store_like(store: Path, **changes: object) -> PatchStore:
     """The store with other facts in its store.json."""
     known = PatchStore.load(store)
     info = StoreInfo.model_validate({**known.info.model_dump(), **changes})
-    return PatchStore(known.path, info, known.table)
+    return PatchStore(known.artefact, info, known.table)
 
 
 class Traced(nn.Module):
@@ -127,8 +131,8 @@ def test_a_run_gives_its_own_embeddings(run: Run, store: Path) -> None:
     assert (card.name, card.kind, card.source, card.seed) == ("run", "run", str(run.path), 0)
     assert (card.objective, card.backbone, card.size_px) == ("hidisc", "test_resnet", SIZE)
     assert card.checksum == hash_file(run.path / WEIGHTS)
-    assert card.learned_from == run.card.learned_from
-    assert len(card.learned_from) == 12
+    assert card.history == run.card.history
+    assert len(card.history.slides) == 12
     assert model.notes == ()
     assert not model.runs_on_cpu_only
     assert not model.net.training
@@ -154,15 +158,17 @@ def test_the_same_settings_on_other_patches_are_another_group(run: Run, store: P
     other = shutil.copytree(run.path, tmp_path / "other")
     known = json.loads((other / RUN).read_text())
     (other / RUN).write_text(json.dumps({**known, "store": "other"}))
+    refinish(other)
     assert opened(other, store).card.group != opened(run.path, store).card.group
 
 
 def test_a_run_without_its_settings_is_a_group_of_its_own(run: Run, store: Path, tmp_path: Path) -> None:
     other = shutil.copytree(run.path, tmp_path / "other")
-    for text in (None, "- a\n- b\n", "a: [", "text"):
+    for text in ("- a\n- b\n", "a: [", "text"):
         (other / "config.yaml").unlink(missing_ok=True)
-        if text is not None:
+        if text:
             (other / "config.yaml").write_text(text)
+            refinish(other)
         card = opened(other, store).card
         assert card.group == card.checksum
 
@@ -175,8 +181,8 @@ def test_an_encoder_alone(run: Run, scaled: Path, store: Path, tmp_path: Path) -
         assert same(model, run.encoder()(pictures()))
     assert model.card.kind == "encoder"
     assert model.card.group == model.card.checksum
-    assert model.card.learned_from == run.card.learned_from
-    assert opened(scaled / "encoder", store).card.learned_from is None  # an empty list proves nothing
+    assert model.card.history == run.card.history
+    assert opened(scaled / "encoder", store).card.history == UNKNOWN  # an empty list proves nothing
 
 
 @pytest.mark.parametrize("form", ["timm", "onnx", "torchscript"])
@@ -188,9 +194,9 @@ def test_exports_give_the_embeddings_of_their_encoder(scaled: Path, store: Path,
     assert model.card.kind == form
     assert model.card.name == form
     assert model.card.backbone == "test_resnet"
-    assert model.card.learned_from is None
+    assert model.card.history == UNKNOWN
     assert model.notes == (
-        "what the encoder learned from is not known, so overlap with these patients cannot be ruled out",
+        "what the encoder has seen is not known, so overlap with these patients cannot be ruled out",
     )
     assert model.runs_on_cpu_only == (form == "onnx")
     if form != "timm":
@@ -237,7 +243,7 @@ def test_random_timm_weights_come_from_the_seed_alone(store: Path) -> None:
     other = open_model("timm:test_resnet", PatchStore.load(store), EmbedConfig(seed=1))
     with torch.inference_mode():
         assert not same(one, other.net(pictures()))
-    assert (one.card.name, one.card.kind, one.card.seed, one.card.learned_from) == ("test_resnet", "timm", 0, ())
+    assert (one.card.name, one.card.kind, one.card.seed, one.card.history) == ("test_resnet", "timm", 0, NOTHING)
     assert one.card.size_px == SIZE
     assert one.card.checksum == again.card.checksum != other.card.checksum
     assert one.card.group == other.card.group
@@ -265,7 +271,7 @@ def test_timm_weights_from_a_file(scaled: Path, store: Path, tmp_path: Path) -> 
     ours = opened("timm:test_resnet", store, weights=str(scaled / "encoder" / WEIGHTS))
     assert same(ours, expected)  # mean, deviation and size are in the card beside the file
     assert ours.card.checksum == hash_file(scaled / "encoder" / WEIGHTS)
-    assert ours.card.learned_from is None
+    assert ours.card.history == UNKNOWN
     assert ours.card.seed is None
     file = Path(shutil.copy(scaled / "timm" / "model.safetensors", tmp_path / "w.safetensors"))
     known = {"size_px": SIZE, "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.4)}
@@ -523,8 +529,43 @@ def test_large_onnx_files_are_named_by_both_their_files(scaled: Path, store: Pat
 
 def test_what_an_encoder_alone_has_seen_is_kept(scaled: Path, store: Path, tmp_path: Path) -> None:
     encoder = Encoder.load(scaled / "encoder")
-    seen = (LearnedSlide(patient="P", slide="S", checksum="c"),)
-    encoder.save(tmp_path, encoder.card.model_copy(update={"learned_from": seen}))
+    seen = History(slides=(SlideId(patient="P", slide="S", checksum="c"),), labels_used=("objective",))
+    encoder.save(tmp_path, encoder.card.model_copy(update={"history": seen}))
     model = opened(tmp_path, store)
-    assert model.card.learned_from == seen
+    assert model.card.history == seen
     assert model.notes == ()
+
+
+@pytest.mark.parametrize("form", ["timm", "onnx", "torchscript"])
+def test_what_an_exported_run_has_seen_is_kept_without_names(run: Run, store: Path, tmp_path: Path, form: str) -> None:
+    export(run.path, tmp_path / form, form)
+    history = opened(tmp_path / form, store).card.history
+    assert history.is_complete
+    assert [slide.checksum for slide in history.slides] == [slide.checksum for slide in run.card.history.slides]
+    assert history.patients == tuple(map(hash_name, run.card.history.patients))
+    text = "".join(path.read_text("latin-1") for path in (tmp_path / form).iterdir() if path.suffix == ".json")
+    assert not any(slide.slide in text for slide in run.card.history.slides)
+
+
+def test_weights_of_an_export_bring_what_they_have_seen_and_their_scale(
+    run: Run, store: Path, scaled: Path, tmp_path: Path
+) -> None:
+    export(run.path, tmp_path / "timm", "timm")
+    weights = tmp_path / "timm" / "model.safetensors"
+    model = opened("timm:test_resnet", store, weights=str(weights), size_px=SIZE)
+    assert model.card.history == run.card.history.without_names()
+    with torch.inference_mode():
+        assert same(model, run.encoder()(pictures()))  # not scaled as timm's own weights of that name
+    alone = Path(shutil.copy(weights, tmp_path / "alone.safetensors"))
+    assert opened("timm:test_resnet", store, weights=str(alone), size_px=SIZE).card.history == UNKNOWN
+
+
+def test_an_exported_file_that_was_swapped_is_refused(run: Run, store: Path, scaled: Path, tmp_path: Path) -> None:
+    export(run.path, tmp_path / "timm", "timm")
+    shutil.copy(scaled / "timm" / "model.safetensors", tmp_path / "timm" / "model.safetensors")
+    with pytest.raises(UserError) as caught:
+        opened(tmp_path / "timm", store)
+    assert str(caught.value) == (
+        f"{tmp_path / 'timm' / 'model.safetensors'} is not the file that preprocessing.json beside it speaks of. Export it "
+        "again, or remove preprocessing.json and say what to feed it with --set model.size_px, model.mean and model.std."
+    )

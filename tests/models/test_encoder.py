@@ -7,8 +7,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from hidisc.artefacts.checksums import hash_file, seal
 from hidisc.errors import UserError
-from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, LearnedSlide, build_encoder, read_card
+from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, build_encoder, read_card
+from hidisc.models.history import NOTHING, History
+from hidisc.patches.record import SlideId
 from hidisc.settings.training import HeadConfig
 
 HEAD = HeadConfig(dim=8)
@@ -148,7 +151,7 @@ def test_saved_and_loaded_it_is_the_same_to_the_bit(name, options, head, classes
     encoder.save(tmp_path)
     torch.manual_seed(99)
     loaded = Encoder.load(tmp_path)
-    assert loaded.card == encoder.card
+    assert loaded.card == encoder.card.model_copy(update={"weights": hash_file(tmp_path / WEIGHTS)})
     assert equal(loaded, encoder)
     assert not loaded.training
     assert not any(module.training for module in loaded.modules())
@@ -159,20 +162,19 @@ def test_saved_and_loaded_it_is_the_same_to_the_bit(name, options, head, classes
 def test_the_files_are_safetensors_and_plain_json(tmp_path):
     make().save(tmp_path)
     with safe_open(tmp_path / WEIGHTS, "pt") as file:
-        assert file.metadata() == {"format": "hidisc-encoder-1"}
+        assert file.metadata() == {"format": "hidisc-encoder-2"}
         assert {name.split(".")[0] for name in file.keys()} == {"backbone", "head"}  # noqa: SIM118 - not a dict
     card = json.loads((tmp_path / CARD).read_text())
-    assert card["format"] == "hidisc-encoder-1"
+    assert card["format"] == "hidisc-encoder-2"
     assert card["backbone"] == "test_resnet"
 
 
 def test_what_was_learned_is_written_on_the_card(tmp_path):
     encoder = make()
-    slides = (LearnedSlide(patient="P-1", slide="S-1", checksum="0" * 64),)
-    encoder.save(tmp_path, encoder.card.model_copy(update={"learned_from": slides, "labels_used": ("class balance",)}))
-    card = read_card(tmp_path)
-    assert card.learned_from == slides
-    assert card.labels_used == ("class balance",)
+    slides = (SlideId(patient="P-1", slide="S-1", checksum="0" * 64),)
+    history = NOTHING.then(slides, ("class balance",))
+    encoder.save(tmp_path, encoder.card.model_copy(update={"history": history}))
+    assert read_card(tmp_path).history == History(slides=slides, labels_used=("class balance",))
 
 
 def test_saving_again_replaces_both_files(tmp_path):
@@ -210,7 +212,7 @@ def test_cut_weights_are_refused(keep, tmp_path):
         lambda text: text[: len(text) // 2],
         lambda text: "",
         lambda text: "\xff\xfe" + text,
-        lambda text: text.replace("hidisc-encoder-1", "hidisc-encoder-9"),
+        lambda text: text.replace("hidisc-encoder-2", "hidisc-encoder-9"),
         lambda text: text.replace('"size_px"', '"size"'),
         lambda text: "[]",
     ],
@@ -219,7 +221,7 @@ def test_a_damaged_or_newer_card_is_refused(damage, tmp_path):
     make().save(tmp_path)
     path = tmp_path / CARD
     path.write_bytes(damage(path.read_text()).encode("latin-1"))
-    with pytest.raises(UserError, match=r"encoder\.json is damaged or of another version of hidisc \("):
+    with pytest.raises(UserError, match=r"encoder\.json is damaged \(.*\)\. Copy both files from one run\.$"):
         Encoder.load(tmp_path)
 
 
@@ -230,16 +232,15 @@ def test_files_of_two_encoders_are_refused(other, tmp_path):
     make().save(tmp_path / "one")
     make(**other).save(tmp_path / "two")
     (tmp_path / "two" / WEIGHTS).replace(tmp_path / "one" / WEIGHTS)
-    sentence = r"encoder\.safetensors does not fit encoder\.json beside it\. Copy both files from one run\.$"
+    sentence = r"safetensors is not the file that encoder\.json beside it speaks of\. Copy both files from one run\.$"
     with pytest.raises(UserError, match=sentence):
         Encoder.load(tmp_path / "one")
 
 
 def test_a_card_cannot_make_us_open_another_file(tmp_path):
     make().save(tmp_path)
-    card = json.loads((tmp_path / CARD).read_text())
-    card["options"] = {"checkpoint_path": str(tmp_path / "anything.pth")}
-    (tmp_path / CARD).write_text(json.dumps(card))
+    card = read_card(tmp_path).model_copy(update={"options": {"checkpoint_path": str(tmp_path / "anything.pth")}})
+    (tmp_path / CARD).write_bytes(seal(card))
     torch.save({}, tmp_path / "anything.pth")
     with pytest.raises(UserError, match=r"^model\.options has 'checkpoint_path'"):
         Encoder.load(tmp_path)

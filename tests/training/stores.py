@@ -119,7 +119,7 @@ def damage(store: Path, *indices: int) -> None:
     opened = PatchStore.load(store)
     shard, row = (opened.table.column(name) for name in ("shard", "row"))
     for index in indices:
-        path = store / opened.info.shards[shard[index]].path
+        path = store / opened.info.shards[shard[index]]
         patch = bytes(Shard(path)[int(row[index])])
         data = path.read_bytes()
         assert data.count(patch) == 1

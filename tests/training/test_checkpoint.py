@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from hidisc import runs
+from hidisc.artefacts import files
 from hidisc.errors import UserError
 from hidisc.training.checkpoint import list_checkpoints, load_checkpoint, read_checkpoint, save_checkpoint
 
@@ -91,7 +91,7 @@ def test_the_old_one_goes_only_when_the_new_one_is_there(tmp_path: Path, monkeyp
 
     for step in ("sync", "replace"):
         with monkeypatch.context() as patch:
-            patch.setattr(*((runs, "sync") if step == "sync" else (Path, "replace")), fail)
+            patch.setattr(*((files, "sync") if step == "sync" else (Path, "replace")), fail)
             with pytest.raises(OSError, match="No space"):
                 save(tmp_path, 4, keep=1)
         assert list(old.parent.iterdir()) == [old]

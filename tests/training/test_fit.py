@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hidisc import runs
+from hidisc.artefacts import files
 from hidisc.errors import UserError
 from hidisc.objectives import hidisc as objective
 from hidisc.objectives.hidisc import hidisc_loss
@@ -215,7 +215,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(
         )
     kept = {"config": [], "encoder": [4, 6], "run.json": [4, 6]}.get(what, [2])
     assert [read_checkpoint(path)[0].step for path in list_checkpoints(out)] == kept
-    assert not list(out.rglob(f"{runs.PART}*"))
+    assert not list(out.rglob(f"{files.PART}*"))
     train(store, out)
     assert outcome(out) == outcome(whole.path)
 
@@ -437,7 +437,7 @@ def test_a_bad_patch_is_replaced_named_and_counted(own: Path, tmp_path: Path, mo
     damage(own, 3)
     said: list[str] = []
     run = train(own, tmp_path / "run", "optim.steps=12", said=said)
-    shard = own / PatchStore.load(own).info.shards[0].path
+    shard = own / PatchStore.load(own).info.shards[0]
     assert run.info.bad_patches == len(said) > 1
     for line in said:
         assert line.startswith("warning: step ")

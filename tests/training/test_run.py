@@ -8,11 +8,15 @@ import pytest
 import torch
 import yaml
 
+from hidisc.artefacts.artefact import MANIFEST, verify
 from hidisc.errors import UserError
-from hidisc.models.encoder import CARD, WEIGHTS
-from hidisc.patches.store import PatchStore
 from hidisc.machine import versions
+from hidisc.models.encoder import CARD, WEIGHTS, history_of_weights
+from hidisc.models.history import UNKNOWN
+from hidisc.patches.store import PatchStore
 from hidisc.settings.training import TrainConfig
+from hidisc.training.checkpoint import list_checkpoints
+from hidisc.training.metrics import METRICS
 from hidisc.training.run import RUN, Run
 from tests.training.stores import TRAIN, make_store, outcome, tiny, train, train_until
 
@@ -47,14 +51,13 @@ def test_the_record(run: Run, store: Path) -> None:
     seconds = record.pop("seconds")
     assert 0 < seconds < 600
     assert record == {
-        "format": "hidisc-run-1",
         "objective": "hidisc",
         "backbone": "test_resnet",
         "seed": 4,
         "steps": 6,
         "images": 6 * 2 * 32,
         "devices": "1 x cpu, 32",
-        "store": PatchStore.load(store).info.patches.checksum,
+        "store": PatchStore.load(store).checksum,
         "splits": ["train"],
         "patients": list(TRAIN),
         "slides": 12,
@@ -66,9 +69,13 @@ def test_the_record(run: Run, store: Path) -> None:
     assert None not in record["versions"].values()
 
 
-def test_the_settings_are_all_there(run: Run) -> None:
+def test_the_settings_and_inputs_are_all_there(run: Run, store: Path) -> None:
     found = yaml.safe_load((run.path / "config.yaml").read_text())
-    assert found.pop("kind") == "train"
+    assert [found.pop(name) for name in ("kind", "format", "inputs")] == [
+        "train",
+        "hidisc-2",
+        {"the store": PatchStore.load(store).checksum},
+    ]
     assert found.pop("objective") == {"name": "hidisc", "weights": {}, "temperature": 0.7, "reduction": "mean"}
     expected = tiny("optim.accumulate=2", "seed=4").model_dump(mode="json", exclude={"objective"})
     assert found == expected
@@ -77,10 +84,11 @@ def test_the_settings_are_all_there(run: Run) -> None:
 
 def test_the_encoder_knows_every_slide_it_has_seen(run: Run, store: Path) -> None:
     slides = {entry.slide: entry for entry in PatchStore.load(store).info.slides}
-    learned = run.card.learned_from
+    learned = run.card.history.slides
     assert [(s.patient, s.slide) for s in learned] == [(p, f"{p}/{p}-{s}") for p in TRAIN for s in "xy"]
     assert all(slides[s.slide].checksum == s.checksum for s in learned)
-    assert run.card.labels_used == ()
+    assert run.card.history.labels_used == ()
+    assert run.card.history.is_complete
     assert (run.card.backbone, run.card.size_px, run.card.channels) == ("test_resnet", 32, 3)
 
 
@@ -97,8 +105,8 @@ def test_labels_that_were_used_are_recorded(
     store: Path, tmp_path: Path, changes: tuple[str, ...], used: tuple[str, ...]
 ) -> None:
     run = train(store, tmp_path / "run", *changes, "optim.steps=1")
-    assert run.info.labels_used == run.card.labels_used == used
-    assert set(run.info.patients) == {slide.patient for slide in run.card.learned_from} == set(TRAIN)
+    assert run.info.labels_used == run.card.history.labels_used == used
+    assert set(run.info.patients) == set(run.card.history.patients) == set(TRAIN)
 
 
 def test_the_encoder_is_that_of_the_last_checkpoint(run: Run) -> None:
@@ -168,7 +176,8 @@ def test_another_store_is_refused(
     with pytest.raises(UserError) as caught:
         train(other, out)
     assert str(caught.value) == (
-        f"{out} was begun with other patches than {other} holds now. Give a new --out, or the old store."
+        f"{out} was begun with other settings (the content of the store has changed). Use the same ones to go on, or "
+        "give a new --out."
     )
     assert train(store, out).info.patches == 72
 
@@ -182,8 +191,8 @@ def test_a_folder_of_something_else(store: Path, tmp_path: Path) -> None:
 
 
 def test_something_else_is_no_run(tmp_path: Path, store: Path) -> None:
-    for path in (tmp_path, store):
-        assert refusal(path) == f"{path} is not a run (no run.json). Make one with `hidisc train`."
+    assert refusal(tmp_path) == f"{tmp_path} is not a run. Make one with `hidisc train`."
+    assert refusal(store) == f"{store} is not a run (it is a store). Make one with `hidisc train`."
 
 
 def test_an_unfinished_run_is_none_yet(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,13 +202,135 @@ def test_an_unfinished_run_is_none_yet(store: Path, tmp_path: Path, monkeypatch:
     )
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"format": "hidisc-run-2"}'])
-def test_a_damaged_record(own: Path, data: bytes) -> None:
-    (own / RUN).write_bytes(data)
-    assert refusal(own).startswith(f"{own / RUN} is damaged or of another version of hidisc (")
+def flip(path: Path) -> None:
+    """Change one byte in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
 
 
-def test_an_encoder_without_its_card(own: Path) -> None:
-    (own / CARD).unlink()
-    with pytest.raises(UserError, match=r"holds no encoder \(no encoder.json\)"):
-        Run.load(own).encoder()
+@pytest.mark.parametrize("name", [RUN, CARD, WEIGHTS, METRICS, "config.yaml"])
+def test_any_changed_file_is_found_whenever_the_run_is_used(own: Path, name: str) -> None:
+    flip(own / name)
+    assert refusal(own) == (
+        f"run {own} is damaged: {name} has changed (its checksum differs). Run the same `hidisc train` again: it mends "
+        "that."
+    )
+    assert verify(own) == [f"{name} has changed (its checksum differs)"]
+
+
+def test_weights_of_another_run_are_found(own: Path, store: Path, tmp_path: Path) -> None:
+    other = train(store, tmp_path / "other", "optim.accumulate=2", "seed=5")
+    shutil.copy(other.path / WEIGHTS, own / WEIGHTS)
+    assert refusal(own).startswith(f"run {own} is damaged: {WEIGHTS} has changed (its checksum differs)")
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, CARD, RUN])
+def test_the_same_command_mends_a_damaged_run(own: Path, run: Run, store: Path, name: str) -> None:
+    flip(own / name)
+    said: list[str] = []
+    mended = train(store, own, "optim.accumulate=2", "seed=4", said=said)
+    assert said[0].startswith(f"note: {own} is damaged ({name} has changed")
+    assert (own / WEIGHTS).read_bytes() == (run.path / WEIGHTS).read_bytes()
+    assert (mended.card, mended.metrics()) == (run.card, run.metrics())
+    assert verify(own) == []
+
+
+def test_checkpoints_may_be_deleted_and_are_verified_while_they_are_there(own: Path) -> None:
+    newest = list_checkpoints(own)[-1]
+    flip(newest)
+    assert verify(own) == [f"checkpoints/{newest.name} has changed (its checksum differs)"]
+    shutil.rmtree(own / "checkpoints")
+    assert verify(own) == []
+    assert Run.load(own).encoder()
+
+
+# ---- what an encoder has seen
+
+
+def test_histories_compose_over_trainings(store: Path, run: Run, tmp_path: Path) -> None:
+    """What the starting weights had seen counts as seen, wherever the weights came from."""
+    first = train(store, tmp_path / "first", "data.splits=[test]", "objective={name: supcon}", "optim.steps=1")
+    second = train(store, tmp_path / "second", f"model.weights={first.path / WEIGHTS}", "optim.steps=1")
+    assert set(second.card.history.patients) == {*first.card.history.patients, *TRAIN}
+    assert second.card.history.is_complete
+    assert second.card.history.labels_used == ("objective",)
+    assert second.info.labels_used == ()
+    third = train(store, tmp_path / "third", f"model.weights={second.path / WEIGHTS}", "optim.steps=1")
+    assert third.card.history == second.card.history
+
+
+def test_weights_without_a_past_make_it_unknown(store: Path, run: Run, tmp_path: Path) -> None:
+    bare = tmp_path / "bare.safetensors"
+    shutil.copy(run.path / WEIGHTS, bare)
+    history = train(store, tmp_path / "one", f"model.weights={bare}", "optim.steps=1").card.history
+    assert not history.is_complete
+    assert set(history.patients) == set(TRAIN)
+    later = train(store, tmp_path / "two", f"model.weights={tmp_path / 'one' / WEIGHTS}", "optim.steps=1")
+    assert not later.card.history.is_complete
+
+
+def test_a_card_speaks_only_of_its_own_weights(store: Path, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    other = train(store, tmp_path / "other", "seed=9", "optim.steps=1")
+    shutil.copy(run.path / CARD, folder / CARD)
+    shutil.copy(other.path / WEIGHTS, folder / WEIGHTS)
+    assert history_of_weights(folder / WEIGHTS) == UNKNOWN
+
+
+def test_other_weights_under_the_same_name_are_refused(
+    store: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = tmp_path / "w.safetensors"
+    shutil.copy(run.path / WEIGHTS, weights)
+    train_until(3, monkeypatch, store, tmp_path / "run", f"model.weights={weights}")
+    other = train(store, tmp_path / "other", "seed=9", "optim.steps=1")
+    shutil.copy(other.path / WEIGHTS, weights)
+    with pytest.raises(UserError, match=r"\(the content of model\.weights has changed\)"):
+        train(store, tmp_path / "run", f"model.weights={weights}")
+
+
+# ---- runs of hidisc 0.1
+
+
+def make_old(own: Path, weights: str | None) -> None:
+    """Turn a run into what hidisc 0.1 would have left."""
+    card = json.loads((own / CARD).read_text())
+    history = card.pop("history")
+    card |= {"format": "hidisc-encoder-1", "learned_from": history["slides"], "labels_used": history["labels_used"]}
+    del card["weights"], card["sha256"]
+    (own / CARD).write_text(json.dumps(card))
+    record = json.loads((own / RUN).read_text())
+    (own / RUN).write_text(json.dumps({"format": "hidisc-run-1", **record}))
+    config = yaml.safe_load((own / "config.yaml").read_text())
+    config["model"]["weights"] = weights
+    for name in ("format", "inputs"):
+        del config[name]
+    (own / "config.yaml").write_text(yaml.safe_dump(config))
+    (own / MANIFEST).unlink()
+
+
+@pytest.mark.parametrize("weights", [None, "elsewhere.safetensors"])
+def test_a_run_of_an_earlier_version_is_read(own: Path, run: Run, weights: str | None) -> None:
+    make_old(own, weights)
+    old = Run.load(own)
+    assert old.info == run.info
+    assert old.card.history == run.card.history.model_copy(update={"is_complete": weights is None})
+    x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(old.encoder()(x), run.encoder()(x))
+
+
+@pytest.mark.parametrize("data", [None, b"", b"{", b"{}", b"[]"])
+def test_a_damaged_run_of_an_earlier_version_is_refused(own: Path, data: bytes | None) -> None:
+    make_old(own, None)
+    (own / RUN).unlink()
+    if data is not None:
+        (own / RUN).write_bytes(data)
+    assert ("is damaged (" if data is not None else "was begun with hidisc 0.1 and is not finished") in refusal(own)
+
+
+def test_a_run_of_an_earlier_version_is_not_gone_on_with(own: Path, store: Path) -> None:
+    make_old(own, None)
+    with pytest.raises(UserError, match=r"is of hidisc 0\.1, which did not write down all that it depends on"):
+        train(store, own, "optim.accumulate=2", "seed=4")

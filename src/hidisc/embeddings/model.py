@@ -27,7 +27,7 @@ from hidisc.models.foreign import (
     measure,
     size_of_timm,
 )
-from hidisc.models.history import NOTHING, UNKNOWN, History
+from hidisc.models.history import NOTHING, UNKNOWN, History, believe
 from hidisc.models.preprocessing import PIXELS, Preprocessing, hash_weights, read_preprocessing
 from hidisc.patches.store import PatchStore
 from hidisc.settings.judging import EmbedConfig, ForeignConfig
@@ -150,7 +150,7 @@ def _found_encoder(kind: ModelKind, path: Path, encoder: Encoder, run: Run | Non
         group=_group_of(run) if run else None,
         seed=run.info.seed if run else None,
         objective=run.info.objective if run else None,
-        history=card.history,
+        history=card.history if run else believe(card.history),
     )
 
 
@@ -286,7 +286,7 @@ def _foreign(
             f"{file} is not the file that preprocessing.json beside it speaks of. Export it again, or remove "
             "preprocessing.json and say what to feed it with --set model.size_px, model.mean and model.std."
         )
-    return _Found(kind, net, checksum, size_px, fed, history=known.history or UNKNOWN)
+    return _Found(kind, net, checksum, size_px, fed, history=believe(known.history))
 
 
 def _given_scale(given: ForeignConfig, store: PatchStore) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:

@@ -15,7 +15,7 @@ from hidisc.artefacts.files import write_atomic
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
-from hidisc.models.history import NOTHING, UNKNOWN, History
+from hidisc.models.history import NOTHING, History, believe
 from hidisc.models.preprocessing import Preprocessing, read_preprocessing
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.record import SlideId
@@ -158,9 +158,9 @@ def history_of_weights(weights: Path) -> History:
     if weights.name == WEIGHTS and (weights.parent / CARD).is_file():
         card = read_card(weights.parent)
         if card.weights == hash_file(weights):
-            return card.history
+            return believe(card.history)
     exported = _read_exported(weights)
-    return exported.history if exported is not None and exported.history is not None else UNKNOWN
+    return believe(exported.history if exported is not None else None)
 
 
 def _read_exported(weights: Path) -> Preprocessing | None:

@@ -43,6 +43,11 @@ UNKNOWN = History(is_complete=False)
 """Of weights from elsewhere."""
 
 
+def believe(history: History | None) -> History:
+    """What is known of weights that come without their run: an empty history proves nothing."""
+    return history if history is not None and history.slides else UNKNOWN
+
+
 def hash_name(patient: str) -> str:
     """A patient's name as it stands in files that leave the lab."""
     if patient.startswith(_HASHED):

@@ -93,7 +93,7 @@ def benchmark(
             f"rows of this suite need stores called {', '.join(missing)}. Give each as --store {missing[0]}=PATH."
         )
     settings = _Settings(**suite.model_dump(), scale=scale)
-    inputs = {f"store {name}".rstrip(): PatchStore.load(path).checksum for name, path in sorted(places.items())}
+    inputs = {f"the store {name}".rstrip(): PatchStore.load(path).checksum for name, path in sorted(places.items())}
     cells = plan_cells(suite, size, out.absolute())
     with make(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S):
         pass  # begun; cells are held one by one

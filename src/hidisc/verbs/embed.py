@@ -45,7 +45,7 @@ def embed(
         is_first = fabric.is_global_zero
         opened = open_model(model, store, config, name)
         settings = _Settings(**config.model_dump(), name=opened.card.name)
-        inputs = {"store": store.checksum, "the encoder": opened.checksum}
+        inputs = {"the store": store.checksum, "the encoder": opened.checksum}
         with made_by_first(fabric, make(out, "embed", settings, inputs)) as work:
             done = (out / VECTORS).with_suffix(".done")
             if work is not None and work.find_problems() is not None:

@@ -36,7 +36,7 @@ def train(
     config = config or TrainConfig()
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
     store = PatchStore.load(store_path)
-    inputs = {"store": store.checksum}
+    inputs = {"the store": store.checksum}
     if config.model.weights and Path(config.model.weights).is_file():
         inputs["model.weights"] = hash_file(Path(config.model.weights))
     with (
