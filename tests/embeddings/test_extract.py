@@ -153,9 +153,7 @@ def test_other_settings_store_or_encoder_are_refused(store: Path, run: Path, tmp
     made(store, run, tmp_path / "e")
     with pytest.raises(UserError, match=r"e was begun with other settings \(dtype: float32 -> float16\)"):
         made(store, run, tmp_path / "e", dtype="float16")
-    with pytest.raises(
-        UserError, match=r"other settings \(name: run -> test_resnet; the content of the encoder "
-    ):
+    with pytest.raises(UserError, match=r"other settings \(name: run -> test_resnet; the content of the encoder "):
         made(store, "timm:test_resnet", tmp_path / "e")
     other = make_store(tmp_path, patches=2)
     with pytest.raises(UserError, match=r"begun with other settings \(the content of the store has changed\)"):
@@ -169,9 +167,7 @@ def test_unfinished_and_damaged_ones_are_refused(store: Path, run: Path, tmp_pat
     made(store, run, tmp_path / "e")
     with (tmp_path / "e" / VECTORS).open("r+b") as file:
         file.truncate(1000)
-    with pytest.raises(
-        UserError, match=r"e are damaged: embeddings.npy has 1,000 bytes instead of [\d,]+. Run the"
-    ):
+    with pytest.raises(UserError, match=r"e are damaged: embeddings.npy has 1,000 bytes instead of [\d,]+. Run the"):
         Embeddings.load(tmp_path / "e")
     (tmp_path / "e" / MANIFEST).unlink()
     with pytest.raises(UserError, match=r"e are not finished\. Run the same `hidisc embed` again; it goes on\."):

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from hidisc.artefacts.artefact import MANIFEST
 from hidisc.artefacts.checksums import hash_file
 from hidisc.embeddings.model import OpenedModel, open_model
 from hidisc.errors import UserError
@@ -433,7 +434,7 @@ def test_nothing_there(store: Path, tmp_path: Path) -> None:
 
 def test_an_unfinished_run_is_refused(run: Run, store: Path, tmp_path: Path) -> None:
     other = shutil.copytree(run.path, tmp_path / "other")
-    (other / RUN).unlink()
+    (other / MANIFEST).unlink()
     with pytest.raises(UserError, match=r"run .*other is not finished. Run the same `hidisc train` again"):
         opened(other, store)
 
@@ -463,7 +464,7 @@ def test_damaged_files(run: Run, scaled: Path, store: Path, tmp_path: Path) -> N
         opened(cut(scaled / "onnx" / "encoder.onnx", tmp_path / "a.onnx"), store)
     other = shutil.copytree(run.path, tmp_path / "run")
     cut(run.path / WEIGHTS, other / WEIGHTS)
-    with pytest.raises(UserError, match=r"encoder.safetensors is not a safetensors file, or damaged"):
+    with pytest.raises(UserError, match=r"run is damaged: encoder.safetensors has [\d,]+ bytes instead of"):
         opened(other, store)
     timm = shutil.copytree(scaled / "timm", tmp_path / "timm")
     cut(scaled / "timm" / "model.safetensors", timm / "model.safetensors")
@@ -566,6 +567,7 @@ def test_an_exported_file_that_was_swapped_is_refused(run: Run, store: Path, sca
     with pytest.raises(UserError) as caught:
         opened(tmp_path / "timm", store)
     assert str(caught.value) == (
-        f"{tmp_path / 'timm' / 'model.safetensors'} is not the file that preprocessing.json beside it speaks of. Export it "
-        "again, or remove preprocessing.json and say what to feed it with --set model.size_px, model.mean and model.std."
+        f"{tmp_path / 'timm' / 'model.safetensors'} is not the file that preprocessing.json beside it speaks of. "
+        "Export it again, or remove preprocessing.json and say what to feed it with --set model.size_px, model.mean "
+        "and model.std."
     )
