@@ -264,6 +264,19 @@ def test_the_same_command_makes_again_what_is_damaged(out: Path) -> None:
     assert verify(out) == []
 
 
+@pytest.mark.parametrize("text", ["", "kind: embed\nformat: hidisc-2\nseed: 7\n", "a: [broken"])
+def test_damaged_settings_are_written_again_if_they_are_those_it_was_made_with(out: Path, text: str) -> None:
+    before = (out / CONFIG).read_bytes()
+    (out / CONFIG).write_text(text)
+    assert refusal(out, Settings(seed=7)) == (
+        f"{out / CONFIG} is damaged, and the settings given are not those that {out} was made with. Give those, or a "
+        "new --out."
+    )
+    with begun(out) as work:
+        assert work.is_finished()
+    assert (out / CONFIG).read_bytes() == before
+
+
 def test_an_artefact_that_is_opened_again_is_unfinished_until_it_is_finished(out: Path) -> None:
     with begun(out) as work:
         work.reopen()

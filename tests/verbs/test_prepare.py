@@ -11,6 +11,7 @@ import tifffile
 from PIL import Image
 
 import hidisc.patches.cut
+from hidisc.artefacts.artefact import MANIFEST
 from hidisc.config import load_config
 from hidisc.errors import UserError
 from hidisc.patches.store import PatchStore
@@ -193,22 +194,15 @@ def test_when_no_slide_can_be_read_all_reasons_are_said(tmp_path: Path) -> None:
         prepare(tmp_path / "cohort.csv", tmp_path / "store", workers=0)
 
 
-def spoil_same_size(cohort: Path) -> None:
-    """Make every slide unreadable without changing its size: whoever opens one fails."""
-    for row in rows_of(cohort):
-        path = cohort.parent / row["path"]
-        path.write_bytes(np.random.default_rng(path.stat().st_size).bytes(path.stat().st_size))
-
-
 def refiltered(cohort: Path, out: Path, *changes: str) -> Built:
     return prepare(cohort, out, config(*EXACT[:2], *changes), refilter=True, workers=0)
 
 
-def test_a_stricter_filter_reads_no_slide(own_cohort: Path, tmp_path: Path) -> None:
+def test_a_stricter_filter_reads_no_slide(own_cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = prepare(own_cohort, tmp_path / "store", config(*EXACT[:2]), workers=0)
     threshold = float(np.median(PatchStore.load(tmp_path / "store").table.column("pixel_std")))
     fresh = prepare(own_cohort, tmp_path / "fresh", config(*EXACT[:2], f"filter.min_pixel_std={threshold}"), workers=0)
-    spoil_same_size(own_cohort)
+    monkeypatch.setattr(hidisc.patches.cut, "open_slide", None)  # whoever opens one fails
     after = refiltered(own_cohort, tmp_path / "store", f"filter.min_pixel_std={threshold}")
     assert after.worked == 0
     assert after.summary()["patches"] < before.summary()["patches"]
@@ -292,9 +286,108 @@ def test_a_cohort_that_lost_slides_is_refused(own_cohort: Path, tmp_path: Path) 
 def test_a_slide_file_that_changed_is_refused(own_cohort: Path, tmp_path: Path) -> None:
     prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
     path = own_cohort.parent / rows_of(own_cohort)[0]["path"]
-    path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(UserError, match=r"has changed since the store was made. Put the old file back"):
-        prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    other = own_cohort.parent / rows_of(own_cohort)[1]["path"]
+    data = path.read_bytes()
+    for changed in (data + b"more", other.read_bytes()[: len(data)].ljust(len(data))):  # the second is as long as it
+        path.write_bytes(changed)
+        with pytest.raises(UserError) as caught:
+            prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+        assert str(caught.value) == (
+            f"what slide 'P001-S1' was read from ({path}) has changed since the store was made. Put it back as it was, "
+            "or give a new --out."
+        )
+    path.write_bytes(data)
+    assert prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0).worked == 0
+
+
+def unscaled(folder: Path) -> Path:
+    """A cohort of two slides whose files do not say how large their pixels are."""
+    rng = np.random.default_rng(5)
+    rows = []
+    folder.mkdir()
+    for name in ("A", "B"):
+        pixels = rng.integers(0, 255, (8, 8, 3), np.uint8).repeat(32, 0).repeat(32, 1)
+        Image.fromarray(pixels).save(folder / f"{name}.png")
+        rows.append({"patient": name, "slide": name, "path": f"{name}.png", "mpp": ""})
+    write_rows(folder / "cohort.csv", rows)
+    return folder / "cohort.csv"
+
+
+def scales(store: Path) -> dict[str, float | None]:
+    """Micrometres a pixel at which each slide was cut."""
+    opened = PatchStore.load(store)
+    return {slide.slide: opened.record(slide).mpp for slide in opened.info.slides}
+
+
+def test_another_assumed_scale_cuts_anew_what_depends_on_it(tmp_path: Path) -> None:
+    cohort, out = unscaled(tmp_path / "in"), tmp_path / "store"
+    rows = rows_of(cohort)
+    write_rows(cohort, [{**rows[0], "mpp": "0.5"}, rows[1]])
+    prepare(cohort, out, config(*EXACT, "assume_mpp=0.5"), workers=0)
+    assert scales(out) == {"A": 0.5, "B": 0.5}
+    said: list[str] = []
+    again = prepare(cohort, out, config(*EXACT, "assume_mpp=0.25"), workers=0, say=said.append)
+    assert again.worked == 1
+    assert said[:2] == ["slide 'B' is read again: mpp: 0.5 -> 0.25", f"1 of 2 slides are in {out} already; 1 to read"]
+    assert scales(out) == {"A": 0.5, "B": 0.25}
+    prepare(cohort, tmp_path / "fresh", config(*EXACT, "assume_mpp=0.25"), workers=0)
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_a_corrected_scale_in_the_cohort_cuts_that_slide_anew(tmp_path: Path) -> None:
+    cohort, out = unscaled(tmp_path / "in"), tmp_path / "store"
+    rows = rows_of(cohort)
+    write_rows(cohort, [{**row, "mpp": "0.5"} for row in rows])
+    prepare(cohort, out, config(*EXACT), workers=0)
+    write_rows(cohort, [{**rows[0], "mpp": "0.5"}, {**rows[1], "mpp": "0.25"}])
+    assert prepare(cohort, out, config(*EXACT), workers=0).worked == 1
+    assert scales(out) == {"A": 0.5, "B": 0.25}
+    prepare(cohort, tmp_path / "fresh", config(*EXACT), workers=0)
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_a_slide_that_fails_at_its_new_scale_leaves_no_old_pixels_behind(tmp_path: Path) -> None:
+    cohort, out = unscaled(tmp_path / "in"), tmp_path / "store"
+    prepare(cohort, out, config(*EXACT, "assume_mpp=0.5"), workers=0)
+    rows = rows_of(cohort)
+    write_rows(cohort, [rows[0], {**rows[1], "mpp": "3"}])  # coarser than asked for
+    built = prepare(cohort, out, config(*EXACT, "assume_mpp=0.5"), workers=0)
+    assert [failure.slide for failure in built.info.failures] == ["B"]
+    assert set(PatchStore.load(out).table.column("slide")) == {"A"}
+
+
+def test_a_replaced_reference_picture_is_refused(cohort: Path, tmp_path: Path) -> None:
+    reference = tmp_path / "reference.png"
+
+    def take(row: int) -> None:
+        with open_slide(cohort.parent / rows_of(cohort)[row]["path"]) as slide:
+            Image.fromarray(slide.read(0, 0, 0, slide.width, slide.height)).save(reference)
+
+    take(0)
+    settings = config("grid.size_px=48", f"stain.reference={reference}")
+    prepare(cohort, tmp_path / "store", settings, workers=0)
+    assert prepare(cohort, tmp_path / "store", settings, workers=0).worked == 0
+    take(5)
+    with pytest.raises(UserError) as caught:
+        prepare(cohort, tmp_path / "store", settings, workers=0)
+    assert str(caught.value) == (
+        f"{tmp_path / 'store'} was begun with other settings (the content of stain.reference has changed). Use the "
+        "same ones to go on, or give a new --out. A changed filter needs no reading again: add --refilter."
+    )
+
+
+@pytest.mark.parametrize("name", ["slide.json", "boxes.parquet", "thumbnail.jpg", "samples.jpg"])
+def test_a_damaged_file_of_a_slide_is_mended(cohort: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "store"
+    prepare(cohort, out, config(*EXACT), workers=0)
+    before = contents(out)
+    victim = sorted(out.glob(f"shards/*/{name}"))[2]
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    for damage in (bytes(data), b"", None):
+        victim.unlink() if damage is None else victim.write_bytes(damage)
+        assert prepare(cohort, out, config(*EXACT), workers=0).worked == 1
+        assert contents(out) == before
 
 
 def test_a_full_disk_stops_with_a_sentence_and_loses_nothing(
@@ -390,13 +483,16 @@ def test_a_shard_that_was_lost_or_cut_short_is_made_anew(cohort: Path, tmp_path:
     assert contents(tmp_path / "store") == before
 
 
-@pytest.mark.parametrize("victim", ["patches.parquet", "dropped.parquet", "store.json"])
-def test_a_table_that_was_cut_short_is_written_anew(cohort: Path, tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize("victim", ["patches.parquet", "dropped.parquet", "store.json", MANIFEST, "failures.csv"])
+def test_a_table_that_was_cut_short_or_changed_is_written_anew(cohort: Path, tmp_path: Path, victim: str) -> None:
     prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     before = contents(tmp_path / "store")
-    (tmp_path / "store" / victim).write_bytes(before[victim][:50])
-    assert prepare(cohort, tmp_path / "store", config(*EXACT), workers=0).worked == 0
-    assert contents(tmp_path / "store") == before
+    flipped = bytearray(before[victim])
+    flipped[len(flipped) // 2] ^= 1
+    for damage in (before[victim][:30], bytes(flipped)):
+        (tmp_path / "store" / victim).write_bytes(damage)
+        assert prepare(cohort, tmp_path / "store", config(*EXACT), workers=0).worked == 0
+        assert contents(tmp_path / "store") == before
 
 
 def test_a_changed_slide_is_refused_even_where_its_folder_is_damaged(own_cohort: Path, tmp_path: Path) -> None:

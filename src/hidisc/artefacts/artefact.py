@@ -8,8 +8,9 @@ open_artefact(...) refuse what is unfinished, damaged, or of another format
 verify(...)        check every file of it, and of the artefacts inside it
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -166,7 +167,7 @@ def make(
     `inputs`: checksums of what it is made from, by name. `taken_over`: groups of settings whose change is taken over,
     beside those that declare it themselves. `hint`: what else to do about other settings.
     """
-    if out.is_dir() and _read_config(out) is None:
+    if out.is_dir() and _read_config(out) is None and not (out / MANIFEST).is_file():
         _refuse_strangers(out)  # before a lock is left among them
     make_folder(out)
     with hold(out, wait_s):
@@ -178,6 +179,7 @@ def make(
 
 def _begin(out: Path, new: dict[str, Any], model: type[Closed], taken_over: frozenset[str], hint: str) -> None:
     """Write `config.yaml`, or compare it with the one there."""
+    _restore_config(out, new)
     old = _read_config(out)
     if old is None:
         _refuse_strangers(out)
@@ -194,8 +196,27 @@ def _begin(out: Path, new: dict[str, Any], model: type[Closed], taken_over: froz
         _write_config(out, new)
 
 
+def _restore_config(out: Path, new: dict[str, Any]) -> None:
+    """Write the `config.yaml` of a finished artefact again where it is damaged and these were its settings."""
+    with suppress(ValueError):
+        manifest = read_manifest(out)
+        entry = next((file for file in manifest.files if file.path == CONFIG), None) if manifest else None
+        if entry is None or find_problem(out, entry) is None:
+            return
+        if hashlib.sha256(_dump(new)).hexdigest() != entry.sha256:
+            raise UserError(
+                f"{out / CONFIG} is damaged, and the settings given are not those that {out} was made with. Give "
+                "those, or a new --out."
+            )
+        _write_config(out, new)
+
+
 def _write_config(out: Path, config: dict[str, Any]) -> None:
-    write_atomic(out / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode())
+    write_atomic(out / CONFIG, _dump(config))
+
+
+def _dump(config: dict[str, Any]) -> bytes:
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
 
 
 def _compare(
