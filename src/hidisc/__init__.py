@@ -5,7 +5,7 @@ The map, in the order data flows; every stage reads one artefact from disk and w
     slides/     slide file -> patch boxes, normalised pixels     cohort reader resample grid tissue stain synthetic
     patches/    boxes, patch files -> PatchStore                 cut pack shard table store commit splits
     sampling/   PatchStore -> batches of views                   hierarchy sampler batches views
-    models/     image -> embedding                               backbone encoder foreign export
+    models/     image -> embedding                               backbone encoder history foreign export
     objectives/ embedding -> loss, one a file                    hidisc simclr simsiam byol vicreg supcon supervised
     training/   batches -> Run                                   fit checkpoint run
     embeddings/ PatchStore + any encoder -> Embeddings           model choose extract blocks bags
@@ -14,7 +14,8 @@ The map, in the order data flows; every stage reads one artefact from disk and w
     benchmark/  suites of trainings -> the paper's tables        cells claims published results tables
     verbs/      one file a verb, read top to bottom              prepare train embed evaluate report benchmark ...
 
-`settings/` has every setting, `config` how they are read, `runs` the life of an output folder, `cli` the command line.
+`settings/` has every setting, `config` how they are read, `artefacts/` the life of an output folder, `cli` the command
+line.
 The names below are the public Python API; they load when first used, so that `import hidisc` has no cost and no effect.
 """
 
