@@ -72,7 +72,7 @@ def make_embeddings(
     card = ModelCard(
         name=name,
         kind="run",
-        source=f"runs/{name}",
+        source=f"../runs/{name}",
         checksum=f"sha-{name}",
         group=name,
         seed=seed,
