@@ -412,3 +412,16 @@ def test_facts_of_an_evaluation(scores: Scores) -> None:
     known = dict(describe(subject_of(sampled)))
     assert known["Patches"] == "400 of each slide, seed 7"
     assert known["Leakage"] == "none found"
+
+
+def test_what_lies_above_has_a_name_too(folder: Path) -> None:
+    """Scores inside the folder of their embeddings know them as `..`."""
+    scores = make_scores(folder / "above/inside", make_embeddings(folder / "above"))
+    assert scores.info.embeddings == ".."
+    known = dict(describe(subject_of(scores)))
+    assert (known["Bank"], known["Queries"]) == ("train of above", "test of above")
+
+
+def test_a_name_of_timm_is_told_whole(scores: Scores) -> None:
+    model = scores.info.model.model_copy(update={"source": "timm:hf-hub:lab/encoder", "kind": "timm"})
+    assert dict(describe(subject_of(changed(scores, model=model))))["From"] == "timm:hf-hub:lab/encoder (timm)"
