@@ -12,7 +12,9 @@ from pathlib import Path
 import torch
 
 from harness import Claim, median_rates
+from hidisc.artefacts.artefact import make
 from hidisc.embeddings.choose import choose_rows
+from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS
 from hidisc.embeddings.extract import extract
 from hidisc.embeddings.model import open_model
 from hidisc.patches.store import PatchStore
@@ -26,12 +28,13 @@ BATCH, TURNS = 256, 9
 def ours_per_s(store: PatchStore, out: Path) -> float:
     """Patches a second, from the first read to the finished folder; opening the model is left out on both sides."""
     config = EmbedConfig(batch=BATCH)
-    out.mkdir()
     rows = choose_rows(store, config)
     with start("32", "cpu", 1, 1) as fabric:
         model = open_model("timm:resnet18", store, config)
         began = time.perf_counter()
-        extract(fabric, store, rows, model, out, config, say=lambda _: None, watch=lambda _: None)
+        with make(out, "embed", config) as work:
+            extract(fabric, store, rows, model, out, config, say=lambda _: None, watch=lambda _: None)
+            work.finish((EMBEDDINGS, VECTORS, PATCHES))
         return len(rows) / (time.perf_counter() - began)
 
 

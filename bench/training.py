@@ -83,7 +83,7 @@ def with_patients(store: PatchStore, patients: int) -> PatchStore:
         "shard": store.table.column("shard")[rows % known],
         "row": store.table.column("row")[rows % known],
     }
-    return PatchStore(store.path, store.info, PatchTable(pa.table(table)))
+    return PatchStore(store.artefact, store.info, PatchTable(pa.table(table)))
 
 
 def measure_patients(store: Path, patients: int) -> tuple[float, float]:

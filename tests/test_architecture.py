@@ -9,7 +9,7 @@ from pathlib import Path
 import hidisc
 
 ROOT = Path(hidisc.__file__).parent
-GROUND = ["errors", "config", "settings", "runs"]
+GROUND = ["errors", "config", "settings", "artefacts", "machine"]
 STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "embeddings", "evaluation"]
 STAGES += ["reporting", "benchmark", "explorer", "verbs", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}
@@ -58,7 +58,7 @@ def test_imports_point_upstream_only() -> None:
 
 def test_every_folder_is_a_known_stage() -> None:
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders - {"recipes", "settings"} <= set(STAGES)
+    assert folders - {"recipes", "settings", "artefacts"} <= set(STAGES)
 
 
 def test_heavy_libraries_enter_through_one_door() -> None:

@@ -123,9 +123,7 @@ def test_doctor_on_this_machine_and_on_a_store(cohort: Path, tmp_path: Path) -> 
     assert f"damaged: {shard.relative_to(tmp_path / 'store')} has changed" in damaged.stderr
     nowhere = hidisc("doctor", tmp_path / "nowhere")
     assert nowhere.returncode == 2
-    sentence = (
-        f"{tmp_path / 'nowhere'} does not exist. Give the folder of a store, a run, embeddings, scores or a benchmark."
-    )
+    sentence = f"{tmp_path / 'nowhere'} does not exist. Give a folder that hidisc made, or the page of a report."
     assert sentence in nowhere.stderr
 
 

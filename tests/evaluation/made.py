@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.evaluation.predictions import Predictions
-from hidisc.models.encoder import LearnedSlide
-from hidisc.patches.store import FileEntry
+from hidisc.models.history import UNKNOWN, History
+from hidisc.patches.record import SlideId
 from hidisc.patches.table import SCHEMA, PatchTable
-from hidisc.artefacts.checksums import hash_file
+from tests.finished import finish
 
 
 def make_embeddings(
@@ -44,7 +44,7 @@ def make_embeddings(
             shift = rng.normal(size=dim) * 0.5
             for slide_number in range(slides):
                 slide = f"{patient}/{slide_number}"
-                seen.append((side, LearnedSlide(patient=patient, slide=slide, checksum=f"sha-{slide}")))
+                seen.append((side, SlideId(patient=patient, slide=slide, checksum=f"sha-{slide}")))
                 bias = rng.normal(size=dim) * 0.2
                 for patch in range(patches):
                     vectors.append(centres[code] + shift + bias + rng.normal(size=dim))
@@ -72,14 +72,16 @@ def make_embeddings(
     card = ModelCard(
         name=name,
         kind="run",
-        source=f"runs/{name}",
+        source=f"../runs/{name}",
         checksum=f"sha-{name}",
         group=name,
         seed=seed,
         objective="hidisc",
         backbone="test_resnet",
         size_px=32,
-        learned_from=None if learned is None else tuple(slide for side, slide in seen if side == "train" and learned),
+        history=UNKNOWN
+        if learned is None
+        else History(slides=tuple(slide for side, slide in seen if side == "train" and learned)),
     )
     info = EmbeddingsInfo(
         rows=len(vectors),
@@ -93,16 +95,11 @@ def make_embeddings(
         per_slide=None,
         seed=0,
         bad_patches=0,
-        vectors=_entry(folder, VECTORS),
-        patches=_entry(folder, PATCHES),
         versions={},
     )
     (folder / EMBEDDINGS).write_text(info.model_dump_json())
+    finish(folder, "embed")
     return Embeddings.load(folder)
-
-
-def _entry(folder: Path, name: str) -> FileEntry:
-    return FileEntry(path=name, bytes=(folder / name).stat().st_size, checksum=hash_file(folder / name))
 
 
 def make_predictions(

@@ -63,7 +63,7 @@ def side_of(patches: Sequence[Patch], **columns: Sequence[str | None]) -> Side:
     )
     vectors = np.array([patch.z for patch in patches], np.float32)
     labels = np.array([patch.label for patch in patches], np.int64)
-    embeddings = Embeddings(Path("made"), None, table, vectors)  # type: ignore[arg-type]
+    embeddings = Embeddings(None, None, table, vectors)  # type: ignore[arg-type]
     return Side(embeddings, np.arange(len(patches)), labels, 0)
 
 

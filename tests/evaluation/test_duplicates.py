@@ -10,13 +10,15 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from hidisc.artefacts.artefact import Artefact, Manifest
 from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.errors import UserError
 from hidisc.evaluation import duplicates
 from hidisc.evaluation.duplicates import compare, find_duplicates, store_rows, thumbnail
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.sides import Question, Side
-from hidisc.patches.store import FileEntry, PatchStore
+from hidisc.models.history import UNKNOWN
+from hidisc.patches.store import PatchStore
 from hidisc.settings.judging import LeakageConfig
 from hidisc.settings.preparing import FilterConfig
 from tests.patches.pictures import make_store, noise
@@ -71,24 +73,22 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> PatchStore:
 def embed(store: PatchStore, rows: NDArray[np.int64] | None = None) -> Embeddings:
     """Some rows of a store with vectors of zeros: what is nearest is said by the tests."""
     table = store.table if rows is None else store.table.select(rows)
-    entry = FileEntry(path="", bytes=0, checksum="")
+    artefact = Artefact(Path("made"), Manifest(kind="embed", inputs={}, files=()))
     info = EmbeddingsInfo(
         rows=len(table),
         dim=2,
         dtype="float32",
-        model=ModelCard(name="made", kind="run", source="", checksum="", group="", size_px=48),
+        model=ModelCard(name="made", kind="run", source="", checksum="", group="", size_px=48, history=UNKNOWN),
         store=str(store.path),
-        store_checksum=store.info.patches.checksum,
+        store_checksum=store.checksum,
         slides=(),
         splits=None,
         per_slide=None,
         seed=0,
         bad_patches=0,
-        vectors=entry,
-        patches=entry,
         versions={},
     )
-    return Embeddings(Path("made"), info, table, np.zeros((len(table), 2), np.float32))
+    return Embeddings(artefact, info, table, np.zeros((len(table), 2), np.float32))
 
 
 def side_of(embeddings: Embeddings, patients: tuple[str, ...]) -> Side:
@@ -303,7 +303,7 @@ def test_without_pictures_nobody_has_looked(copied: PatchStore, plain: PatchStor
     def found(ours: PatchStore | None, theirs: PatchStore | None) -> Finding | None:
         return find_duplicates(question, rows, nearness, LeakageConfig(), ours, theirs)
 
-    assert found(None, copied) == unseen(f"the store {copied.path} of made is not there, or has changed")
+    assert found(None, copied) == unseen("the store 'store' is not there, or has changed")
     assert found(copied, None) == found(None, copied)
     assert found(copied, plain) == unseen(
         f"store {plain.path} has changed since made was made from it. Embed it again to see its pictures"
@@ -349,7 +349,7 @@ def test_a_changed_store_is_refused(plain: PatchStore, copied: PatchStore, tmp_p
     embeddings = embed(plain)
     with pytest.raises(UserError, match="has changed since made was made from it"):
         store_rows(embeddings, np.arange(2), copied)
-    smaller = PatchStore(plain.path, plain.info, plain.table.select(np.array([0, 2, 5])))
+    smaller = PatchStore(plain.artefact, plain.info, plain.table.select(np.array([0, 2, 5])))
     assert store_rows(embeddings, np.array([5, 0, 2]), smaller).tolist() == [2, 0, 1]
     with pytest.raises(UserError, match="does not hold 3 of the patches of made"):
         store_rows(embeddings, np.array([1, 2, 3, 19]), smaller)

@@ -13,7 +13,8 @@ from hidisc.errors import UserError
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks, slides_of
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.sides import Question, ask
-from hidisc.models.encoder import LearnedSlide
+from hidisc.models.history import NOTHING, UNKNOWN, History
+from hidisc.patches.record import SlideId
 from hidisc.settings.judging import EvaluateConfig
 from tests.evaluation.made import make_embeddings
 
@@ -59,7 +60,7 @@ def test_slides_of_a_side_are_those_with_rows(made):
     assert names == ["a-0/0", "a-0/1", "a-1/0", "a-1/1", "b-0/0", "b-0/1", "b-1/0", "b-1/1"]
     few = replace(question.queries, rows=question.queries.rows[[0, 1, 3]], labels=question.queries.labels[[0, 1, 3]])
     assert [slide.slide for slide in slides_of(few)] == ["a-0/0", "a-0/1"]
-    assert slides_of(few)[0] == LearnedSlide(patient="a-0", slide="a-0/0", checksum="sha-a-0/0")
+    assert slides_of(few)[0] == SlideId(patient="a-0", slide="a-0/0", checksum="sha-a-0/0")
 
 
 def test_a_patient_on_both_sides_is_a_leak(made):
@@ -94,7 +95,7 @@ def test_one_slide_of_a_patient_on_each_side_is_a_leak(made):
 
 
 def test_one_file_under_two_patients_names_is_a_leak(made):
-    model = made.info.model.model_copy(update={"learned_from": ()})
+    model = made.info.model.model_copy(update={"history": NOTHING})
     twice = change(saved_again(made, "a-0/0", "b-3/1"), model=model)
     [leak] = find_overlap(question_of(twice))
     assert leak.kind == "leak"
@@ -145,23 +146,23 @@ def test_queries_that_the_encoder_learned_from_are_a_leak(made):
 
 
 def test_a_bank_that_the_encoder_learned_from_is_none(made):
-    assert all(slide.patient[-1] in "23" for slide in made.info.model.learned_from or ())
+    assert all(slide.patient[-1] in "23" for slide in made.info.model.history.slides)
     assert find_overlap(question_of(made)) == ()
 
 
 def test_another_slide_of_a_patient_learned_from_may_be_a_namesake(made):
-    learned = (LearnedSlide(patient="b-1", slide="unheard of", checksum="x"),)
-    [leak] = find_overlap(question_of(change_model(made, learned_from=learned)))
+    learned = (SlideId(patient="b-1", slide="unheard of", checksum="x"),)
+    [leak] = find_overlap(question_of(change_model(made, history=History(slides=learned))))
     assert leak.sentence.startswith("1 patient is in the queries and among those 'made' learned from ('b-1'), so")
     assert "if only the names coincide" in leak.sentence
 
 
 def test_a_file_learned_from_under_another_name_is_a_leak(made):
     learned = (
-        LearnedSlide(patient="Q", slide="R", checksum="sha-b-0/1"),
-        LearnedSlide(patient="Q", slide="S", checksum=""),
+        SlideId(patient="Q", slide="R", checksum="sha-b-0/1"),
+        SlideId(patient="Q", slide="S", checksum=""),
     )
-    assert said(find_overlap(question_of(change_model(made, learned_from=learned))), "leak") == [
+    assert said(find_overlap(question_of(change_model(made, history=History(slides=learned)))), "leak") == [
         "1 slide file is in the queries and, under another patient's name, among those 'made' learned from ('b-0/1' of "
         "patient 'b-0' is 'R' of patient 'Q'). Take these out of the queries, or train it without them."
     ]
@@ -169,18 +170,18 @@ def test_a_file_learned_from_under_another_name_is_a_leak(made):
 
 def test_a_namesake_does_not_hide_a_file_of_someone_else(made):
     learned = (
-        LearnedSlide(patient="b-0", slide="namesake", checksum="x"),
-        LearnedSlide(patient="Q", slide="R", checksum="sha-b-0/1"),
+        SlideId(patient="b-0", slide="namesake", checksum="x"),
+        SlideId(patient="Q", slide="R", checksum="sha-b-0/1"),
     )
-    leaks = said(find_overlap(question_of(change_model(made, learned_from=learned))), "leak")
+    leaks = said(find_overlap(question_of(change_model(made, history=History(slides=learned)))), "leak")
     assert len(leaks) == 2
 
 
 def test_an_encoder_of_unknown_training_is_a_note(made):
-    assert find_overlap(question_of(change_model(made, learned_from=None))) == (
+    assert find_overlap(question_of(change_model(made, history=UNKNOWN))) == (
         Finding(
             kind="note",
-            sentence="What 'made' learned from is not known, so overlap with its training cannot be ruled out.",
+            sentence="What 'made' has seen is not known, so overlap with its training cannot be ruled out.",
         ),
     )
 
@@ -194,7 +195,8 @@ def test_an_encoder_of_unknown_training_is_a_note(made):
     ],
 )
 def test_labels_used_are_a_note(made, used, sentence):
-    assert find_overlap(question_of(change_model(made, labels_used=used))) == (Finding(kind="note", sentence=sentence),)
+    history = made.info.model.history.model_copy(update={"labels_used": used})
+    assert find_overlap(question_of(change_model(made, history=history))) == (Finding(kind="note", sentence=sentence),)
 
 
 def test_names_of_any_kind_are_quoted(tmp_path):
@@ -219,7 +221,7 @@ def test_as_two_loops_find_it_in_any_order(made, seed):
         for one, number in zip(made.info.slides, checksums, strict=True)
     ]
     learned = [
-        LearnedSlide(
+        SlideId(
             patient=f"{rng.choice(['a', 'b', 'c'])}-{rng.integers(6)}", slide=str(n), checksum=str(rng.integers(30))
         )
         for n in range(5)
@@ -235,7 +237,7 @@ def test_as_two_loops_find_it_in_any_order(made, seed):
     found = []
     for order in (np.arange(len(slides)), rng.permutation(len(slides))):
         now = change(made, slides=tuple(slides[place] for place in order))
-        now = change_model(now, learned_from=tuple(learned[place] for place in rng.permutation(5)))
+        now = change_model(now, history=History(slides=tuple(learned[place] for place in rng.permutation(5))))
         findings = find_overlap(question_of(now))
         counts = [int(finding.sentence.split()[0].replace(",", "")) for finding in findings]
         assert counts == [count for count in expected if count]

@@ -48,7 +48,7 @@ def test_patches_without_a_label_are_left_out_and_counted(tmp_path: Path) -> Non
     labels = [None if name == "c" else name for name in made.table.column("label")]
     column = arrow.schema.get_field_index("label")
     table = PatchTable(arrow.set_column(column, "label", pa.array(labels).dictionary_encode()))
-    some = Embeddings(made.path, made.info, table, made.vectors)
+    some = Embeddings(made.artefact, made.info, table, made.vectors)
     question = ask(some, some, EvaluateConfig())
     assert question.classes == ("a", "b")
     assert question.queries.unlabelled == 60
@@ -98,7 +98,7 @@ def test_patches_that_belong_to_no_unit(tmp_path: Path) -> None:
     sites = [None if name == "a-4" else "here" for name in made.table.column("patient")]
     column = arrow.schema.get_field_index("site")
     table = PatchTable(arrow.set_column(column, "site", pa.array(sites).dictionary_encode()))
-    some = Embeddings(made.path, made.info, table, made.vectors)
+    some = Embeddings(made.artefact, made.info, table, made.vectors)
     assert refusal(some, levels=["site", "patient", "patch"]) == (
         f"levels: 20 of 180 patches of {made.path} have no 'site'. Fill that column of the cohort, prepare and embed "
         "again, or leave the level out."

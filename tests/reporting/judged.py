@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
+from hidisc.artefacts.files import relate
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import (
@@ -28,6 +29,7 @@ from hidisc.evaluation.scores import (
     save_neighbours,
 )
 from hidisc.settings.judging import EvaluateConfig
+from tests.finished import finish
 
 LEVELS = ("patient", "slide", "patch")
 HALF = 0.04
@@ -86,18 +88,19 @@ def make_scores(
             levels.append(_judge(found, positive))
         made.append(Opinion(name=opinion, remarks=(f"{opinion} was made up.",), levels=tuple(levels)))
     _save_neighbours(folder, embeddings, rows, bank)
+    card = embeddings.info.model
     info = ScoresInfo(
-        model=embeddings.info.model.model_copy(
+        model=card.model_copy(
             update={
                 "name": name,
                 "group": group,
                 "seed": seed,
-                "labels_used": labels_used,
+                "source": relate(embeddings.path / card.source, folder),
+                "history": card.history.model_copy(update={"labels_used": labels_used}),
             }
         ),
-        embeddings=recorded or str(embeddings.path),
-        bank=recorded or str(embeddings.path),
-        store=embeddings.info.store,
+        embeddings=recorded or relate(embeddings.path, folder),
+        bank=recorded or relate(embeddings.path, folder),
         sampling={"per_slide": per_slide, "seed": sampling_seed},
         config=config.model_copy(update={"seed": seed}).model_dump(mode="json"),
         classes=classes,
@@ -120,6 +123,8 @@ def make_scores(
         versions={"hidisc": "0"},
     )
     (folder / SCORES).write_text(info.model_dump_json())
+    checksum = embeddings.artefact.checksum
+    finish(folder, "evaluate", {"the embeddings": checksum, "the bank": checksum})
     return Scores.load(folder)
 
 

@@ -12,20 +12,22 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from numpy.typing import NDArray
 from PIL import Image
 
+from hidisc.artefacts.files import relate
 from hidisc.config import load_config
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.errors import UserError
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import SCORES, Scores, predictions_file
-from hidisc.patches.store import FileEntry, PatchStore
+from hidisc.models.history import UNKNOWN
+from hidisc.patches.store import PatchStore
 from hidisc.reporting.figures import drawn_alike, render
 from hidisc.reporting.heatmap import draw_heatmap, paint
 from hidisc.settings.preparing import PrepareConfig
-from hidisc.artefacts.checksums import hash_file
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs import heatmap as verb
 from hidisc.verbs.heatmap import heatmap
 from hidisc.verbs.prepare import prepare
+from tests.finished import finish
 from tests.patches.pictures import make_store, pictures_of
 from tests.reporting.judged import LEAK, make_scores
 
@@ -36,27 +38,24 @@ def embed_store(folder: Path, store: PatchStore) -> Embeddings:
     store.table.save(folder / PATCHES)
     vectors = np.random.default_rng(0).normal(size=(len(store), 4)).astype(np.float32)
     np.save(folder / VECTORS, vectors)
-    entries = [
-        FileEntry(path=name, bytes=(folder / name).stat().st_size, checksum=hash_file(folder / name))
-        for name in (VECTORS, PATCHES)
-    ]
     info = EmbeddingsInfo(
         rows=len(vectors),
         dim=4,
         dtype="float32",
-        model=ModelCard(name="made", kind="timm", source="timm:made", checksum="sha", group="made", size_px=32),
-        store=str(store.path),
-        store_checksum=store.info.patches.checksum,
+        model=ModelCard(
+            name="made", kind="timm", source="timm:made", checksum="sha", group="made", size_px=32, history=UNKNOWN
+        ),
+        store=relate(store.path, folder),
+        store_checksum=store.checksum,
         slides=(),
         splits=None,
         per_slide=None,
         seed=0,
         bad_patches=0,
-        vectors=entries[0],
-        patches=entries[1],
         versions={},
     )
     (folder / EMBEDDINGS).write_text(info.model_dump_json())
+    finish(folder, "embed")
     return Embeddings.load(folder)
 
 
@@ -254,6 +253,7 @@ def test_a_slide_of_several_labels_is_painted_without_a_truth(
         tmp_path / "scores" / predictions_file("knn", "slide", "knn")
     )
     (tmp_path / "scores" / SCORES).write_text(scores.info.model_dump_json())
+    finish(tmp_path / "scores", "evaluate")
     heatmap(home / "store", tmp_path / "scores", slide, tmp_path / "heat.png")
     mean = found.scores[mine].mean(axis=0)
     assert drawn["marked"] is None
@@ -324,6 +324,7 @@ def test_opinions_that_know_no_patches_or_slides(home: Path, tmp_path: Path) -> 
     )
     info = scores.info.model_copy(update={"levels": ("patient", "patch")})
     (tmp_path / "scores" / SCORES).write_text(info.model_dump_json())
+    finish(tmp_path / "scores", "evaluate")
     said = refused(home / "store", tmp_path / "scores", slide, tmp_path / "heat.png")
     assert said == (
         f"{tmp_path / 'scores'} was evaluated without slides (levels patient, patch), so it is not known which patches "

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from scipy.stats import beta
 
 from hidisc.evaluation.scores import Finding, Scores, Value
+from hidisc.models.history import NOTHING, UNKNOWN, History
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.layout import lay_table
 from hidisc.reporting.page import About, OpinionPart, Page, Panel, PatchMap, Sheet, _to_grid, render, to_json
@@ -115,7 +116,7 @@ def subject_of(*scores: Scores, name: str = "one") -> Subject:
 
 
 def changed(scores: Scores, **changes: object) -> Scores:
-    return Scores(scores.path, scores.info.model_copy(update=changes))
+    return Scores(scores.artefact, scores.info.model_copy(update=changes))
 
 
 # ---- HTML
@@ -328,15 +329,15 @@ def test_a_level_without_units_is_not_the_verdict(scores: Scores) -> None:
 
 
 @pytest.mark.parametrize(
-    ("card", "said"),
+    ("history", "said"),
     [
-        ({"learned_from": None}, "What it learned from is not known, so it may have seen these patients before."),
-        ({"learned_from": ()}, "It has learned from no slide."),
-        ({"labels_used": ("supcon",)}, "Labels were used in its training, for: supcon."),
+        (UNKNOWN, "What it has seen before is not known, so it may have seen these patients."),
+        (NOTHING, "It has learned from no slide."),
+        (History(labels_used=("supcon",)), "Labels were used in its training, for: supcon."),
     ],
 )
-def test_why_to_believe_it_or_not(scores: Scores, card: dict[str, object], said: str) -> None:
-    asked = changed(scores, model=scores.info.model.model_copy(update=card))
+def test_why_to_believe_it_or_not(scores: Scores, history: History, said: str) -> None:
+    asked = changed(scores, model=scores.info.model.model_copy(update={"history": history}))
     assert said in find_verdict(subject_of(asked)).trust
 
 
@@ -399,8 +400,9 @@ def test_facts_of_an_evaluation(scores: Scores) -> None:
     assert known["Encoder"] == "test_resnet, hidisc, 32 px patches"
     assert known["Learned from"] == "9 patients (18 slides)"
     assert known["Classes"] == "a, b, c"
-    assert known["Bank"] == f"train of {scores.info.bank}"
-    assert known["Queries"] == f"test of {scores.info.embeddings}"
+    assert known["From"] == "made (run)"  # by name: where it lies is nobody's business
+    assert known["Bank"] == "train of emb"
+    assert known["Queries"] == "test of emb"
     assert known["Patches"] == "all of each slide"
     assert known["Judged by"] == ("its 180 nearest neighbours; a linear probe; attention over the patches of a slide")
     assert ("Leakage", "Slides' checksums were compared.") in facts
@@ -410,3 +412,16 @@ def test_facts_of_an_evaluation(scores: Scores) -> None:
     known = dict(describe(subject_of(sampled)))
     assert known["Patches"] == "400 of each slide, seed 7"
     assert known["Leakage"] == "none found"
+
+
+def test_what_lies_above_has_a_name_too(folder: Path) -> None:
+    """Scores inside the folder of their embeddings know them as `..`."""
+    scores = make_scores(folder / "above/inside", make_embeddings(folder / "above"))
+    assert scores.info.embeddings == ".."
+    known = dict(describe(subject_of(scores)))
+    assert (known["Bank"], known["Queries"]) == ("train of above", "test of above")
+
+
+def test_a_name_of_timm_is_told_whole(scores: Scores) -> None:
+    model = scores.info.model.model_copy(update={"source": "timm:hf-hub:lab/encoder", "kind": "timm"})
+    assert dict(describe(subject_of(changed(scores, model=model))))["From"] == "timm:hf-hub:lab/encoder (timm)"

@@ -12,10 +12,12 @@ from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 from PIL import Image
 
+from hidisc.artefacts.files import relate
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.evaluation.predictions import Predictions
-from hidisc.models.encoder import LearnedSlide
-from hidisc.patches.store import FileEntry, PatchStore
+from hidisc.models.history import History
+from hidisc.patches.record import SlideId
+from hidisc.patches.store import PatchStore
 from hidisc.patches.table import SCHEMA, PatchTable
 from hidisc.reporting.pictures import (
     GREY,
@@ -37,9 +39,9 @@ from hidisc.reporting.pictures import (
     to_uri,
 )
 from hidisc.reporting.subject import Subject
-from hidisc.artefacts.checksums import hash_file
 from hidisc.slides.display import shrink
 from tests.evaluation.made import make_embeddings
+from tests.finished import finish
 from tests.reporting.judged import make_scores
 from tests.training.stores import damage, make_store
 
@@ -72,21 +74,18 @@ def embed_store(
     PatchTable(pa.table(columns, schema=SCHEMA)).save(folder / PATCHES)
     np.save(folder / VECTORS, vectors.astype(np.float32))
     slides = tuple(
-        LearnedSlide(patient=slide.patient, slide=slide.slide, checksum=slide.checksum) for slide in opened.info.slides
+        SlideId(patient=slide.patient, slide=slide.slide, checksum=slide.checksum) for slide in opened.info.slides
     )
     card = ModelCard(
-        name=name, kind="run", source=f"runs/{name}", checksum=f"sha-{name}", group=name, seed=seed, size_px=32,
-        backbone="test_resnet", objective="hidisc", learned_from=slides[:4],
+        name=name, kind="run", source=f"../runs/{name}", checksum=f"sha-{name}", group=name, seed=seed, size_px=32,
+        backbone="test_resnet", objective="hidisc", history=History(slides=slides[:4]),
     )  # fmt: skip
-    entries = {
-        key: FileEntry(path=file, bytes=(folder / file).stat().st_size, checksum=hash_file(folder / file))
-        for key, file in (("vectors", VECTORS), ("patches", PATCHES))
-    }
     info = EmbeddingsInfo(
-        rows=len(table), dim=8, dtype="float32", model=card, store=str(store), slides=slides, splits=None,
-        store_checksum=opened.info.patches.checksum, per_slide=None, seed=0, bad_patches=0, versions={}, **entries,
+        rows=len(table), dim=8, dtype="float32", model=card, store=relate(store, folder), slides=slides, splits=None,
+        store_checksum=opened.checksum, per_slide=None, seed=0, bad_patches=0, versions={},
     )  # fmt: skip
     (folder / EMBEDDINGS).write_text(info.model_dump_json())
+    finish(folder, "embed")
     return Embeddings.load(folder)
 
 
@@ -143,12 +142,16 @@ def test_without_its_store_there_are_no_pictures_and_a_reason(store: Path, tmp_p
     embeddings = embed_store(store, tmp_path / "emb")
     change = {"store": str(tmp_path / "none")} if fate == "gone" else {"store_checksum": "another"}
     info = embeddings.info.model_copy(update=change)
-    moved = Embeddings(embeddings.path, info, embeddings.table, embeddings.vectors)
+    moved = Embeddings(embeddings.artefact, info, embeddings.table, embeddings.vectors)
     album = Album()
     assert album.tiles(moved, np.arange(3), 16) is None
     assert album.tiles(moved, np.arange(3), 16) is None
     (reason,) = album.missing
-    assert ("is not a patch store" if fate == "gone" else "has changed since") in reason
+    name = "none" if fate == "gone" else "store"
+    assert reason == (
+        f"the store {name!r} is not where it was, or has changed. Embed it again to see its pictures."
+    )  # and nobody's home
+    assert album.tiles(embeddings, np.arange(3), 16) is not None  # others know where it is
     charted = Charted("a", moved, np.arange(3), None, (), "label")
     points = choose_points([charted], 3, np.random.default_rng(0))
     assert read_points(album, [charted], points, 16) is None
@@ -372,7 +375,7 @@ def test_a_sheet_is_a_figure_too() -> None:
 def test_a_sheet_without_pictures_still_names_its_patches(store: Path, tmp_path: Path) -> None:
     made = embed_store(store, tmp_path / "emb")
     info = made.info.model_copy(update={"store": str(tmp_path / "none")})
-    gone = Embeddings(made.path, info, made.table, made.vectors)
+    gone = Embeddings(made.artefact, info, made.table, made.vectors)
     predictions = predictions_of([0, 0], [0, 0], ["p", "p"])
     found = (np.array([[1], [0]]), np.ones((2, 1), np.float32))
     rows = make_sheet(Album(), gone, gone, predictions, found, np.array([0]), "label")

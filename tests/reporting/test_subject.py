@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.embeddings.embeddings import EMBEDDINGS, VECTORS, Embeddings
 from hidisc.errors import UserError
 from hidisc.evaluation.scores import SCORES, Scores, ScoresInfo
 from hidisc.reporting.subject import Subject, find_embeddings, gather, is_one_test
@@ -13,6 +13,7 @@ from hidisc.settings.judging import EvaluateConfig, KnnConfig, LeakageConfig
 from hidisc.training.metrics import METRICS
 from hidisc.training.run import RUN, RunInfo
 from tests.evaluation.made import make_embeddings
+from tests.finished import finish, refinish
 from tests.reporting.judged import LEAK, make_scores
 
 
@@ -25,6 +26,7 @@ def rewrite(scores: Scores, **changes: object) -> None:
     """Change fields of scores.json."""
     info = ScoresInfo.model_validate(scores.info.model_dump() | changes)
     (scores.path / SCORES).write_text(info.model_dump_json())
+    refinish(scores.path)
 
 
 def names_and_counts(subjects: list[Subject]) -> list[tuple[str, int]]:
@@ -40,7 +42,7 @@ def test_seeds_of_one_training_are_one_subject_in_the_order_given(tmp_path: Path
     subjects = gather([tmp_path / f"s{number}" for number in (1, 0, 2, 3, 4)])
     assert names_and_counts(subjects) == [("B", 2), ("A", 3)]
     assert [scores.info.model.seed for scores in subjects[1].scores] == [0, 2, 4]
-    assert [found.path for found in subjects[0].embeddings if found] == [embeddings.path] * 2
+    assert [found.path.resolve() for found in subjects[0].embeddings if found] == [embeddings.path] * 2
     assert subjects[0].info == subjects[0].scores[0].info
 
 
@@ -86,7 +88,7 @@ def test_numbers_behind_names_avoid_names_there_are(tmp_path: Path, embeddings: 
 def test_folders_that_hold_nothing_to_report(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name, there in (
-        ("empty", "holds neither scores.json nor embeddings.json"),
+        ("empty", "holds neither scores nor embeddings"),
         ("none", "is no folder"),
     ):
         with pytest.raises(UserError) as error:
@@ -95,10 +97,11 @@ def test_folders_that_hold_nothing_to_report(tmp_path: Path) -> None:
             f"{tmp_path / name} {there}, so there is nothing to report. "
             "Give folders made by `hidisc evaluate` or `hidisc embed`."
         )
-    for kind, sentence in (("evaluate", "scores .* are not finished"), ("embed", "embeddings .* are not finished")):
-        (tmp_path / "empty/config.yaml").write_text(f"kind: {kind}\n")
-        with pytest.raises(UserError, match=sentence):
-            gather([tmp_path / "empty"])
+    for kind, noun in (("evaluate", "scores"), ("embed", "embeddings")):
+        for form, fate in (("format: hidisc-2\n", "not finished"), ("", "of hidisc 0.1")):
+            (tmp_path / "empty/config.yaml").write_text(f"kind: {kind}\n{form}")
+            with pytest.raises(UserError, match=f"^{noun} {tmp_path / 'empty'} are {fate}"):
+                gather([tmp_path / "empty"])
 
 
 def test_scores_that_cannot_stand_in_one_table(tmp_path: Path, embeddings: Embeddings) -> None:
@@ -142,39 +145,63 @@ def test_one_evaluation_is_not_counted_twice(tmp_path: Path, embeddings: Embeddi
 # ---- what belongs to a subject
 
 
-def test_embeddings_are_found_by_absolute_and_relative_paths(
+def test_embeddings_are_found_from_the_scores_wherever_they_are_called_from(
     tmp_path: Path, embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_scores(tmp_path / "home/s0", embeddings, recorded="embeddings")
-    monkeypatch.chdir(tmp_path)
-    assert gather([tmp_path / "home/s0"])[0].embeddings[0] is not None
-    monkeypatch.chdir("/")
-    assert gather([tmp_path / "home/s0"])[0].embeddings == (None,)
-    make_scores(tmp_path / "home/s1", embeddings, recorded="../../embeddings")
-    found = gather([tmp_path / "home/s1"])[0].embeddings[0]
-    assert found is not None
-    assert len(found) == len(embeddings)
+    scores = make_scores(tmp_path / "home/s0", embeddings)
+    assert scores.info.embeddings == "../../embeddings"
+    make_scores(tmp_path / "home/s1", embeddings, recorded="embeddings")
+    for cwd in (tmp_path, Path("/")):
+        monkeypatch.chdir(cwd)
+        found = gather([tmp_path / "home/s0"])[0].embeddings[0]
+        assert found is not None
+        assert len(found) == len(embeddings)
+        assert gather([tmp_path / "home/s1"])[0].embeddings == (None,)  # though it leads there from one of these
+    (tmp_path / "moved").mkdir()
+    for name in ("home", "embeddings"):
+        (tmp_path / name).rename(tmp_path / "moved" / name)
+    assert gather([tmp_path / "moved/home/s0"])[0].embeddings[0] is not None
 
 
 def test_embeddings_that_changed_are_not_taken(tmp_path: Path, embeddings: Embeddings) -> None:
     scores = make_scores(tmp_path / "s0", embeddings)
     info = embeddings.info
     file = embeddings.path / EMBEDDINGS
-    assert find_embeddings(scores, str(embeddings.path)) is not None
+    assert find_embeddings(scores, scores.info.embeddings) is not None
     for changed in (
         info.model_copy(update={"model": info.model.model_copy(update={"checksum": "other"})}),
         info.model_copy(update={"per_slide": 3}),
-        info.model_copy(update={"vectors": info.vectors.model_copy(update={"bytes": 1})}),
+        info.model_copy(update={"seed": 7}),
     ):
         file.write_text(changed.model_dump_json())
-        assert find_embeddings(scores, str(embeddings.path)) is None
-    drawn = make_scores(tmp_path / "s1", embeddings, per_slide=3, sampling_seed=7)
-    for seed, is_found in ((7, True), (8, False)):
-        file.write_text(info.model_copy(update={"per_slide": 3, "seed": seed}).model_dump_json())
-        assert (find_embeddings(drawn, str(embeddings.path)) is not None) == is_found
-    assert find_embeddings(drawn, f"{embeddings.path}/") is not None  # a bank has a draw of its own
-    file.write_text("{}")
-    assert find_embeddings(scores, str(embeddings.path)) is None
+        assert find_embeddings(scores, scores.info.embeddings) is None  # damaged
+        refinish(embeddings.path)
+        assert find_embeddings(scores, scores.info.embeddings) is None  # whole, and others
+    file.write_text(info.model_dump_json())
+    refinish(embeddings.path)
+    assert find_embeddings(scores, scores.info.embeddings) is not None
+    data = (embeddings.path / VECTORS).read_bytes()
+    (embeddings.path / VECTORS).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert find_embeddings(scores, scores.info.embeddings) is None
+
+
+def test_a_bank_and_queries_that_changed_places_are_not_taken(tmp_path: Path, embeddings: Embeddings) -> None:
+    bank = make_embeddings(tmp_path / "bank", patients=4, slides=1, patches=4, seed=1)
+    scores = make_scores(tmp_path / "s0", embeddings)
+    rewrite(scores, bank="../bank")
+    finish(
+        scores.path, "evaluate", {"the embeddings": embeddings.artefact.checksum, "the bank": bank.artefact.checksum}
+    )
+    scores = Scores.load(scores.path)
+
+    def find() -> list[Embeddings | None]:
+        return [find_embeddings(scores, place) for place in (scores.info.embeddings, scores.info.bank)]
+
+    assert [found.path.resolve() if found else None for found in find()] == [embeddings.path, bank.path]
+    bank.path.rename(tmp_path / "aside")
+    embeddings.path.rename(bank.path)
+    (tmp_path / "aside").rename(embeddings.path)
+    assert find() == [None, None]
 
 
 def test_embeddings_alone_are_a_subject_without_scores(tmp_path: Path, embeddings: Embeddings) -> None:
@@ -226,8 +253,11 @@ def test_the_training_curve_is_that_of_the_run(tmp_path: Path, monkeypatch: pyte
         versions={},
     )
     (run / RUN).write_text(info.model_dump_json())
+    assert gather([Path("s0")])[0].run_metrics is None  # it is not finished
+    finish(run, "train")
     assert gather([Path("s0")])[0].run_metrics is None  # it says nothing
     (run / METRICS).write_text("step,loss\n1,2.5\n2,1.5\n")
+    refinish(run)
     rows = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 1.5}]
     assert gather([Path("s0")])[0].run_metrics == rows
     assert gather([embeddings.path])[0].run_metrics == rows

@@ -27,6 +27,7 @@ from hidisc.reporting.tables import (
 )
 from hidisc.settings.judging import BootstrapConfig, EvaluateConfig
 from tests.evaluation.made import make_embeddings
+from tests.finished import refinish
 from tests.reporting.judged import LEAK, make_scores
 
 HOSTILE = [
@@ -66,6 +67,7 @@ def change(scores: Scores, **fields: object) -> Scores:
     """Write scores.json anew with other fields."""
     info = ScoresInfo.model_validate(scores.info.model_dump() | fields)
     (scores.path / SCORES).write_text(info.model_dump_json())
+    refinish(scores.path)
     return Scores.load(scores.path)
 
 
@@ -452,6 +454,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, three: Embeddings) -> N
     Predictions("patient", found.classes, units, found.truth, found.scores).save(
         tmp_path / "b" / predictions_file("knn", "patient", "knn")
     )
+    refinish(tmp_path / "b")
     subjects = gather([tmp_path / "a", tmp_path / "b"])
     table = comparison_table(subjects, "knn", "patient", BootstrapConfig(resamples=20))
     assert table.rows == ()

@@ -284,7 +284,7 @@ def test_too_many_bad_patches_stop_the_reading(own: Path) -> None:
     """A whole slide of six but one: about a tenth of what is read."""
     for row in range(5):
         damage_patch(own, row)
-    shard = own / PatchStore.load(own).info.shards[0].path
+    shard = own / PatchStore.load(own).info.shards[0]
     sentence = stop(own, max_bad_share=0.05)
     words = sentence.split()
     bad, read = int(words[0]), int(words[3].replace(",", ""))
@@ -318,7 +318,7 @@ def test_bad_patches_within_the_share_do_not_stop(own: Path) -> None:
 def test_a_slide_of_which_nothing_can_be_read_stops_with_its_name(
     own: Path, spoil: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shard = own / PatchStore.load(own).info.shards[0].path
+    shard = own / PatchStore.load(own).info.shards[0]
     if spoil == "decode":
         for row in range(PATCHES):
             damage_patch(own, row)
@@ -343,7 +343,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_large_slide_is_not_read_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty patches that cannot be read: eight others are tried, not fifty-nine."""
     store = make_store(tmp_path, pictures_of("P1/A", patches=60)).path
-    shard = store / PatchStore.load(store).info.shards[0].path
+    shard = store / PatchStore.load(store).info.shards[0]
     shard.unlink()
     reads = count_reads(monkeypatch)
     assert stop(store, threads=1, ahead=1, max_bad_share=1).endswith(NONE_BESIDE.format(8))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hidisc.artefacts.checksums import hash_file
 from hidisc.errors import UserError
 from hidisc.slides import cohort
-from hidisc.artefacts.checksums import hash_file
 from hidisc.slides.cohort import Cohort
 
 Write = Callable[..., Path]

@@ -128,3 +128,8 @@ def relate(path: Path, home: Path) -> str:
         return Path(os.path.relpath(path.resolve(), home.resolve())).as_posix()
     except ValueError:  # another drive of Windows
         return path.name
+
+
+def name_related(recorded: str, home: Path) -> str:
+    """What the file or folder is called that `relate` has written down in a folder: `..` is no name to show."""
+    return (home / recorded).resolve().name

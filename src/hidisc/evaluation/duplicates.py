@@ -5,12 +5,12 @@ look (a collapsed encoder finds everything alike), pixels decide.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from hidisc.artefacts.files import name_related
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.errors import UserError
 from hidisc.evaluation.scores import Finding
@@ -176,7 +176,8 @@ def _patients_of_bank(question: Question) -> NDArray[np.int32]:
 def _read_thumbnails(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore | None) -> NDArray[np.float32]:
     """(n, 32, 32) of rows (n,) of embeddings, read one at a time; NaN where a patch cannot be decoded."""
     if store is None:
-        raise UserError(f"the store {Path(embeddings.info.store).name!r} is not there, or has changed")
+        name = name_related(embeddings.info.store, embeddings.path)
+        raise UserError(f"the store {name!r} is not there, or has changed")
     found, place = np.unique(store_rows(embeddings, rows, store), return_inverse=True)
     out = np.full((len(found), _SIDE_PX, _SIDE_PX), np.nan, np.float32)
     for number, row in enumerate(found):

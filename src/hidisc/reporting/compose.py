@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hidisc.artefacts.files import name_related
 from hidisc.config import to_yaml
 from hidisc.errors import UserError
 from hidisc.machine import versions
@@ -277,7 +278,7 @@ def _make_sheets(
         bank = find_embeddings(scores, scores.info.bank)
         predictions, neighbours = judge_patches(scores), scores.neighbours()
         if bank is None or (neighbours is not None and neighbours[0].max(initial=0) >= len(bank)):
-            home = Path(scores.info.bank).name
+            home = name_related(scores.info.bank, scores.path)
             reasons.append(f"None of {subject.name}: its bank {home!r} is gone, or has changed since.")
         elif predictions is None or neighbours is None:
             reasons.append(f"None of {subject.name}: no neighbours were kept (knn.keep=0), or no patches were judged.")

@@ -40,7 +40,7 @@ class Album:
     """Reads the patches that embeddings were made of, from their stores, each of which is opened once."""
 
     def __init__(self) -> None:
-        self._stores: dict[str, PatchStore | str] = {}
+        self._stores: dict[tuple[Path, str], PatchStore | str] = {}
         self.unreadable = 0
         """Patches shown as grey tiles."""
 
@@ -51,9 +51,10 @@ class Album:
 
     def tiles(self, embeddings: Embeddings, rows: NDArray[np.int64], side_px: int) -> NDArray[np.uint8] | None:
         """(n, side_px, side_px, 3) pictures of some rows (n,) of the embeddings; None without their store."""
-        key = embeddings.info.store_checksum
+        place = (embeddings.path / embeddings.info.store).resolve()
+        key = (place, embeddings.info.store_checksum)
         if key not in self._stores:
-            gone = f"the store {Path(embeddings.info.store).name!r} is not there, or has changed since it was embedded."
+            gone = f"the store {place.name!r} is not where it was, or has changed. Embed it again to see its pictures."
             self._stores[key] = embeddings.open_store() or gone
         store = self._stores[key]
         if isinstance(store, str):
@@ -63,9 +64,9 @@ class Album:
             found = list(pool.map(partial(_read, store, side_px), places.tolist()))
         self.unreadable += sum(tile is None for tile in found)
         out = np.full((len(found), side_px, side_px, 3), GREY, np.uint8)
-        for place, tile in enumerate(found):
+        for number, tile in enumerate(found):
             if tile is not None:
-                out[place] = tile
+                out[number] = tile
         return out
 
 

@@ -81,11 +81,12 @@ def compare_subjects(
 
 def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
     """The embeddings that an evaluation names (`info.embeddings` or `info.bank`); None where gone or changed."""
+    name = "the embeddings" if recorded == scores.info.embeddings else "the bank"
     try:
         found = Embeddings.load(scores.path / recorded)
     except UserError:
         return None
-    return found if found.artefact.checksum in scores.artefact.manifest.inputs.values() else None
+    return found if found.artefact.checksum == scores.artefact.manifest.inputs.get(name) else None
 
 
 def _open(path: Path) -> Scores | Embeddings:

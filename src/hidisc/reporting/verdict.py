@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from hidisc.artefacts.files import name_related
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
 from hidisc.models.history import History
@@ -99,22 +100,24 @@ def describe(subject: Subject) -> tuple[tuple[str, str], ...]:
     if info is None and found is None:
         return ()
     model = info.model if info else found.info.model if found else None
+    home = subject.scores[0].path if subject.scores else found.path if found else None
     assert model is not None
+    assert home is not None
     facts = [
         ("Encoder", ", ".join(filter(None, (model.backbone, model.objective, f"{model.size_px} px patches")))),
-        ("From", f"{Path(model.source).name} ({model.kind})"),
+        ("From", f"{_name_source(model, home)} ({model.kind})"),
         ("Learned from", _learned(model.history)),
         ("Labels in training", ", ".join(subject.labels_used) or "none known of"),
     ]
     if found is not None:
-        store = Path(found.info.store).name
+        store = name_related(found.info.store, found.path)
         facts.append(("Embeddings", f"{len(found):,} vectors of {found.info.dim:,} numbers, of {store}"))
     if info is not None:
         per_slide = info.sampling["per_slide"]
         seeds = sorted({str(scores.info.sampling["seed"]) for scores in subject.scores})
         facts += [
-            ("Bank", f"{', '.join(info.config['bank'])} of {Path(info.bank).name}"),
-            ("Queries", f"{', '.join(info.config['queries'])} of {Path(info.embeddings).name}"),
+            ("Bank", f"{', '.join(info.config['bank'])} of {name_related(info.bank, home)}"),
+            ("Queries", f"{', '.join(info.config['queries'])} of {name_related(info.embeddings, home)}"),
             ("Patches", f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"),
             ("Classes", ", ".join(info.classes) + (f" (positive: {info.positive})" if len(info.classes) == 2 else "")),
             ("Judged by", "; ".join(name_judge(opinion.name, info) for opinion in info.opinions)),
@@ -197,6 +200,11 @@ def _doubt(levels: Sequence[LevelScores], level: str, interval: float) -> Iterab
             f"All {units:,} were right, so drawing them anew shows no doubt; judged by their number alone, the share "
             f"of all {pluralise(level)} may be as low as {100 * least:.0f} %."
         )
+
+
+def _name_source(model: ModelCard, home: Path) -> str:
+    """A folder or file by its name alone; a name of timm's as it is, which may have slashes."""
+    return model.source if model.source.startswith("timm:") else name_related(model.source, home)
 
 
 def _learned(history: History) -> str:
