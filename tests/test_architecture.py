@@ -13,6 +13,7 @@ GROUND = ["errors", "config", "settings", "artefacts", "machine"]
 STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "embeddings", "evaluation"]
 STAGES += ["reporting", "benchmark", "explorer", "verbs", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}
+POSIX = {"fcntl", "grp", "pwd", "resource", "termios", "syslog"}
 DOORS = {
     "openslide": {"slides", "verbs"},  # verbs/doctor.py asks for its version
     "tifffile": {"slides"},
@@ -68,6 +69,17 @@ def test_heavy_libraries_enter_through_one_door() -> None:
         if module.split(".")[0] in DOORS and stage not in DOORS[module.split(".")[0]]
     ]
     assert wrong == []
+
+
+def test_nothing_that_windows_lacks_is_imported_with_a_module() -> None:
+    """It is imported where it is used, so that a store can be read anywhere."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found += [f"{path.relative_to(ROOT)} imports {name}" for name in names if name in POSIX]
+    assert found == []
 
 
 def test_no_module_is_named_after_nothing() -> None:

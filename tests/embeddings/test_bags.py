@@ -501,9 +501,7 @@ def test_bags_of_other_embeddings_are_not_mixed_in(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     write_bags(Made(tmp_path / "a", PLAIN).embeddings, tmp_path / "bags")
-    with pytest.raises(
-        UserError, match=r"bags was begun with other settings \(the content of the embeddings has"
-    ):
+    with pytest.raises(UserError, match=r"bags was begun with other settings \(the content of the embeddings has"):
         write_bags(Made(tmp_path / "b", PLAIN, dtype="float16").embeddings, tmp_path / "bags")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")

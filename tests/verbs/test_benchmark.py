@@ -12,9 +12,9 @@ import distributed
 import pytest
 import torch
 
+from hidisc.artefacts.lock import hold
 from hidisc.config import load_config
 from hidisc.errors import UserError
-from hidisc.artefacts.lock import hold
 from hidisc.settings.benchmarking import SuiteConfig
 from hidisc.training.run import Run
 from hidisc.verbs import benchmark as verb

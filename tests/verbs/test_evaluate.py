@@ -6,18 +6,28 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hidisc.artefacts.artefact import MANIFEST
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.errors import UserError
 from hidisc.evaluation.metrics import measure
-from hidisc.evaluation.scores import METRICS, SCORES, Scores
-from hidisc.settings.judging import EvaluateConfig
+from hidisc.evaluation.scores import METRICS, NEIGHBOURS, SCORES, Scores
+from hidisc.models.encoder import WEIGHTS
+from hidisc.reporting.subject import gather
+from hidisc.reporting.verdict import find_verdict
+from hidisc.settings.judging import EmbedConfig, EvaluateConfig
+from hidisc.training.run import Run
 from hidisc.verbs.doctor import verify, what_to_do
+from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
+from hidisc.verbs.export import export
 from tests.evaluation.made import make_embeddings
+from tests.finished import refinish
+from tests.training.stores import TEST, make_store, train
 
 QUICK = {"bootstrap": {"resamples": 50}, "mil": {"epochs": 2}, "linear": {"iterations": 20}, "knn": {"k": 20}}
 
@@ -74,7 +84,8 @@ def test_what_was_judged_is_written_down(scores: Scores, made: Embeddings) -> No
         "slide": 6,
         "patch": 60,
     }
-    assert Path(info.embeddings) == made.path.absolute()
+    assert (scores.path / info.embeddings).resolve() == made.path.resolve()
+    assert str(made.path.parent) not in (scores.path / SCORES).read_text()
     assert info.config["knn"]["k"] == 20
     assert info.diagnostics
     near = scores.neighbours()
@@ -89,28 +100,45 @@ def test_the_verdict_in_a_line(scores: Scores) -> None:
     assert "slide accuracy" in scores.verdict()
 
 
-def test_the_same_question_gives_the_same_folder(scores: Scores, made: Embeddings, tmp_path: Path) -> None:
-    again = evaluate(made.path, tmp_path / "s", config())
+def test_the_same_question_gives_the_same_folder(scores: Scores, made: Embeddings) -> None:
+    again = evaluate(made.path, scores.path.with_name("again"), config())
     assert contents(again.path) == contents(scores.path)
 
 
 def test_an_unfinished_one_is_finished_and_a_finished_one_stays(
     scores: Scores, made: Embeddings, tmp_path: Path
 ) -> None:
-    out = tmp_path / "s"
+    out = scores.path.with_name("unfinished")
     shutil.copytree(scores.path, out)
+    (out / MANIFEST).unlink()
     (out / SCORES).unlink()
-    with pytest.raises(UserError, match=r"s are not finished\. Run the same `hidisc evaluate` again\."):
+    with pytest.raises(UserError, match=r"unfinished are not finished\. Run the same `hidisc evaluate` again"):
         Scores.load(out)
     evaluate(made.path, out, config())
     assert contents(out) == contents(scores.path)
     with pytest.raises(UserError, match=r"begun with other settings \(knn\.k: 20 -> 5\)"):
         evaluate(made.path, out, config(knn={"k": 5}))
-    with pytest.raises(UserError, match=r"nothing holds no scores \(no scores\.json\)\. Make them with `hidisc eval"):
+    with pytest.raises(UserError, match=r"nothing holds no scores\. Make them with `hidisc evaluate`"):
         Scores.load(tmp_path / "nothing")
-    (out / SCORES).write_text("{}")
-    with pytest.raises(UserError, match=r"scores\.json is damaged or of another version of hidisc"):
-        Scores.load(out)
+
+
+@pytest.mark.parametrize(
+    "name", [SCORES, "predictions_patch.parquet", "linear/predictions_slide.parquet", NEIGHBOURS, "config.yaml"]
+)
+def test_a_lost_or_changed_file_is_found_and_made_again(scores: Scores, made: Embeddings, name: str) -> None:
+    out = scores.path.with_name(f"damaged-{len(list(scores.path.parent.iterdir()))}")
+    shutil.copytree(scores.path, out)
+    data = bytearray((out / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    for damage in (bytes(data), None):
+        (out / name).unlink() if damage is None else (out / name).write_bytes(damage)
+        with pytest.raises(UserError, match=rf"are damaged: {name} (is missing|has changed)"):
+            Scores.load(out)
+        said: list[str] = []
+        evaluate(made.path, out, config(), say=said.append)
+        if name != "config.yaml":  # which is written again before anything else
+            assert said[0].startswith(f"note: {out} is damaged ({name} ")
+        assert contents(out) == contents(scores.path)
 
 
 def test_one_opinion_without_intervals(made: Embeddings, tmp_path: Path) -> None:
@@ -136,8 +164,9 @@ def with_seen(made: Embeddings, folder: Path) -> Path:
     """The same embeddings by an encoder that has seen one of the queries' slides."""
     shutil.copytree(made.path, folder)
     record = json.loads((folder / EMBEDDINGS).read_text())
-    record["model"]["learned_from"].append(record["slides"][0])
+    record["model"]["history"]["slides"].append(record["slides"][0])
     (folder / EMBEDDINGS).write_text(json.dumps(record))
+    refinish(folder)
     return folder
 
 
@@ -167,10 +196,11 @@ def test_a_bank_from_elsewhere(made: Embeddings, tmp_path: Path) -> None:
     for slide in record["slides"]:
         slide.update(patient="X" + slide["patient"], checksum="X" + slide["checksum"])
     (other.path / EMBEDDINGS).write_text(json.dumps(record))
+    refinish(other.path)
     with pytest.raises(UserError, match="--allow-leakage"):  # the table still has the same patients
         evaluate(made.path, tmp_path / "s", config(), bank=other.path)
     found = evaluate(made.path, tmp_path / "s", config(leakage={"allow": True}), bank=other.path)
-    assert Path(found.info.bank) == other.path.absolute()
+    assert (found.path / found.info.bank).resolve() == other.path.resolve()
     assert {count.units["patient"] for count in found.info.counts if count.side == "bank"} == {6}
 
 
@@ -200,7 +230,79 @@ def test_doctor_knows_every_artefact(made: Embeddings, scores: Scores, tmp_path:
     shutil.copy(broken / "predictions_patient.parquet", broken / "predictions_slide.parquet")
     (broken / "mil" / "predictions_patient.parquet").unlink()
     first, second, third = verify(broken)
-    assert first == "the knn predictions of level slide have 9 rows instead of 18"
-    assert "linear/predictions_slide.parquet is damaged (" in second
-    assert third.endswith("mil/predictions_patient.parquet is missing. Run the command that makes its folder again.")
-    assert what_to_do(broken) == f"delete {broken} and run the command that makes it again"
+    assert first.startswith("linear/predictions_slide.parquet has 7 bytes instead of ")
+    assert second == "mil/predictions_patient.parquet is missing"
+    assert third.startswith("predictions_slide.parquet has ")
+    assert what_to_do(broken) == "run the same `hidisc evaluate` again: what is damaged is made again"
+
+
+# ---- leakage through the weights a training started from
+
+
+@pytest.fixture(scope="module")
+def leaky(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    """A store, and a run that has learned from its test patients, by their labels."""
+    folder = tmp_path_factory.mktemp("leaky")
+    store = make_store(folder)
+    run = train(store, folder / "a", "data.splits=[test]", "objective={name: supcon}", "optim.steps=1")
+    return store, run
+
+
+def verdict_on(store: Path, encoder: str, out: Path, **settings: object) -> Scores:
+    """Embed with an encoder and judge it by the test patients."""
+    out.mkdir()
+    embed(store, encoder, out / "e", EmbedConfig.model_validate(settings), device="cpu", devices=1)
+    return evaluate(out / "e", out / "s", config())
+
+
+def assert_leaks(store: Path, encoder: str, out: Path, **settings: object) -> None:
+    with pytest.raises(UserError, match=r"2 patients are in the queries and among those .* learned from") as caught:
+        verdict_on(store, encoder, out, **settings)
+    assert all(f"'{patient}'" in str(caught.value) for patient in TEST)
+
+
+@pytest.mark.parametrize("way", ["encoder", "timm export"])
+def test_a_training_that_started_from_weights_that_saw_the_test_patients_leaks(
+    leaky: tuple[Path, Run], tmp_path: Path, way: str
+) -> None:
+    store, run = leaky
+    weights = run.path / WEIGHTS
+    if way == "timm export":
+        weights = export(run.path, tmp_path / "timm", "timm")[0]
+    second = train(store, tmp_path / "b", f"model.weights={weights}", "optim.steps=1")
+    assert_leaks(store, str(second.path), tmp_path / "judged")
+    third = train(store, tmp_path / "c", f"model.weights={second.path / WEIGHTS}", "optim.steps=1")
+    assert_leaks(store, str(third.path), tmp_path / "again")
+
+
+@pytest.mark.parametrize("form", ["timm", "onnx", "torchscript"])
+def test_an_exported_encoder_that_saw_the_test_patients_leaks(
+    leaky: tuple[Path, Run], tmp_path: Path, form: Any
+) -> None:
+    store, run = leaky
+    export(run.path, tmp_path / form, form)
+    assert_leaks(store, str(tmp_path / form), tmp_path / "judged")
+
+
+@pytest.mark.parametrize("way", ["encoder", "timm export"])
+def test_weights_given_to_a_timm_name_that_saw_the_test_patients_leak(
+    leaky: tuple[Path, Run], tmp_path: Path, way: str
+) -> None:
+    store, run = leaky
+    weights = run.path / WEIGHTS
+    if way == "timm export":
+        weights = export(run.path, tmp_path / "timm", "timm")[0]
+    assert_leaks(store, "timm:test_resnet", tmp_path / "judged", model={"weights": str(weights), "size_px": 32})
+
+
+def test_weights_without_a_past_are_not_known_on_the_verdict_line_and_page(
+    leaky: tuple[Path, Run], tmp_path: Path
+) -> None:
+    store, run = leaky
+    bare = Path(shutil.copy(run.path / WEIGHTS, tmp_path / "bare.safetensors"))
+    second = train(store, tmp_path / "b", f"model.weights={bare}", "optim.steps=1")
+    scores = verdict_on(store, str(second.path), tmp_path / "judged")
+    assert scores.verdict().endswith(" % (what it has seen before is not known)")
+    verdict = find_verdict(gather([scores.path])[0])
+    assert verdict.trust[0] == "What it has seen before is not known, so it may have seen these patients."
+    assert not any("none of these" in sentence for sentence in verdict.trust)

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from hidisc.artefacts.artefact import verify
+from hidisc.artefacts.files import PART, beside
 from hidisc.embeddings.bags import SLIDES
 from hidisc.errors import UserError
 from hidisc.models.encoder import HeadConfig, build_encoder
-from hidisc.artefacts.files import PART
 from hidisc.training.run import RUN, RunInfo
 from hidisc.verbs.export import export, export_bags
 from tests.evaluation.made import make_embeddings
+from tests.finished import finish
 
 
 @pytest.fixture
@@ -37,6 +39,7 @@ def run(tmp_path: Path) -> Path:
         versions={},
     )
     (folder / RUN).write_text(info.model_dump_json())
+    finish(folder, "train")
     return folder
 
 
@@ -54,7 +57,7 @@ def test_nothing_is_overwritten(run: Path, tmp_path: Path) -> None:
     ):
         export(run, tmp_path / "out", "timm")
     before = (tmp_path / "out" / "preprocessing.json").read_bytes()
-    with pytest.raises(UserError, match=r"out holds model.safetensors already, whose preprocessing.json would be over"):
+    with pytest.raises(UserError, match=r"out was begun with other settings \(to: timm -> torchscript\)"):
         export(run, tmp_path / "out", "torchscript")
     assert (tmp_path / "out" / "preprocessing.json").read_bytes() == before
 
@@ -65,7 +68,7 @@ def test_embeddings_become_bags(tmp_path: Path) -> None:
     assert export_bags(made.path, tmp_path / "bags", said.append) == 36
     assert (tmp_path / "bags" / SLIDES).is_file()
     assert len(said) == 1  # the store is not there
-    (tmp_path / "bags" / "h5_files" / f"{PART}x").write_text("left over")
+    beside(tmp_path / "bags" / "h5_files" / "x").write_text("left over")
     assert export_bags(made.path, tmp_path / "bags") == 36
     assert not list((tmp_path / "bags").rglob(f"{PART}*"))
 
@@ -80,16 +83,34 @@ def test_what_cannot_become_that_is_said(run: Path, tmp_path: Path) -> None:
         export_bags(run, tmp_path / "out")
     with pytest.raises(UserError, match=r"to = 'bags' is none of timm, onnx, torchscript. Embeddings become bags with"):
         export(made.path, tmp_path / "out", "bags")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"nowhere holds no embeddings \(no embeddings.json\)"):
+    with pytest.raises(UserError, match="nowhere holds no embeddings"):
         export_bags(tmp_path / "nowhere", tmp_path / "out")
-    with pytest.raises(UserError, match=r"nowhere is not a run \(no run.json\)"):
+    with pytest.raises(UserError, match="nowhere is not a run"):
         export(tmp_path / "nowhere", tmp_path / "out", "onnx")
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
-    (unfinished / "config.yaml").write_text("kind: embed\n")
+    (unfinished / "config.yaml").write_text("kind: embed\nformat: hidisc-2\n")
     with pytest.raises(UserError, match=r"embeddings .*unfinished are not finished"):
         export_bags(unfinished, tmp_path / "out")
-    (unfinished / "config.yaml").write_text("kind: train\n")
+    (unfinished / "config.yaml").write_text("kind: train\nformat: hidisc-2\n")
     with pytest.raises(UserError, match=r"run .*unfinished is not finished"):
         export(unfinished, tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_strangers_folder_is_left_as_it_was(run: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("x")
+    beside(mine / "thesis.txt").write_text("being written")
+    before = sorted(mine.iterdir())
+    with pytest.raises(UserError, match=r"mine holds something else \(thesis.txt\) and is not overwritten"):
+        export(run, mine, "timm")
+    assert sorted(mine.iterdir()) == before
+
+
+def test_an_exported_encoder_is_an_artefact_that_doctor_verifies(run: Path, tmp_path: Path) -> None:
+    export(run, tmp_path / "out", "timm")
+    assert verify(tmp_path / "out") == []
+    (tmp_path / "out" / "config.json").write_text("{}")
+    assert verify(tmp_path / "out")[0].startswith("config.json has 2 bytes instead of ")

@@ -15,9 +15,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from hidisc.models.encoder import WEIGHTS
 from hidisc.artefacts.files import PART
 from hidisc.artefacts.lock import hold
+from hidisc.models.encoder import WEIGHTS
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 from hidisc.training.run import RUN

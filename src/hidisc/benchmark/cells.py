@@ -60,12 +60,12 @@ class Cell:
 
     @property
     def is_done(self) -> bool:
-        """Whether all its scores are there, and undamaged."""
-        return all(map(self._is_judged, self.looks))
-
-    def _is_judged(self, look: Look) -> bool:
+        """Whether its training and all its evaluations are there, and undamaged."""
         try:
-            open_artefact(self.scores(look), "evaluate")
+            open_artefact(self.run, "train")
+            for look in self.looks:
+                open_artefact(self.embeddings(look), "embed")
+                open_artefact(self.scores(look), "evaluate")
         except UserError:
             return False
         return True
