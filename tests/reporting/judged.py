@@ -101,6 +101,7 @@ def make_scores(
         ),
         embeddings=recorded or relate(embeddings.path, folder),
         bank=recorded or relate(embeddings.path, folder),
+        store_checksum=embeddings.info.store_checksum,
         sampling={"per_slide": per_slide, "seed": sampling_seed},
         config=config.model_copy(update={"seed": seed}).model_dump(mode="json"),
         classes=classes,

@@ -1,6 +1,7 @@
 """Scores are painted where their patches lie on the slide, and what cannot be painted is said."""
 
 import io
+import shutil
 from collections.abc import Iterable
 from math import ceil
 from pathlib import Path
@@ -27,7 +28,7 @@ from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs import heatmap as verb
 from hidisc.verbs.heatmap import heatmap
 from hidisc.verbs.prepare import prepare
-from tests.finished import finish
+from tests.finished import finish, refinish
 from tests.patches.pictures import make_store, pictures_of
 from tests.reporting.judged import LEAK, make_scores
 
@@ -338,6 +339,16 @@ def test_imported_patches_have_no_slide_to_paint_on(home: Path, tmp_path: Path) 
     assert said == (
         f"slide 'P1/A' of {store.path} was imported as patches, so it has no thumbnail to paint on. "
         "Heatmaps need a store made by `hidisc prepare`."
+    )
+
+
+def test_scores_of_another_store_are_not_painted(home: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(home / "store", tmp_path / "store")
+    PatchStore.load(other).table.select(np.arange(5)).save(other / "patches.parquet")
+    refinish(other)
+    assert refused(other, home / "scores", find_tested(home), tmp_path / "heat.png") == (
+        f"{home / 'scores'} was made of other patches than {other} holds now, so its scores would be painted in the wrong "
+        "places. Give the store that was embedded, or embed and evaluate this one."
     )
 
 

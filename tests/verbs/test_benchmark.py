@@ -1,10 +1,10 @@
 """`hidisc benchmark`: every cell a run; killed, shared, failed: the tables are those of an uninterrupted one."""
 
 import random
-import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,9 +12,11 @@ import distributed
 import pytest
 import torch
 
+from hidisc.artefacts.artefact import begin_together, read_kind
 from hidisc.artefacts.lock import hold
 from hidisc.config import load_config
 from hidisc.errors import UserError
+from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmarking import SuiteConfig
 from hidisc.training.run import Run
 from hidisc.verbs import benchmark as verb
@@ -201,9 +203,32 @@ def test_doctor_finds_what_is_damaged_in_a_cell(store: Path, suite: Path, tmp_pa
     damaged = out / "cells/01-simclr-0/embeddings-20-0/embeddings.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     assert verify(out) == ["cells/01-simclr-0/embeddings-20-0: embeddings.npy has changed (its checksum differs)"]
-    assert what_to_do(out) == f"delete the damaged folders below {out / 'cells'} and run the same benchmark again"
-    shutil.rmtree(damaged.parent)
+    assert what_to_do(out) == "run the same `hidisc benchmark` again: what is damaged is made again"
     assert benchmark(load(suite, row, "claims=[]", "seeds=1"), store, out, workers=1, device="cpu").done == 1
+
+
+def test_jobs_that_start_at_once_do_not_refuse_each_other(store: Path, suite: Path, tmp_path: Path) -> None:
+    """Eight of an array: each finds the folder begun by itself or by another, never half begun or held."""
+    config = load(suite)
+    sums = {"the store": PatchStore.load(store).checksum}
+    settings = verb._Settings(**config.model_dump(), scale="small")
+    start = threading.Barrier(8)
+    failed: list[BaseException] = []
+
+    def begin() -> None:
+        start.wait()
+        try:
+            begin_together(tmp_path / "out", "benchmark", settings, sums, wait_s=30)
+        except BaseException as error:  # noqa: BLE001 - of another thread, shown below
+            failed.append(error)
+
+    jobs = [threading.Thread(target=begin) for _ in range(8)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert failed == []
+    assert read_kind(tmp_path / "out") == "benchmark"
 
 
 def test_other_settings_are_refused(whole: Path, store: Path, suite: Path) -> None:

@@ -23,8 +23,10 @@ from hidisc.reporting.subject import gather
 from hidisc.settings.judging import EvaluateConfig, ReportConfig
 from hidisc.slides.display import shrink
 from hidisc.verbs import report as verb
+from hidisc.verbs.doctor import verify
 from hidisc.verbs.report import report
 from tests.evaluation.made import make_embeddings
+from tests.finished import refinish
 from tests.reporting.browser import Watched, open_browser, open_page
 from tests.reporting.judged import LEAK, make_scores
 from tests.reporting.test_page import Reader
@@ -251,7 +253,7 @@ def test_embeddings_without_labels_or_store(tmp_path: Path) -> None:
     out = report([scores.path], tmp_path / "report.html", QUICK)
     text = text_of(out)
     assert text.count("No pictures:") == 2  # of the map, and of the sheets
-    assert "the store 'no store' is not there, or has changed since it was embedded" in text
+    assert "the store 'no store' is not where it was, or has changed. Embed it again to see its pictures." in text
     assert map_data(out)["sprite"] is None
     assert "no picture" in text
 
@@ -282,6 +284,7 @@ def test_scores_whose_embeddings_are_gone(tmp_path: Path) -> None:
 def test_neighbours_that_were_not_kept(tmp_path: Path) -> None:
     scores = make_scores(tmp_path / "scores", make_embeddings(tmp_path / "emb"))
     (scores.path / "neighbours.parquet").unlink()
+    refinish(scores.path)
     assert "no neighbours were kept" in text_of(report([scores.path], tmp_path / "report.html", QUICK))
 
 
@@ -291,10 +294,11 @@ def test_a_bank_that_is_gone_or_has_changed(tmp_path: Path, fate: str) -> None:
     scores = make_scores(tmp_path / "scores", make_embeddings(tmp_path / "emb"))
     if fate == "shorter":
         make_embeddings(tmp_path / "bank", patients=2)
-    info = scores.info.model_copy(update={"bank": str(tmp_path / "bank")})
+    info = scores.info.model_copy(update={"bank": "../bank"})
     (scores.path / "scores.json").write_text(info.model_dump_json())
+    refinish(scores.path)
     text = text_of(report([scores.path], tmp_path / "report.html", QUICK))
-    assert f"None of made: its bank {tmp_path / 'bank'} is gone, or has changed since." in text
+    assert "None of made: its bank 'bank' is gone, or has changed since." in text
     assert "taken for what they are" not in text
 
 
@@ -548,3 +552,46 @@ def test_without_scripts_the_maps_are_pictures(browser: Any, made: tuple[Path, l
     with open_page(browser, made[0], java_script_enabled=False) as watched:
         assert watched.page.locator(".paper-only img").first.is_visible()
         assert not watched.page.locator(".panels").is_visible()
+
+
+# ---- a report is an artefact
+
+
+@pytest.mark.usefixtures("sketched")
+def test_a_page_and_its_files_are_verified_and_made_again(judged: list[Path], tmp_path: Path) -> None:
+    out = report(judged[:1], tmp_path / "r.html", QUICK)
+    page, files = out.read_bytes(), tmp_path / "r_files"
+    assert verify(out) == verify(files) == []
+    lost = sorted((files / "tables").iterdir())[0]
+    content = lost.read_bytes()
+    lost.unlink()
+    assert verify(out) == [f"tables/{lost.name} is missing"]
+    said: list[str] = []
+    report(judged[:1], out, QUICK, said.append)
+    assert said[0].startswith(f"note: {files} is damaged (tables/{lost.name} is missing)")
+    assert (lost.read_bytes(), out.read_bytes()) == (content, page)
+    assert verify(out) == []
+
+
+@pytest.mark.usefixtures("sketched")
+def test_a_page_that_someone_has_edited_is_not_overwritten(judged: list[Path], tmp_path: Path) -> None:
+    out = report(judged[:1], tmp_path / "r.html", QUICK)
+    out.write_text(out.read_text() + "<!-- my notes -->")
+    edited = out.read_bytes()
+    with pytest.raises(UserError) as caught:
+        report(judged[:1], out, QUICK)
+    assert str(caught.value) == f"{out} has been changed since it was written. Delete it to have it made anew."
+    assert out.read_bytes() == edited
+    out.unlink()
+    report(judged[:1], out, QUICK)
+    assert verify(out) == []
+
+
+def test_no_page_or_record_holds_an_absolute_path(made: tuple[Path, list[str]], judged: list[Path]) -> None:
+    out, _ = made
+    files = [out, *out.with_name("my report_files").glob("*.*"), *(judged[0] / name for name in ("scores.json",))]
+    for file in files:
+        if file.is_file():
+            text = file.read_text("utf-8", "replace")
+            assert str(out.parent) not in text
+            assert str(judged[0].parent) not in text

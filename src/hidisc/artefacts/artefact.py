@@ -170,11 +170,26 @@ def make(
     if out.is_dir() and _read_config(out) is None and not (out / MANIFEST).is_file():
         _refuse_strangers(out)  # before a lock is left among them
     make_folder(out)
+    config = _declare(kind, settings, inputs)
     with hold(out, wait_s):
-        config = {"kind": kind, "format": FORMAT, "inputs": dict(inputs or {}), **settings.model_dump(mode="json")}
         _begin(out, config, type(settings), frozenset(taken_over), hint)
         sweep(out)
         yield Work(out, config)
+
+
+def begin_together(
+    out: Path, kind: str, settings: Closed, inputs: Mapping[str, str] | None = None, *, wait_s: float
+) -> None:
+    """Begin an artefact that several processes make together, each holding the parts it works on."""
+    if _read_config(out) is None:
+        with make(out, kind, settings, inputs, wait_s=wait_s):
+            return
+    _begin(out, _declare(kind, settings, inputs), type(settings), frozenset(), "")
+
+
+def _declare(kind: str, settings: Closed, inputs: Mapping[str, str] | None) -> dict[str, Any]:
+    """What `config.yaml` says."""
+    return {"kind": kind, "format": FORMAT, "inputs": dict(inputs or {}), **settings.model_dump(mode="json")}
 
 
 def _begin(out: Path, new: dict[str, Any], model: type[Closed], taken_over: frozenset[str], hint: str) -> None:

@@ -102,6 +102,8 @@ class ScoresInfo(Closed):
     """Where the embeddings of the queries were, relative to the scores."""
     bank: str
     """And those of the bank."""
+    store_checksum: str
+    """Of the patches of the queries' store."""
     sampling: dict[str, int | None]
     """`per_slide` and `seed` of the patches embedded."""
     config: dict[str, Any]

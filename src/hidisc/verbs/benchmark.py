@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from hidisc.artefacts.artefact import make
+from hidisc.artefacts.artefact import begin_together, make
 from hidisc.artefacts.files import full_disk_said, make_folder, refuse_full_disk, sweep, write_atomic
 from hidisc.artefacts.lock import HeldError, hold
 from hidisc.benchmark.cells import FAILED, Cell, plan_cells, sampling_of
@@ -95,8 +95,7 @@ def benchmark(
     settings = _Settings(**suite.model_dump(), scale=scale)
     inputs = {f"the store {name}".rstrip(): PatchStore.load(path).checksum for name, path in sorted(places.items())}
     cells = plan_cells(suite, size, out.absolute())
-    with make(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S):
-        pass  # begun; cells are held one by one
+    begin_together(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S)
     waiting = [cell for cell in cells if not cell.is_done]
     if waiting:
         count = 0 if scheduler else min(_count_workers(workers, device), len(waiting))

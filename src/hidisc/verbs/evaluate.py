@@ -104,6 +104,7 @@ def _judge(
         model=_relate_source(queries.embeddings, out),
         embeddings=relate(queries.embeddings.path, out),
         bank=relate(bank.embeddings.path, out),
+        store_checksum=info.store_checksum,
         sampling={"per_slide": info.per_slide, "seed": info.seed},
         config=config.model_dump(mode="json"),
         classes=question.classes,

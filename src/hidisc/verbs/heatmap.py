@@ -35,6 +35,11 @@ def heatmap(
             f"slide {slide!r} of {store_path} was imported as patches, so it has no thumbnail to paint on. "
             "Heatmaps need a store made by `hidisc prepare`."
         )
+    if store.checksum != scores.info.store_checksum:
+        raise UserError(
+            f"{scores_path} was made of other patches than {store_path} holds now, so its scores would be painted in the "
+            "wrong places. Give the store that was embedded, or embed and evaluate this one."
+        )
     patches = _read_patches(scores, opinion)
     rows = _find_rows(scores, patches, entry)
     classes = _choose_classes(patches, label)
