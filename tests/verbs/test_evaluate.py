@@ -126,6 +126,16 @@ def test_one_opinion_without_intervals(made: Embeddings, tmp_path: Path) -> None
     assert "[" not in found.verdict()
 
 
+def test_the_second_softmax_is_of_the_neighbours_alone(scores: Scores, made: Embeddings, tmp_path: Path) -> None:
+    again = evaluate(made.path, tmp_path / "s", config(knn={"k": 20, "second_softmax": True}))
+    for level in ("slide", "patient"):
+        votes, changed = (found.predictions("knn", level).scores for found in (scores, again))
+        assert not np.allclose(votes, changed)
+        for name in ("linear", "mil"):
+            same, found = (one.predictions(name, level).scores for one in (scores, again))
+            assert np.array_equal(same, found), name
+
+
 def test_other_levels(made: Embeddings, tmp_path: Path) -> None:
     found = evaluate(made.path, tmp_path / "s", config(levels=["patient", "patch"]))
     assert [level.level for level in found.info.opinions[0].levels] == ["patch", "patient"]

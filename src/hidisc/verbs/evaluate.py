@@ -142,11 +142,11 @@ def _ask(
         bags, remarks = mil_predictions(question, config.mil, config.seed)
         levels = [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else []
         return levels, remarks
-    scores, remarks = told.scores, told.remarks
+    scores, remarks, second_softmax = told.scores, told.remarks, config.knn.second_softmax
     if name == "linear":
         scores, remarks = linear_scores(question, config.linear, config.seed)
-    again = config.knn.second_softmax
-    pooled = [pool_patches(question, scores, level, again) for level in coarser]
+        second_softmax = False  # it is of the neighbours' votes alone
+    pooled = [pool_patches(question, scores, level, second_softmax) for level in coarser]
     return [patch_predictions(question, scores), *pooled], remarks
 
 
