@@ -167,7 +167,7 @@ def test_leakage_stands_above_everything(tmp_path: Path, embeddings: Embeddings)
         finish(cell, embeddings, 0.9, leak=True)
     page = write_results(suite, cells, tmp_path, "small").read_text()
     assert page.count(LEAK) >= 5
-    for name in ("results", "paper-weak-aug"):
+    for name in ("results", "paper-weak-aug", "claims"):
         assert LEAK in (tmp_path / "tables" / f"{name}.md").read_text().replace("\\", "")
 
 

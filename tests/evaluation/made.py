@@ -1,6 +1,6 @@
 """Embeddings made of random numbers with a known structure, as a finished folder; and predictions likewise."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +99,19 @@ def make_embeddings(
     )
     (folder / EMBEDDINGS).write_text(info.model_dump_json())
     return Embeddings.load(folder)
+
+
+def relabel(made: Embeddings, label_of: Callable[[str, str, str], str | None]) -> Embeddings:
+    """The same folder with other labels: `label_of(patient, split, label)` of each patch."""
+    table = made.table
+    whose = zip(*(table.column(name) for name in ("patient", "split", "label")), strict=True)
+    labels = pa.array([label_of(*names) for names in whose], pa.string())
+    place = SCHEMA.get_field_index("label")
+    changed = table.arrow.set_column(place, SCHEMA.field(place), labels.cast(SCHEMA.field(place).type))
+    PatchTable(changed).save(made.path / PATCHES)
+    info = made.info.model_copy(update={"patches": _entry(made.path, PATCHES)})
+    (made.path / EMBEDDINGS).write_text(info.model_dump_json())
+    return Embeddings.load(made.path)
 
 
 def _entry(folder: Path, name: str) -> FileEntry:

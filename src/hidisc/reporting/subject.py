@@ -45,6 +45,17 @@ class Subject:
         return tuple(dict.fromkeys(sentence for scores in self.scores for sentence in scores.info.warnings))
 
     @property
+    def has_leakage(self) -> bool:
+        """Whether any of its evaluations found something that it may have seen before."""
+        return any(finding.kind != "note" for scores in self.scores for finding in scores.info.leakage)
+
+    @property
+    def label_notes(self) -> tuple[str, ...]:
+        """What the labels of any of its evaluations lack, short of a warning, each sentence once."""
+        notes = (item.sentence for scores in self.scores for item in scores.info.labels if item.kind == "note")
+        return tuple(dict.fromkeys(notes))
+
+    @property
     def labels_used(self) -> tuple[str, ...]:
         """What its training learned from labels; empty: nothing known of. Watching them (`monitor`) teaches nothing."""
         cards = [scores.info.model for scores in self.scores]

@@ -10,7 +10,7 @@ import yaml
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
 from hidisc.reporting.cells import pluralise
-from hidisc.reporting.notes import leakage_notes
+from hidisc.reporting.notes import warning_notes
 from hidisc.reporting.subject import Subject
 from hidisc.settings.judging import BootstrapConfig
 
@@ -87,7 +87,7 @@ def name_judge(opinion: str, info: ScoresInfo) -> str:
 
 def gather_warnings(subjects: Sequence[Subject]) -> tuple[str, ...]:
     """What must stand beside every number, each sentence once, with whom it is about unless it is about all."""
-    return tuple(note.removeprefix("Warning: ") for note in leakage_notes(subjects))
+    return tuple(note.removeprefix("Warning: ") for note in warning_notes(subjects))
 
 
 def describe(subject: Subject) -> tuple[tuple[str, str], ...]:
@@ -123,7 +123,7 @@ def describe(subject: Subject) -> tuple[tuple[str, str], ...]:
             item.sentence for scores in subject.scores for item in scores.info.leakage if item.kind == "note"
         )
         facts += [("Leakage", note) for note in notes]
-        if not notes and not subject.warnings:
+        if not notes and not subject.has_leakage:
             facts.append(("Leakage", "none found"))
     return tuple((term, text) for term, text in facts if text)
 
@@ -169,12 +169,8 @@ def _trust(subject: Subject, model: ModelCard, units: str, accuracy: Number) -> 
     """Sentences on what the encoder has seen, and on luck."""
     if subject.warnings:
         yield "Mind the warning above before believing it."
-    elif model.learned_from is None:
-        yield f"What it learned from is not known, so it may have seen these {units} before."
-    elif model.learned_from:
-        yield f"It learned from {_learned(model)}, and none of these {units} is among them."
-    else:
-        yield "It has learned from no slide."
+    if not subject.has_leakage:
+        yield _say_seen(model, units)
     if subject.labels_used:
         yield f"Labels were used in its training, for: {', '.join(subject.labels_used)}."
     # a share of few patients is often the very same one
@@ -182,6 +178,15 @@ def _trust(subject: Subject, model: ModelCard, units: str, accuracy: Number) -> 
         yield (
             f"That is not surely better than naming the commonest class every time, which gives {accuracy.guess:.1f} %."
         )
+
+
+def _say_seen(model: ModelCard, units: str) -> str:
+    """Whether an encoder without leakage may have seen those it is asked about."""
+    if model.learned_from is None:
+        return f"What it learned from is not known, so it may have seen these {units} before."
+    if model.learned_from:
+        return f"It learned from {_learned(model)}, and none of these {units} is among them."
+    return "It has learned from no slide."
 
 
 def _doubt(levels: Sequence[LevelScores], level: str, interval: float) -> Iterable[str]:

@@ -12,6 +12,7 @@ from hidisc.evaluation.counts import count_units
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import find_duplicates
 from hidisc.evaluation.knn import Told, ask_neighbours
+from hidisc.evaluation.labels import check_labels
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
 from hidisc.evaluation.linear import linear_scores
 from hidisc.evaluation.mil import mil_predictions
@@ -95,7 +96,8 @@ def _judge(
     duplicates = find_duplicates(question, told.rows, told.similarities, config.leakage, ours, theirs, config.seed)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
-    for finding in findings:
+    labels = check_labels(question)
+    for finding in (*findings, *labels):
         say(f"{finding.kind}: {finding.sentence}")
 
     opinions = []
@@ -122,6 +124,8 @@ def _judge(
         positive=question.classes[question.positive],
         levels=question.levels,
         counts=count_units(question),
+        unlabelled={"bank": bank.unlabelled, "queries": queries.unlabelled},
+        labels=labels,
         opinions=tuple(opinions),
         diagnostics=diagnose(question, config.seed),
         leakage=findings,
