@@ -132,6 +132,8 @@ def test_the_page_compares_the_encoders(made: tuple[Path, list[str]]) -> None:
     assert "first, second" in text
     assert "between second and first in patient accuracy can be told" in text or "second is" in text
     assert "in patient AUROC" in text
+    assert text.count("; one training each") == 3  # two sentences, and a note of the table
+    assert text.count("One training speaks for that encoder, not for its method: another seed may come out") == 1
     assert "the same as of first" in text
 
 
@@ -323,6 +325,19 @@ def test_what_the_labels_lack_is_beside_the_numbers(tmp_path: Path) -> None:
         said = (tmp_path / "report_files" / "tables" / f"{name}.csv").read_text()
         assert LACK.sentence in said
         assert LEFT.sentence in said
+
+
+@pytest.mark.usefixtures("sketched")
+def test_several_trainings_of_each_are_compared_as_methods(tmp_path: Path) -> None:
+    embeddings = make_embeddings(tmp_path / "emb")
+    paths = [
+        make_scores(tmp_path / f"{name}{seed}", embeddings, name=name, group=name, seed=seed).path
+        for name in "ab"
+        for seed in range(2)
+    ]
+    text = text_of(report(paths, tmp_path / "report.html", QUICK))
+    assert text.count("; 2 trainings each") == 3
+    assert "One training" not in text
 
 
 @pytest.mark.usefixtures("sketched")

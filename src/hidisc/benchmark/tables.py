@@ -69,9 +69,21 @@ def claims_table(checked: Sequence[Checked], subjects: Sequence[Subject]) -> Tab
         lead=2,
         notes=(
             *warning_notes(subjects),
-            "Held: the interval of the difference, over draws of the same patients for both, lies on the side claimed. "
-            "Not held: it does not, which with few patients may only mean that nothing can be told.",
+            "Held: the interval of the difference, over draws of the same patients for both and of the trainings of "
+            "each, lies on the side claimed. Not held: it does not, which with few patients or trainings may only mean "
+            "that nothing can be told.",
+            *_one_training_note(checked),
         ),
+    )
+
+
+def _one_training_note(checked: Sequence[Checked]) -> tuple[str, ...]:
+    """What to do about claims that one seed cannot decide."""
+    if not any(item.outcome == "one training, not a method" for item in checked):
+        return ()
+    return (
+        "One training, not a method: a row has one finished training only, and its interval cannot show how far "
+        "another seed would come out. Finish the others, or run the suite with --set seeds=3 and a new --out.",
     )
 
 

@@ -218,7 +218,7 @@ def comparison_table(
         one = found[names[0]]
         notes.append(
             f"{subject.name}: judged by the same {one.patients:,} {pluralise(one.cluster, one.patients)} as "
-            f"{first.name}."
+            f"{first.name}; {one.counted_trainings}."
         )
         notes += reason_notes(
             (f"{metric_title(name)} of {subject.name}", gap.value is None, gap.why)
@@ -232,7 +232,8 @@ def comparison_table(
         notes=(
             *warning_notes(judged),
             f"Difference: percentage points above {first.name}; of several evaluations, that of the means. "
-            f"Interval: over {config.resamples:,} draws of {pluralise(info.levels[0])}, the same for both. "
+            f"Interval: over {config.resamples:,} draws of {pluralise(info.levels[0])}, the same for both, and of each "
+            "one's trainings where it has several. "
             "Share: percent of the draws in which the method is the better one. Bold: the interval leaves out 0.",
             *notes,
         ),
