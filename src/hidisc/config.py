@@ -169,7 +169,8 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
             lines.append(f"{name!r} is not a setting.{meant}")
         else:
             said = item["msg"].removeprefix("Value error, ")
-            lines.append(f"{name} = {item['input']!r}: {said[0].lower()}{said[1:]}.")
+            given = f"{name} = {item['input']!r}: " if item["loc"] else ""  # else the sentence names them
+            lines.append(f"{given}{said[0].lower()}{said[1:]}.")
     return lines
 
 

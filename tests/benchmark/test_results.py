@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from hidisc.benchmark.cells import FAILED, Cell, plan_cells
-from hidisc.benchmark.claims import check_claim
+from hidisc.benchmark.claims import Checked, check_claim
 from hidisc.benchmark.results import gather_subjects, write_results
-from hidisc.benchmark.tables import beside_table, cells_table
+from hidisc.benchmark.tables import beside_table, cells_table, claims_table
 from hidisc.config import load_config
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.compare import compare
 from hidisc.reporting.axis import draw_axis
 from hidisc.reporting.cells import metric_values
 from hidisc.reporting.subject import Subject
@@ -94,6 +95,77 @@ def test_claims_are_held_not_held_or_not_measured(done: tuple[SuiteConfig, list[
     assert (absent.outcome, absent.found) == ("not measured", "SimCLR has no finished training")
 
 
+def claim_of(suite: SuiteConfig, cells: list[Cell], **changes: str) -> Checked:
+    """What became of the claim that HiDisc-Patient is better than SimCLR."""
+    claim = ClaimConfig(text="", better="HiDisc-Patient", than="SimCLR").model_copy(update=changes)
+    return check_claim(claim, named(suite, cells), suite.evaluate)
+
+
+def finish_rows(
+    tmp_path: Path, embeddings: Embeddings, suite: SuiteConfig, accuracy: dict[str, tuple[float, ...]]
+) -> list[Cell]:
+    """Finished trainings of some rows, with the accuracy of each seed."""
+    cells = plan_cells(suite, suite.small, tmp_path)
+    for cell in cells:
+        if cell.seed < len(accuracy.get(cell.row.name, ())):
+            finish(cell, embeddings, accuracy[cell.row.name][cell.seed])
+    return cells
+
+
+@pytest.mark.parametrize("expect", ["better", "no better"])
+@pytest.mark.parametrize("seeds", [(1, 1), (2, 1), (1, 2)])
+def test_one_training_is_not_a_method(
+    tmp_path: Path, embeddings: Embeddings, seeds: tuple[int, int], expect: str
+) -> None:
+    rows = {"HiDisc-Patient": (0.95, 0.94)[: seeds[0]], "SimCLR": (0.3, 0.31)[: seeds[1]]}
+    suite = suite_of()
+    cells = finish_rows(tmp_path, embeddings, suite, rows)
+    found = claim_of(suite, cells, expect=expect)
+    assert found.outcome == "one training, not a method"
+    assert found.difference
+    assert found.difference.low is not None
+    assert found.difference.low > 0
+    words = {(1, 1): "one training each", (2, 1): "2 and 1 trainings", (1, 2): "1 and 2 trainings"}[seeds]
+    assert found.found.startswith("HiDisc-Patient is better than SimCLR in patch accuracy by ")
+    assert found.found.endswith(f"; 36 patients; {words})")
+    notes = claims_table([found], []).notes
+    assert notes[-1] == (
+        "One training, not a method: a row has one finished training only, and its interval cannot show how far "
+        "another seed would come out. Finish the others, or run the suite with --set seeds=3 and a new --out."
+    )
+
+
+def test_samples_of_patches_do_not_make_one_training_a_method(tmp_path: Path, embeddings: Embeddings) -> None:
+    suite = suite_of("per_slide=4", "samplings=3", "seeds=1")
+    cells = finish_rows(tmp_path, embeddings, suite, {"HiDisc-Patient": (0.95,), "SimCLR": (0.3,)})
+    assert len(named(suite, cells)["SimCLR"].scores) == 3
+    assert claim_of(suite, cells).outcome == "one training, not a method"
+
+
+def test_seeds_that_scatter_do_not_hold_a_claim(tmp_path: Path, embeddings: Embeddings) -> None:
+    """Over draws of patients alone the difference of the means is clear; two of three trainings make it."""
+    suite = suite_of("seeds=3")
+    rows = {"HiDisc-Patient": (0.95, 0.9, 0.3), "SimCLR": (0.5, 0.5, 0.5)}
+    cells = finish_rows(tmp_path, embeddings, suite, rows)
+    subjects = named(suite, cells)
+    alone = compare(
+        *([[one.predictions("knn", "patch") for one in subjects[name].scores]] for name in rows),
+        2,
+        suite.evaluate.bootstrap,
+        0,
+    )["accuracy"]
+    assert alone.verdict == "better"
+    found = claim_of(suite, cells)
+    assert found.outcome == "not held"
+    assert found.found.startswith("no difference between HiDisc-Patient and SimCLR in patch accuracy can be told: ")
+    assert found.found.endswith("; 36 patients; 3 trainings each)")
+    assert claims_table([found], []).notes == (
+        "Held: the interval of the difference, over draws of the same patients for both and of the trainings of each, "
+        "lies on the side claimed. Not held: it does not, which with few patients or trainings may only mean that "
+        "nothing can be told.",
+    )
+
+
 def test_a_claim_without_an_interval_is_not_measured(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
     suite, cells, _ = done
     without = suite.evaluate.model_copy(update={"bootstrap": BootstrapConfig(resamples=0)})
@@ -167,7 +239,7 @@ def test_leakage_stands_above_everything(tmp_path: Path, embeddings: Embeddings)
         finish(cell, embeddings, 0.9, leak=True)
     page = write_results(suite, cells, tmp_path, "small").read_text()
     assert page.count(LEAK) >= 5
-    for name in ("results", "paper-weak-aug"):
+    for name in ("results", "paper-weak-aug", "claims"):
         assert LEAK in (tmp_path / "tables" / f"{name}.md").read_text().replace("\\", "")
 
 
@@ -232,13 +304,15 @@ def test_a_browser_shows_the_page_on_a_desk_and_on_a_phone(
     suite, cells, _ = done
     bad = "<script>alert(1)</script>"
     claims = (suite.claims[0].model_copy(update={"text": bad}), *suite.claims[1:])
-    page = write_results(suite.model_copy(update={"claims": claims, "title": bad}), cells[:4], tmp_path, "small")
+    some = [*cells[:4], *cells[5:8]]  # two seeds of all but HiDisc-Patient, which has one, and SupCon, which has none
+    page = write_results(suite.model_copy(update={"claims": claims, "title": bad}), some, tmp_path, "small")
     with open_browser() as browser:
         for width in (1280, 360):
             with open_page(browser, page, width) as watched:
                 outcomes = watched.page.locator(".claims .outcome").all_text_contents()
-                assert outcomes == ["held", "held", "held", *outcomes[3:]]
-                assert len(outcomes) == 5
+                alone = "one training, not a method"
+                assert outcomes == [alone, alone, "held", alone, "not measured"]
+                assert watched.page.locator(".outcome.one-training-not-a-method").count() == 3
                 assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
                 broken = watched.page.evaluate("[...document.images].filter(image => !image.naturalWidth).length")
                 assert (broken, watched.errors, watched.requests) == (0, [], [])

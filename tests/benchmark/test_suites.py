@@ -9,6 +9,7 @@ from hidisc.benchmark.cells import plan_cells, sampling_of
 from hidisc.config import list_recipes, load_config
 from hidisc.errors import UserError
 from hidisc.settings.benchmarking import SuiteConfig
+from hidisc.settings.training import TrainConfig
 
 SUITES = [name for name in list_recipes("benchmark") if name != "tcga"]
 
@@ -68,14 +69,33 @@ def test_looks_on_the_way_keep_their_checkpoints(tmp_path: Path) -> None:
     (cell,) = plan_cells(config, config.small, tmp_path)
     assert [look.step for look in cell.looks] == list(range(10, 101, 10))
     assert [look.is_last for look in cell.looks] == [False] * 9 + [True]
-    assert (cell.train.checkpoint.every, cell.train.checkpoint.keep) == (10, 11)
+    recipe = load_config(TrainConfig, "hidisc-patient+laptop").checkpoint
+    assert cell.train.checkpoint == recipe.model_copy(update={"at": tuple(range(10, 100, 10))})
+
+
+def test_looks_keep_no_checkpoint_but_their_own(tmp_path: Path) -> None:
+    """By their greatest common divisor, 333 and 667 of 1,000 steps would be 1,000 checkpoints."""
+    config = load("iterations", "small.changes=[optim.steps=1000]", "looks=[0.333, 0.667, 1.0]")
+    (cell,) = plan_cells(config, config.small, tmp_path)
+    assert [look.step for look in cell.looks] == [333, 667, 1000]
+    checkpoint = cell.train.checkpoint
+    assert (checkpoint.at, checkpoint.every, checkpoint.keep) == ((333, 667), 200, 2)
+    one = load("weak")
+    assert {cell.train.checkpoint.at for cell in plan_cells(one, one.small, tmp_path)} == {()}
+
+
+def test_looks_add_to_the_checkpoints_that_a_row_asks_for(tmp_path: Path) -> None:
+    rows = "rows=[{name: A, recipe: hidisc-patient, changes: ['checkpoint.at=[40, 7]', 'checkpoint.every=30']}]"
+    config = load("iterations", "small.changes=[optim.steps=100]", "looks=[0.4, 1.0]", rows)
+    (cell,) = plan_cells(config, config.small, tmp_path)
+    assert (cell.train.checkpoint.at, cell.train.checkpoint.every) == ((7, 40), 30)
 
 
 def test_looks_of_a_short_training_are_all_checkpoints(tmp_path: Path) -> None:
     config = load("iterations", "small.changes=[optim.steps=15]")
     (cell,) = plan_cells(config, config.small, tmp_path)
     assert [look.step for look in cell.looks] == [2, 3, 4, 6, 8, 9, 10, 12, 14, 15]
-    assert all(look.step % cell.train.checkpoint.every == 0 for look in cell.looks)
+    assert cell.train.checkpoint.at == (2, 3, 4, 6, 8, 9, 10, 12, 14)
 
 
 def test_learning_rates_and_lambdas_are_those_of_the_paper(tmp_path: Path) -> None:

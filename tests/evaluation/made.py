@@ -1,6 +1,6 @@
 """Embeddings made of random numbers with a known structure, as a finished folder; and predictions likewise."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from hidisc.evaluation.predictions import Predictions
 from hidisc.models.history import UNKNOWN, History
 from hidisc.patches.record import SlideId
 from hidisc.patches.table import SCHEMA, PatchTable
-from tests.finished import finish
+from tests.finished import finish, refinish
 
 
 def make_embeddings(
@@ -100,6 +100,18 @@ def make_embeddings(
     (folder / EMBEDDINGS).write_text(info.model_dump_json())
     finish(folder, "embed")
     return Embeddings.load(folder)
+
+
+def relabel(made: Embeddings, label_of: Callable[[str, str, str], str | None]) -> Embeddings:
+    """The same folder with other labels: `label_of(patient, split, label)` of each patch."""
+    table = made.table
+    whose = zip(*(table.column(name) for name in ("patient", "split", "label")), strict=True)
+    labels = pa.array([label_of(*names) for names in whose], pa.string())
+    place = SCHEMA.get_field_index("label")
+    changed = table.arrow.set_column(place, SCHEMA.field(place), labels.cast(SCHEMA.field(place).type))
+    PatchTable(changed).save(made.path / PATCHES)
+    refinish(made.path)
+    return Embeddings.load(made.path)
 
 
 def make_predictions(

@@ -55,3 +55,34 @@ def resample(predictions: Predictions, positive: int, weights: np.ndarray, names
             for name, value in of.items():
                 found[label, name].append(np.nan if value.value is None else value.value)
     return found
+
+
+def compare(
+    a: Sequence[Sequence[Predictions]],
+    b: Sequence[Sequence[Predictions]],
+    positive: int,
+    weights: np.ndarray,
+    trainings: tuple[np.ndarray, np.ndarray],
+    names: Sequence[str],
+) -> dict[str, list[float]]:
+    """A's metrics less B's in every resample, one resample, training and evaluation after the other.
+
+    `weights` (B, P) says how often each patient is drawn, `trainings` (B, T) how often each training of A and of B.
+    """
+    found: dict[str, list[float]] = {name: [] for name in METRICS}
+    for number, patients in enumerate(weights):
+        sides: list[list[dict[str, float]]] = []
+        for side, drawn in zip((a, b), trainings, strict=True):
+            sides.append([])
+            for evaluations, times in zip(side, drawn[number], strict=True):
+                measured = [measure(repeat(one, patients, names), positive).metrics for one in evaluations]
+                sides[-1] += [{name: _mean([one[name].value for one in measured]) for name in METRICS}] * times
+        for name in METRICS:
+            means = [_mean([training[name] for training in side]) for side in sides]
+            found[name].append(means[0] - means[1])
+    return found
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else np.nan

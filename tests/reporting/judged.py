@@ -35,6 +35,10 @@ LEVELS = ("patient", "slide", "patch")
 HALF = 0.04
 """Half the width of every made-up interval."""
 LEAK = "patients a-0 and a-1 are on both sides."
+LACK = Finding(
+    kind="warning", sentence="No reference patient has label 'c', so none of its 3 test patients can be recognised."
+)
+LEFT = Finding(kind="note", sentence="20 of 200 patches of the test patients were left out: they have no label.")
 
 
 def make_scores(
@@ -47,6 +51,7 @@ def make_scores(
     accuracy: float = 0.8,
     opinions: Sequence[str] = ("knn", "linear", "mil"),
     leak: bool = False,
+    lacks: tuple[Finding, ...] = (),
     sampling_seed: int = 0,
     per_slide: int | None = None,
     labels_used: tuple[str, ...] = (),
@@ -121,6 +126,7 @@ def make_scores(
             Finding(kind="note", sentence="Slides' checksums were compared."),
             *([Finding(kind="leak", sentence=LEAK)] if leak else []),
         ),
+        labels=lacks,
         versions={"hidisc": "0"},
     )
     (folder / SCORES).write_text(info.model_dump_json())

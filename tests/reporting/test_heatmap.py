@@ -347,8 +347,8 @@ def test_scores_of_another_store_are_not_painted(home: Path, tmp_path: Path) -> 
     PatchStore.load(other).table.select(np.arange(5)).save(other / "patches.parquet")
     refinish(other)
     assert refused(other, home / "scores", find_tested(home), tmp_path / "heat.png") == (
-        f"{home / 'scores'} was made of other patches than {other} holds now, so its scores would be painted in the wrong "
-        "places. Give the store that was embedded, or embed and evaluate this one."
+        f"{home / 'scores'} was made of other patches than {other} holds now, so its scores would be painted in the "
+        "wrong places. Give the store that was embedded, or embed and evaluate this one."
     )
 
 

@@ -20,10 +20,10 @@ from hidisc.reporting.page import About, OpinionPart, Page, Panel, PatchMap, She
 from hidisc.reporting.pictures import Column, SheetRow, Shown, Sprite
 from hidisc.reporting.subject import Subject
 from hidisc.reporting.table import Table
-from hidisc.reporting.tables import metrics_table
+from hidisc.reporting.tables import counts_table, metrics_table
 from hidisc.reporting.verdict import describe, find_verdict, gather_warnings
 from tests.evaluation.made import make_embeddings
-from tests.reporting.judged import LEAK, make_scores
+from tests.reporting.judged import LACK, LEAK, LEFT, make_scores
 
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
 HOSTILE = (
@@ -381,6 +381,23 @@ def test_warnings_name_whom_they_are_about(scores: Scores) -> None:
     assert gather_warnings([one, two]) == (f"one: {LEAK}",)
     assert gather_warnings([one, replace(one, name="two")]) == (LEAK,)
     assert gather_warnings([two]) == ()
+
+
+def test_a_class_that_cannot_be_recognised_is_a_warning_and_no_leak(scores: Scores) -> None:
+    lacking = subject_of(changed(scores, labels=(LACK, LEFT), leakage=()))
+    assert gather_warnings([lacking]) == (LACK.sentence,)
+    trust = find_verdict(lacking).trust
+    assert trust[:2] == (
+        "Mind the warning above before believing it.",
+        "It learned from 9 patients (18 slides), and none of these patients is among them.",
+    )
+    assert dict(describe(lacking))["Leakage"] == "none found"
+    for table in (counts_table(lacking), metrics_table([lacking], "knn")):
+        assert table.notes[0] == f"Warning: {LACK.sentence}"
+        assert LEFT.sentence in table.notes
+    html = render(make_page(warnings=gather_warnings([lacking])))
+    assert "<strong>Warning. Mind this before you believe any number here.</strong>" in html
+    assert "Leakage" not in html
 
 
 def test_what_was_not_evaluated_has_no_verdict(folder: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hidisc.embeddings.embeddings import EMBEDDINGS, VECTORS, Embeddings
 from hidisc.errors import UserError
 from hidisc.evaluation.scores import SCORES, Scores, ScoresInfo
-from hidisc.reporting.subject import Subject, find_embeddings, gather, is_one_test
-from hidisc.settings.judging import EvaluateConfig, KnnConfig, LeakageConfig
+from hidisc.reporting.subject import Subject, compare_subjects, find_embeddings, gather, is_one_test
+from hidisc.settings.judging import BootstrapConfig, EvaluateConfig, KnnConfig, LeakageConfig
 from hidisc.training.metrics import METRICS
 from hidisc.training.run import RUN, RunInfo
 from tests.evaluation.made import make_embeddings
@@ -59,6 +59,35 @@ def test_sampling_seeds_are_one_subject_too(tmp_path: Path, embeddings: Embeddin
             make_scores(tmp_path / f"s{seed}{drawn}", embeddings, seed=seed, sampling_seed=drawn, per_slide=4)
     paths = sorted(tmp_path.glob("s*"))
     assert names_and_counts(gather(paths)) == [("made", 4)]
+
+
+def test_samples_of_patches_are_of_one_training(tmp_path: Path, embeddings: Embeddings) -> None:
+    for seed, drawn in ((2, 0), (0, 1), (0, 0), (2, 1), (10, 0)):
+        make_scores(tmp_path / f"s{seed}-{drawn}", embeddings, seed=seed, sampling_seed=drawn, per_slide=4)
+    (subject,) = gather([tmp_path / name for name in ("s10-0", "s2-0", "s0-1", "s0-0", "s2-1")])
+    names = [[scores.path.name for scores in training] for training in subject.trainings]
+    assert names == [["s0-1", "s0-0"], ["s2-0", "s2-1"], ["s10-0"]]
+
+
+def test_an_encoder_whose_seed_is_not_known_is_one_training(tmp_path: Path, embeddings: Embeddings) -> None:
+    for drawn in range(2):
+        made = make_scores(tmp_path / f"s{drawn}", embeddings, sampling_seed=drawn, per_slide=4)
+        rewrite(made, model=made.info.model.model_copy(update={"seed": None}))
+    (subject,) = gather([tmp_path / "s0", tmp_path / "s1"])
+    assert [len(training) for training in subject.trainings] == [2]
+
+
+def test_the_order_of_folders_does_not_change_a_comparison(tmp_path: Path, embeddings: Embeddings) -> None:
+    for seed in range(3):
+        make_scores(tmp_path / f"a{seed}", embeddings, name="a", group="a", seed=seed, accuracy=0.9 - 0.3 * seed)
+        make_scores(tmp_path / f"b{seed}", embeddings, name="b", group="b", seed=seed + 5, accuracy=0.5)
+    config = BootstrapConfig(resamples=100)
+    found = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        subjects = gather([tmp_path / f"{name}{seed}" for name in "ab" for seed in order])
+        found.append(compare_subjects(*subjects, "knn", "patch", config, 0))
+    assert found[0] == found[1]
+    assert found[0]["accuracy"].trainings == (3, 3)
 
 
 def test_other_protocols_groups_and_tests_are_other_subjects(tmp_path: Path, embeddings: Embeddings) -> None:

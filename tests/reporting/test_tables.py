@@ -420,7 +420,7 @@ def test_comparison_is_that_of_compare(tmp_path: Path, three: Embeddings) -> Non
     assert table.columns == ("Method", "Metric", "Difference", "95 % interval", "Share")
     assert table.title == "Nearest neighbours, patch level: better than many?"
     assert table.blocks == (4, 4)
-    sides = [[scores.predictions("knn", "patch") for scores in subject.scores] for subject in subjects]
+    sides = [[[scores.predictions("knn", "patch")] for scores in subject.scores] for subject in subjects]
     for block, side in enumerate(sides[1:]):
         found = compare(side, sides[0], 2, config, 3)
         for row, metric in enumerate(MANY, 4 * block):
@@ -431,7 +431,7 @@ def test_comparison_is_that_of_compare(tmp_path: Path, three: Embeddings) -> Non
             assert table.rows[row][2:] == (*shown, f"{100 * gap.share:.1f}")  # type: ignore[operator]
             assert ((row, 2) in table.bold) == (gap.low > 0 or gap.high < 0)
     assert (0, 2) in table.bold  # 0.5 against 0.8
-    assert "one: judged by the same 9 patients as many." in table.notes
+    assert "one: judged by the same 9 patients as many; 1 and 2 trainings." in table.notes
 
 
 def test_no_difference_is_zero_without_a_sign(tmp_path: Path, three: Embeddings) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from hidisc.artefacts import files
 from hidisc.errors import UserError
+from hidisc.settings.training import CheckpointConfig
 from hidisc.training.checkpoint import list_checkpoints, load_checkpoint, read_checkpoint, save_checkpoint
 
 INFO: dict[str, Any] = {"store": "abc", "seconds": 1.5, "bad_patches": 3, "scaler": {"scale": 2.0}}
@@ -30,8 +31,12 @@ def make(width: int = 4, steps: int = 3, seed: int = 0) -> tuple[nn.Module, torc
     return learner, optimizer
 
 
-def save(run: Path, step: int, keep: int = 2, width: int = 4) -> Path:
-    return save_checkpoint(run, *make(width), keep, step=step, **INFO)
+def save(run: Path, step: int, keep: int = 2, width: int = 4, at: tuple[int, ...] = ()) -> Path:
+    return save_checkpoint(run, *make(width), CheckpointConfig(keep=keep, at=at), step=step, **INFO)
+
+
+def steps_of(run: Path) -> list[int]:
+    return [read_checkpoint(path)[0].step for path in list_checkpoints(run)]
 
 
 def refusal(path: Path, width: int = 4) -> str:
@@ -52,7 +57,7 @@ def with_header(path: Path, **changes: Any) -> None:
 
 def test_all_of_it_comes_back_bit_for_bit(tmp_path: Path) -> None:
     learner, optimizer = make()
-    path = save_checkpoint(tmp_path, learner, optimizer, 2, step=7, **INFO)
+    path = save_checkpoint(tmp_path, learner, optimizer, CheckpointConfig(), step=7, **INFO)
     other, its_optimizer = make(steps=1, seed=1)
     info = load_checkpoint(path, other, its_optimizer)
     assert (info.step, info.model_dump(include=set(INFO))) == (7, INFO)
@@ -71,7 +76,8 @@ def test_tensors_of_any_kind(tmp_path: Path, dtype: torch.dtype) -> None:
     learner.register_buffer("values", torch.tensor([[1, 0], [3, 1]]).to(dtype).T)
     learner.register_buffer("one", torch.tensor(1).to(dtype))
     learner.weight = nn.Parameter(torch.zeros(1))
-    path = save_checkpoint(tmp_path, learner, torch.optim.AdamW(learner.parameters()), 1, step=1, **INFO)
+    optimizer = torch.optim.AdamW(learner.parameters())
+    path = save_checkpoint(tmp_path, learner, optimizer, CheckpointConfig(), step=1, **INFO)
     tensors = read_checkpoint(path)[1]
     assert torch.equal(tensors["learner.values"], learner.values)
     assert tensors["learner.one"].shape == ()
@@ -80,7 +86,15 @@ def test_tensors_of_any_kind(tmp_path: Path, dtype: torch.dtype) -> None:
 def test_only_the_newest_stay(tmp_path: Path) -> None:
     for step in (2, 4, 999, 1000, 20_000):
         save(tmp_path, step, keep=3)
-    assert [read_checkpoint(path)[0].step for path in list_checkpoints(tmp_path)] == [999, 1000, 20_000]
+    assert steps_of(tmp_path) == [999, 1000, 20_000]
+
+
+def test_those_asked_for_stay_for_good_beside_the_newest(tmp_path: Path) -> None:
+    for step in (2, 4, 999, 1000, 20_000, 20_001):
+        save(tmp_path, step, keep=2, at=(2, 999, 7))
+    assert steps_of(tmp_path) == [2, 999, 20_000, 20_001]
+    save(tmp_path, 30_000, keep=1, at=(999,))
+    assert steps_of(tmp_path) == [999, 30_000]
 
 
 def test_the_old_one_goes_only_when_the_new_one_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +172,7 @@ def test_tensors_of_another_name(tmp_path: Path) -> None:
     path = save(tmp_path, 2)
     learner, optimizer = make()
     learner.register_buffer("more", torch.zeros(1))
-    save_checkpoint(tmp_path, learner, optimizer, 2, step=2, **INFO)
+    save_checkpoint(tmp_path, learner, optimizer, CheckpointConfig(), step=2, **INFO)
     assert refusal(path) == "is of another model"
 
 

@@ -23,7 +23,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches, to_input
 from hidisc.training import alarm, checkpoint, fit
 from hidisc.training.build import build_learner, choose_material
-from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
+from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
 from hidisc.training.stop import StopWish
 from tests.training.stores import damage, losses, outcome, tiny, train, train_until
 
@@ -163,6 +163,45 @@ def test_the_checkpoint_of_another_model_is_refused(
 def test_checkpoints_are_few(store: Path, tmp_path: Path) -> None:
     train(store, tmp_path / "run", "checkpoint.every=1", "checkpoint.keep=3", "optim.steps=5")
     assert names(tmp_path / "run") == [f"step-{step:08d}.safetensors" for step in (3, 4, 5)]
+
+
+AT = ("optim.steps=9", "checkpoint.at=[1, 5, 7]")
+
+
+def test_checkpoints_asked_for_are_written_and_kept(store: Path, tmp_path: Path) -> None:
+    run = train(store, tmp_path / "run", *AT)
+    assert names(run.path) == [f"step-{step:08d}.safetensors" for step in (1, 5, 7, 8, 9)]
+    every = train(store, tmp_path / "every", "optim.steps=9", "checkpoint.every=1", "checkpoint.keep=9")
+    assert outcome(run.path) == outcome(every.path)
+    for step in (1, 5, 7):
+        found, expected = (one.encoder_at(step).state_dict() for one in (run, every))
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("step", [2, 6, 8])
+def test_a_run_with_checkpoints_asked_for_goes_on_exactly(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    whole, out = train(store, tmp_path / "whole", *AT), tmp_path / "run"
+    train_until(step, monkeypatch, store, out, *AT)
+    said: list[str] = []
+    train(store, out, *AT, said=said)
+    before = {2: 1, 6: 5, 8: 7}[step]
+    assert f"going on after step {before} (" in said[-1]
+    assert outcome(out) == outcome(whole.path)
+    assert names(out) == names(whole.path)
+    for kept in (1, 5, 7):
+        found, expected = (read_checkpoint(checkpoint_path(run, kept))[1] for run in (out, whole.path))
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_checkpoints_behind_the_end_are_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        tiny("optim.steps=9", "checkpoint.at=[5, 3000]")
+    assert str(caught.value) == (
+        "settings:\n  checkpoint.at = [5, 3000] has step 3,000, but the training ends with optim.steps = 9. "
+        "Leave it out, or train longer."
+    )
 
 
 def test_time_adds_up_over_interruptions(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

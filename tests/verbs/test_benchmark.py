@@ -18,6 +18,7 @@ from hidisc.config import load_config
 from hidisc.errors import UserError
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmarking import SuiteConfig
+from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.run import Run
 from hidisc.verbs import benchmark as verb
 from hidisc.verbs.benchmark import benchmark
@@ -253,16 +254,18 @@ def test_a_row_may_learn_from_another_store(store: Path, suite: Path, tmp_path: 
 
 def test_a_curve_has_an_encoder_a_look(store: Path, suite: Path, tmp_path: Path) -> None:
     rows = "rows=[{name: SimCLR, recipe: simclr+weak}]"
-    config = load(suite, rows, "claims=[]", "seeds=1", "looks=[0.5, 1.0]", "axis=steps")
+    config = load(suite, rows, "claims=[]", "seeds=1", "looks=[0.33, 0.67, 1.0]", "axis=steps")
     out = tmp_path / "out"
     assert benchmark(config, store, out, workers=1, device="cpu").done == 1
     cell = out / "cells" / "01-simclr-0"
-    assert sorted(path.name for path in cell.glob("scores-*")) == ["scores-10-0", "scores-20-0"]
+    assert sorted(path.name for path in cell.glob("scores-*")) == ["scores-13-0", "scores-20-0", "scores-7-0"]
     trained = Run.load(cell / "run")
+    kept = [path.name for path in list_checkpoints(trained.path)]  # two of them the newest, as the rows say
+    assert kept == [f"step-{step:08d}.safetensors" for step in (7, 13, 18, 20)]
     x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.equal(trained.encoder_at(20).features(x), trained.encoder().features(x))
-        assert not torch.equal(trained.encoder_at(10).features(x), trained.encoder().features(x))
+        assert not torch.equal(trained.encoder_at(13).features(x), trained.encoder().features(x))
     with pytest.raises(UserError, match=r"has no checkpoint of step 11\. Train with checkpoint\.keep large enough\."):
         trained.encoder_at(11)
     assert (out / "figures" / "axis.png").is_file()

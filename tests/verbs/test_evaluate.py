@@ -15,7 +15,7 @@ from hidisc.artefacts.artefact import MANIFEST
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.errors import UserError
 from hidisc.evaluation.metrics import measure
-from hidisc.evaluation.scores import METRICS, NEIGHBOURS, SCORES, Scores
+from hidisc.evaluation.scores import METRICS, NEIGHBOURS, SCORES, Finding, Scores
 from hidisc.models.encoder import WEIGHTS
 from hidisc.reporting.subject import gather
 from hidisc.reporting.verdict import find_verdict
@@ -25,7 +25,7 @@ from hidisc.verbs.doctor import verify, what_to_do
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.export import export
-from tests.evaluation.made import make_embeddings
+from tests.evaluation.made import make_embeddings, relabel
 from tests.finished import refinish
 from tests.training.stores import TEST, make_store, train
 
@@ -152,6 +152,50 @@ def test_one_opinion_without_intervals(made: Embeddings, tmp_path: Path) -> None
     assert accuracy.value is not None
     assert accuracy.low is None
     assert "[" not in found.verdict()
+
+
+def test_the_second_softmax_is_of_the_neighbours_alone(scores: Scores, made: Embeddings, tmp_path: Path) -> None:
+    again = evaluate(made.path, tmp_path / "s", config(knn={"k": 20, "second_softmax": True}))
+    for level in ("slide", "patient"):
+        votes, changed = (found.predictions("knn", level).scores for found in (scores, again))
+        assert not np.allclose(votes, changed)
+        for name in ("linear", "mil"):
+            same, found = (one.predictions(name, level).scores for one in (scores, again))
+            assert np.array_equal(same, found), name
+
+
+def test_a_class_that_the_reference_patients_lack(tmp_path: Path) -> None:
+    """Patients of the class are always taken for something else: the number alone would look like a bad encoder."""
+    lacking = relabel(
+        make_embeddings(tmp_path / "e", signal=2),
+        lambda patient, split, label: None if patient == "a-4" else "a" if (split, label) == ("train", "c") else label,
+    )
+    said: list[str] = []
+    found = evaluate(lacking.path, tmp_path / "s", config(), say=said.append)
+    warning = "No reference patient has label 'c', so none of its 3 test patients can be recognised."
+    note = "20 of 180 patches of the reference patients were left out: they have no label, or none of the classes."
+    patients = found.predictions("knn", "patient")
+    assert not (patients.predicted == found.info.classes.index("c")).any()
+    assert found.info.labels == (Finding(kind="warning", sentence=warning), Finding(kind="note", sentence=note))
+    assert found.info.unlabelled == {"bank": 20, "queries": 0}
+    assert found.info.warnings == (warning,)
+    assert f"warning: {warning}" in said
+    assert f"note: {note}" in said
+    assert found.verdict().endswith(f"]\N{SPACE}%. Warning: {warning}")
+    assert evaluate(lacking.path, tmp_path / "s", config()).verdict() == found.verdict()  # of a finished one as well
+
+
+def test_whole_labels_are_not_spoken_of(scores: Scores) -> None:
+    assert (scores.info.labels, scores.info.unlabelled) == ((), {"bank": 0, "queries": 0})
+    assert "Warning" not in scores.verdict()
+
+
+def test_scores_from_before_labels_were_checked_are_read(scores: Scores, tmp_path: Path) -> None:
+    shutil.copytree(scores.path, tmp_path / "s")
+    record = json.loads((tmp_path / "s" / SCORES).read_text())
+    del record["labels"], record["unlabelled"]
+    (tmp_path / "s" / SCORES).write_text(json.dumps(record))
+    assert Scores.load(tmp_path / "s").info.labels == ()
 
 
 def test_other_levels(made: Embeddings, tmp_path: Path) -> None:

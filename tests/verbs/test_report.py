@@ -28,7 +28,7 @@ from hidisc.verbs.report import report
 from tests.evaluation.made import make_embeddings
 from tests.finished import refinish
 from tests.reporting.browser import Watched, open_browser, open_page
-from tests.reporting.judged import LEAK, make_scores
+from tests.reporting.judged import LACK, LEAK, LEFT, make_scores
 from tests.reporting.test_page import Reader
 from tests.reporting.test_pictures import alike, embed_store
 from tests.training.stores import make_store
@@ -134,6 +134,8 @@ def test_the_page_compares_the_encoders(made: tuple[Path, list[str]]) -> None:
     assert "first, second" in text
     assert "between second and first in patient accuracy can be told" in text or "second is" in text
     assert "in patient AUROC" in text
+    assert text.count("; one training each") == 3  # two sentences, and a note of the table
+    assert text.count("One training speaks for that encoder, not for its method: another seed may come out") == 1
     assert "the same as of first" in text
 
 
@@ -311,6 +313,35 @@ def test_leakage_is_on_top_and_above_every_table(tmp_path: Path) -> None:
     assert html.count('class="alarm again"') == html.count("<table") > 5
     assert html.index(f"leaky: {LEAK}") < html.index("<table")
     assert html.count(LEAK) == html.count("<table") + 1  # no table repeats it in its notes
+
+
+@pytest.mark.usefixtures("sketched")
+def test_what_the_labels_lack_is_beside_the_numbers(tmp_path: Path) -> None:
+    embeddings = make_embeddings(tmp_path / "emb")
+    lacking = make_scores(tmp_path / "lacking", embeddings, lacks=(LACK, LEFT))
+    page = report([lacking.path], tmp_path / "report.html", QUICK)
+    html = page.read_text()
+    warning = LACK.sentence.replace("'", "&#39;")
+    assert html.count('class="alarm again"') == html.count("<table") > 5
+    assert html.count(warning) == html.count("<table") + 1
+    assert html.index(warning) < html.index(LEFT.sentence) < html.index('id="metrics"')  # with the counts of the data
+    for name in ("data-1-made", "metrics-knn"):
+        said = (tmp_path / "report_files" / "tables" / f"{name}.csv").read_text()
+        assert LACK.sentence in said
+        assert LEFT.sentence in said
+
+
+@pytest.mark.usefixtures("sketched")
+def test_several_trainings_of_each_are_compared_as_methods(tmp_path: Path) -> None:
+    embeddings = make_embeddings(tmp_path / "emb")
+    paths = [
+        make_scores(tmp_path / f"{name}{seed}", embeddings, name=name, group=name, seed=seed).path
+        for name in "ab"
+        for seed in range(2)
+    ]
+    text = text_of(report(paths, tmp_path / "report.html", QUICK))
+    assert text.count("; 2 trainings each") == 3
+    assert "One training" not in text
 
 
 @pytest.mark.usefixtures("sketched")

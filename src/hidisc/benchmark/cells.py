@@ -1,6 +1,5 @@
 """The cells of a suite: a training of one row with one seed, and the places where it is judged."""
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,13 +86,16 @@ def plan_cells(suite: SuiteConfig, scale: ScaleConfig, out: Path) -> list[Cell]:
             changes = [*scale.changes, *row.changes, f"seed={seed}"]
             train = load_config(TrainConfig, layers, changes)
             steps = sorted({max(1, round(look * train.optim.steps)) for look in suite.looks})
-            if len(steps) > 1:  # every look needs its checkpoint
-                every = math.gcd(*steps)
-                changes += [f"checkpoint.every={every}", f"checkpoint.keep={train.optim.steps // every + 1}"]
-                train = load_config(TrainConfig, layers, changes)
+            train = _keep_checkpoints(train, steps[:-1])  # the last one's encoder is the run's own
             looks = tuple(Look(step, step == steps[-1], drawn) for step in steps for drawn in range(suite.samplings))
             found.append(Cell(row, seed, folder, train, looks))
     return found
+
+
+def _keep_checkpoints(train: TrainConfig, steps: list[int]) -> TrainConfig:
+    """The settings with the checkpoints of these steps kept too; how often others are written stays the recipe's."""
+    kept = train.checkpoint.model_copy(update={"at": tuple(sorted({*train.checkpoint.at, *steps}))})
+    return train.model_copy(update={"checkpoint": kept})
 
 
 def sampling_of(suite: SuiteConfig, look: Look) -> EmbedConfig:

@@ -1,4 +1,4 @@
-"""What became of the paper's claims: each a difference between two rows, measured over the same patients."""
+"""What became of the paper's claims: each a difference between two methods, over the same patients and their seeds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from hidisc.reporting.subject import Subject, compare_subjects
 from hidisc.settings.benchmarking import ClaimConfig
 from hidisc.settings.judging import EvaluateConfig
 
-Outcome = Literal["held", "not held", "not measured"]
+Outcome = Literal["held", "not held", "one training, not a method", "not measured"]
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,11 @@ class Checked:
 
 
 def check_claim(claim: ClaimConfig, subjects: Mapping[str, Subject], evaluate: EvaluateConfig) -> Checked:
-    """Compare the two rows a claim speaks of, by a paired bootstrap over patients, seeds averaged.
+    """Compare the two rows a claim speaks of, by a bootstrap over patients, paired, and over the seeds of each row.
 
     A claim that one is better has held when the whole interval lies above 0; that one is no better, when it does not.
-    Where there are too few patients to tell anything, neither has been measured.
+    Where there are too few patients to tell anything, neither has been measured. Where a row has one seed only, the
+    difference is one between trainings: another seed may turn it, so nothing is said of the methods.
     """
     absent = [name for name in (claim.better, claim.than) if name not in subjects]
     if absent:
@@ -42,5 +43,7 @@ def check_claim(claim: ClaimConfig, subjects: Mapping[str, Subject], evaluate: E
     sentence = found.sentence(f"{claim.level} {claim.metric}", claim.better, claim.than)
     if found.low is None or not found.enough:
         return Checked(claim, "not measured", sentence, found)
+    if not found.is_of_methods:
+        return Checked(claim, "one training, not a method", sentence, found)
     is_better = found.verdict == "better"
     return Checked(claim, "held" if is_better == (claim.expect == "better") else "not held", sentence, found)

@@ -85,7 +85,8 @@ def make_tables(suite: SuiteConfig, cells: Sequence[Cell], subjects: Sequence[Su
         made["results"] = metrics_table(subjects, opinion)
         made |= {_beside(name): beside_table(suite, named, name) for name in suite.paper}
         if suite.claims:
-            made["claims"] = claims_table([check_claim(claim, named, suite.evaluate) for claim in suite.claims])
+            checked = [check_claim(claim, named, suite.evaluate) for claim in suite.claims]
+            made["claims"] = claims_table(checked, subjects)
     return made | {"trainings": cells_table(cells)}
 
 

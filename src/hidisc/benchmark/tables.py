@@ -7,7 +7,7 @@ from hidisc.benchmark.claims import Checked
 from hidisc.benchmark.published import Published, read_published
 from hidisc.reporting import cells as report
 from hidisc.reporting.cells import find_best, metric_cell, metric_title
-from hidisc.reporting.notes import leakage_notes
+from hidisc.reporting.notes import warning_notes
 from hidisc.reporting.subject import Subject
 from hidisc.reporting.table import DASH, LABELLED, Table
 from hidisc.settings.benchmarking import RowConfig, SuiteConfig
@@ -47,7 +47,7 @@ def beside_table(suite: SuiteConfig, subjects: Mapping[str, Subject], name: str)
         columns=("Level", "Method", "", *titles) if is_stacked else ("Method", "", *titles * len(levels)),
         rows=tuple(rows),
         notes=(
-            *leakage_notes(list(subjects.values())),
+            *warning_notes(list(subjects.values())),
             "The paper's numbers are of its own data and of its own size of training: compare their order, not their "
             "height.",
             "Mean (sd) over evaluations, in percent. Bold: the best of a source, and all within a standard deviation "
@@ -60,17 +60,30 @@ def beside_table(suite: SuiteConfig, subjects: Mapping[str, Subject], name: str)
     )
 
 
-def claims_table(checked: Sequence[Checked]) -> Table:
-    """A line a claim."""
+def claims_table(checked: Sequence[Checked], subjects: Sequence[Subject]) -> Table:
+    """A line a claim about some of the subjects."""
     return Table(
         title="What is claimed, and what was found here",
         columns=("Claim", "Here", "Found"),
         rows=tuple((item.claim.text, item.outcome, item.found) for item in checked),
         lead=2,
         notes=(
-            "Held: the interval of the difference, over draws of the same patients for both, lies on the side claimed. "
-            "Not held: it does not, which with few patients may only mean that nothing can be told.",
+            *warning_notes(subjects),
+            "Held: the interval of the difference, over draws of the same patients for both and of the trainings of "
+            "each, lies on the side claimed. Not held: it does not, which with few patients or trainings may only mean "
+            "that nothing can be told.",
+            *_one_training_note(checked),
         ),
+    )
+
+
+def _one_training_note(checked: Sequence[Checked]) -> tuple[str, ...]:
+    """What to do about claims that one seed cannot decide."""
+    if not any(item.outcome == "one training, not a method" for item in checked):
+        return ()
+    return (
+        "One training, not a method: a row has one finished training only, and its interval cannot show how far "
+        "another seed would come out. Finish the others, or run the suite with --set seeds=3 and a new --out.",
     )
 
 

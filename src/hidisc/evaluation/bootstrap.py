@@ -25,13 +25,21 @@ _BLOCK = 2**18
 and at most 2 x 2,048 columns: 50 KB a patient while a class is counted."""
 
 
-def draw_weights(clusters: int, resamples: int, seed: int) -> NDArray[np.int16]:
+def draw_weights(clusters: int, resamples: int, seed: int | np.random.SeedSequence) -> NDArray[np.int16]:
     """(B, P) how often each of P patients is in each of B resamples of P drawn with replacement."""
     rng = np.random.default_rng(seed)
     weights = np.empty((resamples, clusters), np.int16)
     for row in weights:  # each bounded, where a multinomial would hold 8 bytes a number at once
         row[:] = np.bincount(rng.integers(clusters, size=clusters), minlength=clusters)
     return weights
+
+
+def draw_trainings(trainings: int, resamples: int, seed: int, side: int) -> NDArray[np.int16]:
+    """(B, T) how often each of the T trainings of a side of a comparison (0 or 1) is in each of B resamples.
+
+    The two sides were trained independently, and are drawn so: of each other and of the patients.
+    """
+    return draw_weights(trainings, resamples, np.random.SeedSequence(seed, spawn_key=(side,)))
 
 
 def name_clusters(predictions: Predictions) -> NDArray[np.object_]:

@@ -1,4 +1,8 @@
-"""Is A better than B? The same patients are drawn for both, so what makes a patient hard for both cancels out."""
+"""Is A better than B? The same patients are drawn for both, so what makes a patient hard for both cancels out.
+
+Another training of the same method, from another seed, would give other numbers as well. So the trainings of each side
+are drawn too, each side's from its own: of one training a difference is about two encoders, of several about methods.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.errors import UserError
-from hidisc.evaluation.bootstrap import draw_weights, find_interval, name_clusters, resample
+from hidisc.evaluation.bootstrap import draw_trainings, draw_weights, find_interval, name_clusters, resample
 from hidisc.evaluation.metrics import Floats, Measured, measure
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS
@@ -23,7 +27,7 @@ class Difference:
     """None where the metric is undefined for either."""
     low: float | None
     high: float | None
-    """Ends of its interval over patients; None where there is none."""
+    """Ends of its interval over patients and trainings; None where there is none."""
     share: float | None
     """Of the resamples in which A is better, ties half."""
     patients: int
@@ -34,6 +38,13 @@ class Difference:
     """What was drawn."""
     why: str = ""
     """Why something is missing, or what to mind."""
+    trainings: tuple[int, int] = (1, 1)
+    """Of A and of B, each from a seed of its own."""
+
+    @property
+    def is_of_methods(self) -> bool:
+        """Whether both have several trainings, so that the interval minds how far another seed would come out."""
+        return min(self.trainings) > 1
 
     @property
     def enough(self) -> bool:
@@ -57,7 +68,11 @@ class Difference:
         unclear = self.verdict == "unclear"
         start = f"{a_name} is {self.verdict} than {b_name} in {metric} by"
         start = f"no difference between {a_name} and {b_name} in {metric} can be told:" if unclear else start
-        aside = [f"{self.patients:,} {self.cluster}{'' if self.patients == 1 else 's'}", self.why]
+        aside = [
+            f"{self.patients:,} {self.cluster}{'' if self.patients == 1 else 's'}",
+            self.counted_trainings,
+            self.why,
+        ]
         sign = -1 if self.verdict == "worse" else 1  # turned, so that the reader need not
         if self.low is not None and self.high is not None:
             low, high = sorted((sign * self.low, sign * self.high))
@@ -65,22 +80,35 @@ class Difference:
             aside.insert(0, f"{100 * self.interval:g} % interval {_points(low)} to {_points(high)}")
         return f"{start} {_points(sign * self.value)} points ({'; '.join(filter(None, aside))})"
 
+    @property
+    def counted_trainings(self) -> str:
+        """How many trainings each has, in words."""
+        a, b = self.trainings
+        if a == b:
+            return f"{a} trainings each" if a > 1 else "one training each"
+        return f"{a} and {b} trainings"
 
-def compare(
-    a: Sequence[Predictions], b: Sequence[Predictions], positive: int, config: BootstrapConfig, seed: int
-) -> dict[str, Difference]:
-    """How much better A is than B, by the names of METRICS.
 
-    Each side is one level of one or more evaluations (seeds of a method), whose metrics are averaged within every
-    resample. Only patients that all of them judged count.
+Trainings = Sequence[Sequence[Predictions]]
+"""One side of a comparison: the evaluations of each of its trainings (several samples of patches are no trainings)."""
+
+
+def compare(a: Trainings, b: Trainings, positive: int, config: BootstrapConfig, seed: int) -> dict[str, Difference]:
+    """How much better A is than B, by the names of METRICS, judged at one level.
+
+    Metrics are averaged over the evaluations of a training, then over trainings. A resample draws patients, the same
+    for all, and as many trainings of each side as it has. Only patients that all evaluations judged count.
     """
     names = _find_common(a, b)
-    cluster, patients = next(iter(a[0].units)), len(names)
-    points = [[measure(_keep(item, names), positive) for item in side] for side in (a, b)]
+    cluster, patients = next(iter(a[0][0].units)), len(names)
+    counts = len(a), len(b)
+    points = [[[measure(_keep(item, names), positive) for item in one] for one in side] for side in (a, b)]
     drawn: list[dict[str, Floats]] = []
     if config.resamples and patients > 1:
         weights = draw_weights(patients, config.resamples, seed)
-        drawn = [_average([resample(item, positive, weights, names) for item in side]) for side in (a, b)]
+        for place, side in enumerate((a, b)):
+            trainings = draw_trainings(counts[place], config.resamples, seed, place)
+            drawn.append(_resample_side(side, positive, weights, names, trainings))
     found = {}
     for metric in METRICS:
         value, why = _subtract(metric, *points)
@@ -91,17 +119,17 @@ def compare(
             share = _share_better(draws)
         elif value is not None:
             why = f"no interval: there is one {cluster} only" if config.resamples else "no interval: resamples=0"
-        found[metric] = Difference(value, low, high, share, patients, config.interval, cluster, why)
+        found[metric] = Difference(value, low, high, share, patients, config.interval, cluster, why, counts)
     return found
 
 
-def _find_common(a: Sequence[Predictions], b: Sequence[Predictions]) -> NDArray[np.object_]:
+def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
     """(P,) names of the patients in all; refuses what cannot be compared."""
-    if not a or not b:
+    if not a or not b or not all((*a, *b)):
         raise UserError("nothing to compare: give one or more evaluations of each side.")
-    first = a[0]
+    first = a[0][0]
     names = set(first.clusters.tolist())
-    for other in (*a, *b):
+    for other in (item for one in (*a, *b) for item in one):
         if other.classes != first.classes:
             raise UserError(
                 f"evaluations that tell apart {_list(first.classes)} and {_list(other.classes)} cannot be compared. "
@@ -135,19 +163,37 @@ def _keep(predictions: Predictions, names: NDArray[np.object_]) -> Predictions:
     return replace(predictions, units=units, truth=predictions.truth[kept], scores=predictions.scores[kept])
 
 
-def _subtract(metric: str, a: Sequence[Measured], b: Sequence[Measured]) -> tuple[float | None, str]:
-    """Mean of A's less mean of B's, or None and why."""
-    values = [[one.metrics[metric] for one in side] for side in (a, b)]
-    undefined = [value.why for side in values for value in side if value.value is None]
+def _subtract(
+    metric: str, a: Sequence[Sequence[Measured]], b: Sequence[Sequence[Measured]]
+) -> tuple[float | None, str]:
+    """Mean of A's trainings less mean of B's, or None and why."""
+    values = [[[item.metrics[metric] for item in one] for one in side] for side in (a, b)]
+    undefined = [value.why for side in values for one in side for value in one if value.value is None]
     if undefined:
         return None, undefined[0]
-    means = [np.mean([value.value for value in side if value.value is not None]) for side in values]
+    means = [
+        np.mean([np.mean([value.value for value in one if value.value is not None]) for one in side]) for side in values
+    ]
     return round(float(means[0] - means[1]), 12), ""  # as the draws are
 
 
-def _average(draws: Sequence[dict[str, Floats]]) -> dict[str, Floats]:
-    """Mean over evaluations (B,), NaN where it is undefined for one of them."""
-    return {metric: np.mean([one[metric] for one in draws], axis=0) for metric in METRICS}
+def _resample_side(
+    side: Trainings,
+    positive: int,
+    weights: NDArray[np.int16],
+    names: NDArray[np.object_],
+    trainings: NDArray[np.int16],
+) -> dict[str, Floats]:
+    """Every metric (B,): in each resample the mean over the trainings drawn, each the mean of its evaluations.
+
+    `weights` (B, P) counts the patients drawn, `trainings` (B, T) the trainings. NaN where it is undefined for one.
+    """
+    drawn = [[resample(item, positive, weights, names) for item in one] for one in side]
+    found = {}
+    for metric in METRICS:
+        each = np.stack([np.mean([item[metric] for item in one], axis=0) for one in drawn], axis=1)  # (B, T)
+        found[metric] = np.where(trainings > 0, trainings * each, 0).sum(axis=1) / len(side)
+    return found
 
 
 def _share_better(draws: Floats) -> float | None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.config import Closed
@@ -77,7 +78,7 @@ class Count(Closed):
 
 
 class Finding(Closed):
-    """One thing that a leakage check found."""
+    """One thing that a check of leakage or of labels found."""
 
     kind: Literal["leak", "warning", "note"]
     """`leak` is refused unless allowed, a `warning` is printed wherever a number is, a `note` once."""
@@ -112,6 +113,10 @@ class ScoresInfo(Closed):
     positive: str
     levels: tuple[str, ...]
     counts: tuple[Count, ...]
+    unlabelled: dict[str, int] = Field({})
+    """Patches of the bank and of the queries left out because they have no label, or none of the classes."""
+    labels: tuple[Finding, ...] = ()
+    """What the labels lack: classes without reference or test patients, patches without a label."""
     opinions: tuple[Opinion, ...]
     diagnostics: tuple[Diagnostic, ...]
     leakage: tuple[Finding, ...]
@@ -120,7 +125,7 @@ class ScoresInfo(Closed):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What must stand beside every number."""
-        return tuple(finding.sentence for finding in self.leakage if finding.kind != "note")
+        return tuple(finding.sentence for finding in (*self.leakage, *self.labels) if finding.kind != "note")
 
 
 def predictions_file(opinion: str, level: str, first: str) -> str:
@@ -153,7 +158,9 @@ class Scores:
         leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in self.info.leakage) else ""
         unknown = "" if self.info.model.history.is_complete else " (what it has seen before is not known)"
         said = ", ".join(parts) or "no verdict"
-        return f"{self.info.model.name}, {self.info.opinions[0].name}{leak}: {said}{unknown}"
+        line = f"{self.info.model.name}, {self.info.opinions[0].name}{leak}: {said}{unknown}"
+        lacking = [f". Warning: {finding.sentence}" for finding in self.info.labels if finding.kind == "warning"]
+        return f"{line}{''.join(lacking)}"
 
     def predictions(self, opinion: str, level: str) -> Predictions:
         """What an opinion said of every unit of a level."""

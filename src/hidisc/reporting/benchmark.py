@@ -14,7 +14,7 @@ class BenchmarkPage:
     title: str
     summary: str
     warnings: tuple[str, ...]
-    """Leakage, which stands beside every number."""
+    """What must stand beside every number."""
     notes: tuple[str, ...]
     claims: tuple[Table, ...]
     results: tuple[Table, ...]

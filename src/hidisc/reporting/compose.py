@@ -41,6 +41,11 @@ from hidisc.settings.judging import BootstrapConfig, ReportConfig
 Say = Callable[[str], None]
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "openTSNE", "matplotlib", "torch")
 
+_ONE_TRAINING = (
+    "One training speaks for that encoder, not for its method: another seed may come out otherwise. To compare "
+    "methods, give the scores of several seeds of each."
+)
+
 
 def compose(subjects: Sequence[Subject], files: Path, config: ReportConfig, say: Say) -> Page:
     """Everything on the page, in its order; figures and tables are written on the way."""
@@ -54,12 +59,14 @@ def compose(subjects: Sequence[Subject], files: Path, config: ReportConfig, say:
     album = Album()
     patches, crops = _make_map(subjects, album, drawn, config, say)
     sheets, no_sheets = _make_sheets(judged, album, drawn, config)
+    compared, compared_note = _compare(judged)
     return Page(
         title=config.title,
         names=tuple(subject.name for subject in subjects),
         warnings=gather_warnings(subjects),
         verdicts=tuple(find_verdict(subject) for subject in subjects),
-        compared=_compare(judged),
+        compared=compared,
+        compared_note=compared_note,
         abouts=_describe_all(subjects, made, drawn),
         opinions=_sort_opinions(judged, made),
         confusions=confusions,
@@ -149,9 +156,9 @@ def _describe_all(subjects: Sequence[Subject], made: Mapping[str, Table], drawn:
     return tuple(abouts)
 
 
-def _compare(judged: Sequence[Subject]) -> tuple[str, ...]:
-    """Whether each subject is better than the first, in accuracy and AUROC of the coarsest level."""
-    sentences = []
+def _compare(judged: Sequence[Subject]) -> tuple[tuple[str, ...], str]:
+    """Whether each subject is better than the first, in accuracy and AUROC of the coarsest level; and what to mind."""
+    sentences, note = [], ""
     for subject in judged[1:]:
         first = judged[0]
         opinion, level = _opinions(judged)[0], _levels(first)[0]
@@ -162,10 +169,11 @@ def _compare(judged: Sequence[Subject]) -> tuple[str, ...]:
         except UserError as error:
             sentences.append(f"{subject.name} and {first.name} were not compared: {error}")
             continue
+        note = note if found["accuracy"].is_of_methods else _ONE_TRAINING
         for metric, title in (("accuracy", "accuracy"), ("auroc", "AUROC")):
             sentence = found[metric].sentence(f"{level} {title}", subject.name, first.name)
             sentences.append(f"{'N' if sentence.startswith('no ') else sentence[0]}{sentence[1:]}.")
-    return tuple(sentences)
+    return tuple(sentences), note
 
 
 # ---- figures

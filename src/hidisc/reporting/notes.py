@@ -18,8 +18,8 @@ _NAMED = 8
 """Numbers of one reason that are named each."""
 
 
-def leakage_notes(subjects: Sequence[Subject]) -> list[str]:
-    """Leakage, which stands beside every number."""
+def warning_notes(subjects: Sequence[Subject]) -> list[str]:
+    """Leakage and classes that cannot be recognised, which stand beside every number."""
     pairs = ((sentence, subject.name) for subject in subjects for sentence in subject.warnings)
     return [f"Warning: {sentence}" for sentence in _together(pairs, subjects)]
 
@@ -66,16 +66,22 @@ def metric_notes(
         for name, cell in zip(names, row, strict=True)
     )
     return (
-        *leakage_notes(judged),
+        *warning_notes(judged),
         *number_notes(judged),
         f"{averaged} {'; '.join(_ABBREVIATIONS[name] for name in names if name in _ABBREVIATIONS)}.",
         *bold_notes(judged, is_bold),
         *reason_notes((place, cell.value is None, cell.why) for place, cell in named),
+        *label_notes(judged),
         *_together(left_out, judged),
         *_together(remarks, judged),
         *other_tests_notes(judged),
         *([f"Not evaluated, so not in the table: {', '.join(unjudged)}."] if unjudged else []),
     )
+
+
+def label_notes(judged: Sequence[Subject]) -> list[str]:
+    """Patches and classes that nothing was asked about."""
+    return _together(((sentence, subject.name) for subject in judged for sentence in subject.label_notes), judged)
 
 
 def number_notes(judged: Sequence[Subject]) -> list[str]:

@@ -113,6 +113,8 @@ class Page:
     files: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     """Name, and the ending and address of every form it is written in."""
     citation: str = CITATION
+    compared_note: str = ""
+    """What to mind of the comparisons."""
 
     @property
     def judged(self) -> bool:

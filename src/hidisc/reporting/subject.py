@@ -40,6 +40,27 @@ class Subject:
         return tuple(dict.fromkeys(sentence for scores in self.scores for sentence in scores.info.warnings))
 
     @property
+    def trainings(self) -> tuple[tuple[Scores, ...], ...]:
+        """Its evaluations by training, in the order of the trainings' seeds: samples of patches are no trainings."""
+        groups: dict[tuple[int, str], list[Scores]] = {}
+        for scores in self.scores:
+            card = scores.info.model
+            key = (card.seed, "") if card.seed is not None else (-1, card.checksum)
+            groups.setdefault(key, []).append(scores)
+        return tuple(tuple(groups[key]) for key in sorted(groups))
+
+    @property
+    def has_leakage(self) -> bool:
+        """Whether any of its evaluations found something that it may have seen before."""
+        return any(finding.kind != "note" for scores in self.scores for finding in scores.info.leakage)
+
+    @property
+    def label_notes(self) -> tuple[str, ...]:
+        """What the labels of any of its evaluations lack, short of a warning, each sentence once."""
+        notes = (item.sentence for scores in self.scores for item in scores.info.labels if item.kind == "note")
+        return tuple(dict.fromkeys(notes))
+
+    @property
     def labels_used(self) -> tuple[str, ...]:
         """What its training learned from labels; empty: nothing known of. Watching them (`monitor`) teaches nothing."""
         cards = [scores.info.model for scores in self.scores]
@@ -73,8 +94,14 @@ def gather(paths: Sequence[Path]) -> list[Subject]:
 def compare_subjects(
     one: Subject, other: Subject, opinion: str, level: str, config: BootstrapConfig, seed: int
 ) -> dict[str, Difference]:
-    """How much better one is than the other, by draws of the same patients; refuses what cannot be compared."""
-    mine, theirs = ([scores.predictions(opinion, level) for scores in side.scores] for side in (one, other))
+    """How much better one is than the other, by draws of the same patients and of each one's trainings.
+
+    What cannot be compared is refused.
+    """
+    mine, theirs = (
+        [[scores.predictions(opinion, level) for scores in training] for training in side.trainings]
+        for side in (one, other)
+    )
     info = other.scores[0].info
     return compare(mine, theirs, info.classes.index(info.positive), config, seed)
 

@@ -23,11 +23,12 @@ from hidisc.reporting.cells import (
 )
 from hidisc.reporting.notes import (
     bold_notes,
-    leakage_notes,
+    label_notes,
     metric_notes,
     number_notes,
     other_tests_notes,
     reason_notes,
+    warning_notes,
 )
 from hidisc.reporting.subject import Subject, compare_subjects
 from hidisc.reporting.table import DASH, Table
@@ -52,7 +53,7 @@ def counts_table(subject: Subject) -> Table:
         (label, *(f"{counted.get((label, side), {}).get(level, 0):,}" for side in sides for level in info.levels))
         for label in info.classes
     ]
-    notes = [*leakage_notes([subject])]
+    notes = [*warning_notes([subject]), *label_notes([subject])]
     if any(scores.info.counts != info.counts for scores in subject.scores):
         notes.append(f"Of {len(subject.scores)} evaluations, which differ in their counts, the first is shown.")
     return Table(
@@ -143,7 +144,7 @@ def by_class_table(subjects: Sequence[Subject], opinion: str, level: str) -> Tab
     ]
     cells = [cell for row in every for cell in row]
     notes = [
-        *leakage_notes(judged),
+        *warning_notes(judged),
         *number_notes(judged),
         f"In brackets behind a class: how many {pluralise(level)} of it were judged.",
         *bold_notes(judged, bool(bold)),
@@ -179,7 +180,7 @@ def diagnostics_table(subjects: Sequence[Subject]) -> Table:
                 chance = DASH if found[0].chance is None else plain(found[0].chance)
                 rows.append((name, method_name(subject), shown, chance, found[0].meaning))
         blocks.append(len(rows) - before)
-    notes = [*leakage_notes(judged)]
+    notes = [*warning_notes(judged)]
     if any(len(subject.scores) > 1 for subject in judged):
         notes.append(
             "Of several evaluations: mean (standard deviation of the sample, n - 1), and what the first one means."
@@ -217,7 +218,7 @@ def comparison_table(
         one = found[names[0]]
         notes.append(
             f"{subject.name}: judged by the same {one.patients:,} {pluralise(one.cluster, one.patients)} as "
-            f"{first.name}."
+            f"{first.name}; {one.counted_trainings}."
         )
         notes += reason_notes(
             (f"{metric_title(name)} of {subject.name}", gap.value is None, gap.why)
@@ -229,9 +230,10 @@ def comparison_table(
         columns=("Method", "Metric", "Difference", f"{100 * config.interval:g} % interval", "Share"),
         rows=tuple(rows),
         notes=(
-            *leakage_notes(judged),
+            *warning_notes(judged),
             f"Difference: percentage points above {first.name}; of several evaluations, that of the means. "
-            f"Interval: over {config.resamples:,} draws of {pluralise(info.levels[0])}, the same for both. "
+            f"Interval: over {config.resamples:,} draws of {pluralise(info.levels[0])}, the same for both, and of each "
+            "one's trainings where it has several. "
             "Share: percent of the draws in which the method is the better one. Bold: the interval leaves out 0.",
             *notes,
         ),

@@ -13,7 +13,7 @@ from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
 from hidisc.models.history import History
 from hidisc.reporting.cells import pluralise
-from hidisc.reporting.notes import leakage_notes
+from hidisc.reporting.notes import warning_notes
 from hidisc.reporting.subject import Subject
 from hidisc.settings.judging import BootstrapConfig
 
@@ -90,7 +90,7 @@ def name_judge(opinion: str, info: ScoresInfo) -> str:
 
 def gather_warnings(subjects: Sequence[Subject]) -> tuple[str, ...]:
     """What must stand beside every number, each sentence once, with whom it is about unless it is about all."""
-    return tuple(note.removeprefix("Warning: ") for note in leakage_notes(subjects))
+    return tuple(note.removeprefix("Warning: ") for note in warning_notes(subjects))
 
 
 def describe(subject: Subject) -> tuple[tuple[str, str], ...]:
@@ -129,7 +129,7 @@ def describe(subject: Subject) -> tuple[tuple[str, str], ...]:
             item.sentence for scores in subject.scores for item in scores.info.leakage if item.kind == "note"
         )
         facts += [("Leakage", note) for note in notes]
-        if not notes and not subject.warnings:
+        if not notes and not subject.has_leakage:
             facts.append(("Leakage", "none found"))
     return tuple((term, text) for term, text in facts if text)
 
@@ -178,10 +178,10 @@ def _trust(subject: Subject, model: ModelCard, units: str, accuracy: Number) -> 
         yield "Mind the warning above before believing it."
     if not history.is_complete:
         yield f"What it has seen before is not known, so it may have seen these {units}."
-    elif history.slides and not subject.warnings:
-        yield f"It learned from {_learned(history)}, and none of these {units} is among them."
     elif not history.slides:
         yield "It has learned from no slide."
+    elif not subject.has_leakage:
+        yield f"It learned from {_learned(history)}, and none of these {units} is among them."
     if subject.labels_used:
         yield f"Labels were used in its training, for: {', '.join(subject.labels_used)}."
     # a share of few patients is often the very same one

@@ -184,6 +184,8 @@ class CheckpointConfig(Closed):
     """Steps between checkpoints."""
     keep: int = Field(2, ge=1)
     """How many of the newest stay."""
+    at: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Further steps whose checkpoint is written and kept for good."""
 
 
 class MonitorConfig(Closed):
@@ -216,3 +218,13 @@ class TrainConfig(Closed):
     monitor: MonitorConfig = MonitorConfig()
     seed: int = Field(0, ge=0)
     """Of the weights, the batches and the views."""
+
+    @model_validator(mode="after")
+    def _reaches_its_checkpoints(self) -> "TrainConfig":
+        beyond = [step for step in self.checkpoint.at if step > self.optim.steps]
+        if beyond:
+            raise ValueError(
+                f"checkpoint.at = {list(self.checkpoint.at)} has step {beyond[0]:,}, but the training ends with "
+                f"optim.steps = {self.optim.steps:,}. Leave it out, or train longer"
+            )
+        return self

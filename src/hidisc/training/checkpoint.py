@@ -18,6 +18,7 @@ from torch import Tensor
 from hidisc.artefacts.files import write_atomic
 from hidisc.config import Closed
 from hidisc.errors import UserError
+from hidisc.settings.training import CheckpointConfig
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
@@ -44,9 +45,9 @@ class CheckpointInfo(Closed):
 
 
 def save_checkpoint(
-    run: Path, learner: torch.nn.Module, optimizer: torch.optim.Optimizer, keep: int, **info: Any
+    run: Path, learner: torch.nn.Module, optimizer: torch.optim.Optimizer, config: CheckpointConfig, **info: Any
 ) -> Path:
-    """Write the checkpoint of a step, then remove all but the newest `keep`."""
+    """Write the checkpoint of a step, then remove all but the newest `config.keep` and those of steps `config.at`."""
     state = optimizer.state_dict()
     tensors = {f"learner.{name}": value for name, value in learner.state_dict().items()}
     for number, values in state["state"].items():
@@ -56,7 +57,7 @@ def save_checkpoint(
     path = checkpoint_path(run, header.step)
     path.parent.mkdir(exist_ok=True)
     write_atomic(path, save(tensors, {"hidisc": header.model_dump_json()}))
-    for old in list_checkpoints(run)[:-keep]:
+    for old in set(list_checkpoints(run)[: -config.keep]) - {checkpoint_path(run, step) for step in config.at}:
         old.unlink()
     return path
 

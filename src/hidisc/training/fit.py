@@ -83,7 +83,7 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
                 out,
                 module,
                 optimizer.optimizer,
-                config.checkpoint.keep,
+                config.checkpoint,
                 step=step,
                 store=store.checksum,
                 seconds=done.seconds + time.monotonic() - began,
@@ -134,7 +134,7 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
                 if fabric.is_global_zero:
                     say(f"stopped after step {step:,}, which is saved: run the same command to go on.")
                 raise SystemExit(143) if stop.wish == signal.SIGTERM else KeyboardInterrupt
-            if step % config.checkpoint.every == 0 or step == steps:
+            if step % config.checkpoint.every == 0 or step in config.checkpoint.at or step == steps:
                 save(step)
 
     bad_patches = done.bad_patches + sum_of_all(fabric, batches.bad)

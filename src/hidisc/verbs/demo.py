@@ -65,7 +65,8 @@ def demo(
     say("5/5  writing the report (half a minute)")
     report([item.path for item in scores], page, ReportConfig(title="The demo: HiDisc and SimCLR on drawn tissue"))
     minutes = (time.monotonic() - began) / 60
-    say(f"\nDone in {minutes:.1f} min. Patients that neither has seen, 200 nearest neighbours, chance 25 %:\n")
+    asked = "one training each, patients that neither has seen, 200 nearest neighbours, chance 25 %"
+    say(f"\nDone in {minutes:.1f} min; {asked}:\n")
     say(_table(scores))
     return page
 

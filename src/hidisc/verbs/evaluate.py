@@ -13,6 +13,7 @@ from hidisc.evaluation.counts import count_units
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import find_duplicates
 from hidisc.evaluation.knn import Told, ask_neighbours
+from hidisc.evaluation.labels import check_labels
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
 from hidisc.evaluation.linear import linear_scores
 from hidisc.evaluation.mil import mil_predictions
@@ -83,7 +84,8 @@ def _judge(
     duplicates = find_duplicates(question, told.rows, told.similarities, config.leakage, ours, theirs, config.seed)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
-    for finding in findings:
+    labels = check_labels(question)
+    for finding in (*findings, *labels):
         say(f"{finding.kind}: {finding.sentence}")
 
     opinions, files = [], [SCORES]
@@ -111,6 +113,8 @@ def _judge(
         positive=question.classes[question.positive],
         levels=question.levels,
         counts=count_units(question),
+        unlabelled={"bank": bank.unlabelled, "queries": queries.unlabelled},
+        labels=labels,
         opinions=tuple(opinions),
         diagnostics=diagnose(question, config.seed),
         leakage=findings,
@@ -132,11 +136,11 @@ def _ask(
         bags, remarks = mil_predictions(question, config.mil, config.seed)
         levels = [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else []
         return levels, remarks
-    scores, remarks = told.scores, told.remarks
+    scores, remarks, second_softmax = told.scores, told.remarks, config.knn.second_softmax
     if name == "linear":
         scores, remarks = linear_scores(question, config.linear, config.seed)
-    again = config.knn.second_softmax
-    pooled = [pool_patches(question, scores, level, again) for level in coarser]
+        second_softmax = False  # it is of the neighbours' votes alone
+    pooled = [pool_patches(question, scores, level, second_softmax) for level in coarser]
     return [patch_predictions(question, scores), *pooled], remarks
 
 

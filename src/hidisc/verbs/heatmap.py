@@ -37,8 +37,8 @@ def heatmap(
         )
     if store.checksum != scores.info.store_checksum:
         raise UserError(
-            f"{scores_path} was made of other patches than {store_path} holds now, so its scores would be painted in the "
-            "wrong places. Give the store that was embedded, or embed and evaluate this one."
+            f"{scores_path} was made of other patches than {store_path} holds now, so its scores would be painted in "
+            "the wrong places. Give the store that was embedded, or embed and evaluate this one."
         )
     patches = _read_patches(scores, opinion)
     rows = _find_rows(scores, patches, entry)
