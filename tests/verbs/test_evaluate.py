@@ -190,14 +190,6 @@ def test_whole_labels_are_not_spoken_of(scores: Scores) -> None:
     assert "Warning" not in scores.verdict()
 
 
-def test_scores_from_before_labels_were_checked_are_read(scores: Scores, tmp_path: Path) -> None:
-    shutil.copytree(scores.path, tmp_path / "s")
-    record = json.loads((tmp_path / "s" / SCORES).read_text())
-    del record["labels"], record["unlabelled"]
-    (tmp_path / "s" / SCORES).write_text(json.dumps(record))
-    assert Scores.load(tmp_path / "s").info.labels == ()
-
-
 def test_other_levels(made: Embeddings, tmp_path: Path) -> None:
     found = evaluate(made.path, tmp_path / "s", config(levels=["patient", "patch"]))
     assert [level.level for level in found.info.opinions[0].levels] == ["patch", "patient"]

@@ -59,12 +59,14 @@ class Cell:
 
     @property
     def is_done(self) -> bool:
-        """Whether its training and all its evaluations are there, and undamaged."""
+        """Whether all its evaluations are there; what they were made from may be deleted, but not damaged."""
+        made_from = [(self.run, "train"), *((self.embeddings(look), "embed") for look in self.looks)]
         try:
-            open_artefact(self.run, "train")
             for look in self.looks:
-                open_artefact(self.embeddings(look), "embed")
                 open_artefact(self.scores(look), "evaluate")
+            for folder, kind in made_from:
+                if folder.exists():
+                    open_artefact(folder, kind)
         except UserError:
             return False
         return True
