@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from hidisc.config import differences, to_yaml
 from hidisc.errors import UserError
+from hidisc.steps import reached
 
 Model = TypeVar("Model", bound=BaseModel)
 PART = ".part-"
@@ -132,8 +133,10 @@ def write_atomic(path: Path, data: bytes) -> None:
     try:
         part.write_bytes(data)
         sync(part)
+        reached("file.written", path)
         part.replace(path)
         sync(path.parent)
+        reached("file.renamed", path)
     finally:
         part.unlink(missing_ok=True)
 
@@ -151,12 +154,14 @@ def new_folder(final: Path) -> Iterator[Path]:
         for file in part.iterdir():
             sync(file)
         sync(part)
+        reached("folder.written", final)
         try:
             part.rename(final)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         sync(final.parent)
+        reached("folder.renamed", final)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -22,6 +22,7 @@ from hidisc.runs import beside, sync, versions, write_atomic
 from hidisc.sampling.batches import as_tensor, to_input
 from hidisc.settings.judging import EmbedConfig
 from hidisc.slides.cohort import hash_file
+from hidisc.steps import reached
 from hidisc.training.ranks import Fabric
 
 _BATCHES = 16
@@ -133,7 +134,9 @@ def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out:
         part = beside(out / PATCHES)
         store.table.select(rows[good]).save(part)
         sync(part)
+        reached("file.written", out / PATCHES)
         part.replace(out / PATCHES)
+        reached("file.renamed", out / PATCHES)
         if not good.all():
             _compact(out / VECTORS, good)
     table = PatchTable.load(out / PATCHES)
@@ -167,7 +170,9 @@ def _compact(path: Path, good: NDArray[np.bool_]) -> None:
         new[start : start + _ROWS] = old[kept[start : start + _ROWS]]
     new.flush()
     sync(part)
+    reached("file.written", path)
     part.replace(path)
+    reached("file.renamed", path)
 
 
 def _slides(store: PatchStore, table: PatchTable) -> tuple[LearnedSlide, ...]:

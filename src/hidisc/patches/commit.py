@@ -40,6 +40,7 @@ from hidisc.patches.table import SCHEMA, PatchTable, names_column
 from hidisc.runs import beside, sync, write_atomic
 from hidisc.settings.preparing import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.slides.cohort import hash_file
+from hidisc.steps import reached
 
 SHARDS = "shards"
 
@@ -139,7 +140,9 @@ def commit_store(out: Path, members: Sequence[Member], failures: Sequence[Failur
         (out / STORE).unlink(missing_ok=True)  # from here until the new one is there the store is unfinished
         sync(out)
         for name, part in new.items():
+            reached("file.written", out / name)
             part.replace(out / name)
+            reached("file.renamed", out / name)
         write_atomic(out / "failures.csv", _failures_csv(failures))
         write_atomic(out / STORE, data)
     for part in new.values():

@@ -18,6 +18,7 @@ from torch import Tensor
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.runs import write_atomic
+from hidisc.steps import reached
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
@@ -58,6 +59,7 @@ def save_checkpoint(
     write_atomic(path, save(tensors, {"hidisc": header.model_dump_json()}))
     for old in list_checkpoints(run)[:-keep]:
         old.unlink()
+    reached("checkpoint.saved", path)
     return path
 
 

@@ -20,6 +20,8 @@ from hidisc.patches.store import STORE, Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn
 from hidisc.runs import begin, count_cores, hold, refuse_full_disk, sweep
+from hidisc.steps import reached
+from hidisc.stop import stopped_at_once
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
@@ -86,7 +88,7 @@ def build_store(
 ) -> Built:
     """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
     members = assign_splits(members, recipe)
-    with hold(out):
+    with hold(out), stopped_at_once(say):
         begin(out, kind, config, changeable, hint)
         refuse_strangers(out, members)
         todo = {task.folder: member for task, member in zip(tasks, members, strict=True) if _is_open(task, member)}
@@ -94,11 +96,7 @@ def build_store(
             _clear_if_damaged(folder)
         say(_plan(len(tasks), len(todo), out))
         waiting = [task for task in tasks if task.folder in todo]
-        try:
-            failures = _work(waiting, todo, len(tasks), workers, scheduler)
-        except KeyboardInterrupt:
-            say("stopped. What is finished is safe: run the same command to go on.")
-            raise
+        failures = _work(waiting, todo, len(tasks), workers, scheduler)
         if len(failures) == len(tasks):
             reasons = [f"slide {failure.slide!r}: {failure.reason}" for failure in failures[:20]]
             raise UserError("\n  ".join([f"none of the {len(tasks)} slides could be read:", *reasons]))
@@ -168,6 +166,7 @@ def _work(
             if outcome.error is not None:
                 failures[folder] = _failure(outcome, todo[folder])
             bar.slide(sizes[folder], failed=folder in failures)
+            reached("slide.done", folder)
     return [failures[task.folder] for task in waiting if task.folder in failures]
 
 
