@@ -3,10 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,13 +35,17 @@ def become(order):
     os.environ.update(order["environment"])
     if steps.VARIABLE in os.environ:
         steps.watch_steps(steps.signal_at(os.environ[steps.VARIABLE]))
+    for rank in range(1, order["ranks"]):
+        if os.fork() == 0:
+            os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+            break
     for number, path in enumerate(order["output"], 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     if order["script"]:
         sys.argv = [order["script"], *order["words"]]
         runpy.run_path(order["script"], run_name="__main__")
     else:
-        sys.modules["__main__"].__spec__ = hidisc.__main__.__spec__  # as `python -m hidisc`, by which further ranks start
+        sys.modules["__main__"].__spec__ = hidisc.__main__.__spec__  # as `python -m hidisc` has it
         sys.argv = [hidisc.__main__.__file__, *order["words"]]
         main()
 
@@ -114,10 +118,13 @@ class Forks:
         at: str = "",
         folder: Path | None = None,
         script: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        ranks: int = 1,
     ) -> Ended:
-        """Run `hidisc` with words, or a Python script, to its end; `at`: what `signal_at` gives."""
-        return self.start(*words, at=at, folder=folder, script=script, environment=environment).ended()
+        """Run `hidisc` with words, or a Python script, to its end; `at`: what `signal_at` gives.
+
+        With several `ranks` there are as many processes, as `torchrun` would start them.
+        """
+        return self.start(*words, at=at, folder=folder, script=script, ranks=ranks).ended()
 
     def start(
         self,
@@ -125,7 +132,7 @@ class Forks:
         at: str = "",
         folder: Path | None = None,
         script: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        ranks: int = 1,
     ) -> "Running":
         """Start a command and come back at once."""
         self._count += 1
@@ -134,7 +141,8 @@ class Forks:
             "words": list(map(str, words)),
             "script": str(script or ""),
             "folder": str(folder or self._folder),
-            "environment": {**(environment or {}), **({steps.VARIABLE: at} if at else {})},
+            "ranks": ranks,
+            "environment": (torchrun(ranks) if ranks > 1 else {}) | ({steps.VARIABLE: at} if at else {}),
             "output": list(map(str, output)),
             "limit": LIMIT_S,
         }
@@ -188,6 +196,16 @@ class Running:
         while is_alive(self.process):
             assert time.monotonic() < end, "a process is left behind"
             time.sleep(0.02)
+
+
+def torchrun(ranks: int) -> dict[str, str]:
+    """What `torchrun` tells the first of several processes on one machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    size = {name: str(ranks) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+    rank = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0")
+    return {**size, **rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "tests"}
 
 
 def is_alive(group: int) -> bool:

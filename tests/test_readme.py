@@ -82,21 +82,20 @@ def a_query(lab: Path) -> str:
 
 
 @pytest.mark.whole
-def test_every_command_and_snippet_runs(lab: Path, tmp_path: Path) -> None:
-    forks, ran = Forks(tmp_path, work=lab), 0
+def test_every_command_and_snippet_runs(lab: Path, forks: Forks) -> None:
+    ran = 0
     for page in PAGES:
         for command in commands(page):
             assert command.startswith("hidisc "), f"{page.name}: {command}"
             shorter = next((more for start, more in SHORTER.items() if command.startswith(start)), "")
             words = [a_query(lab) if word == "SLIDE" else word for word in shlex.split(command)[1:]]
-            ended = forks.run(*words, *shlex.split(shorter))
+            ended = forks.run(*words, *shlex.split(shorter), folder=lab)
             assert ended.code == 0, f"{page.name}: {command}\n{ended.said}"
             ran += 1
         for snippet in blocks(page, "python"):
             with contextlib.chdir(lab), contextlib.redirect_stdout(io.StringIO()):
                 exec(compile(snippet, page.name, "exec"), {})
             ran += 1
-    forks.close()
     assert ran >= 40
 
 
