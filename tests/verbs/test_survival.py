@@ -1,14 +1,10 @@
 """`kill -9` at every step that matters, workers that die, two commands at once: the store is the same in the end."""
 
-import json
 import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import distributed
 import pytest
-from distributed.cli import dask_scheduler, dask_worker
 
 from hidisc.errors import UserError
 from hidisc.patches.record import RECORD
@@ -17,7 +13,8 @@ from hidisc.reporting.prepared import COUNTS
 from hidisc.runs import PART
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.prepare import prepare
-from tests.commands import Forks, Running, run, signal_at
+from tests.commands import Forks, run, signal_at
+from tests.schedulers import start_scheduler, start_worker
 from tests.verbs.test_prepare import config, contents, rows_of
 
 pytestmark = pytest.mark.whole
@@ -165,35 +162,18 @@ def test_two_commands_at_once_do_not_share_a_folder(cohort: Path, forks: Forks, 
 # On a scheduler
 
 
-@pytest.fixture
-def scheduler(forks: Forks, tmp_path: Path) -> Iterator[str]:
-    """The address of a real Dask scheduler on loopback."""
-    file = tmp_path / "scheduler.json"
-    words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
-    process = forks.start(*words, script=Path(dask_scheduler.__file__))
-    while not file.exists():
-        time.sleep(0.02)
-    yield json.loads(file.read_text())["address"]
-    process.kill()
-
-
-def start_worker(forks: Forks, address: str, folder: Path, at: str = "") -> Running:
-    words = [address, "--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard", "--no-nanny"]
-    return forks.start(*words, "--local-directory", str(folder), script=Path(dask_worker.__file__), at=at)
-
-
 def test_a_real_scheduler_loses_a_worker_and_nothing_else(
-    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, scheduler: str, tmp_path: Path
+    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
-    victim = start_worker(forks, scheduler, tmp_path, at=signal_at("folder.written", 2))
-    other = start_worker(forks, scheduler, tmp_path)
-    with distributed.Client(scheduler, set_as_default=False) as client:
-        client.wait_for_workers(2)
-    ended = forks.run(*command(cohort, out), "--scheduler", scheduler)
-    assert ended.code == 0, ended.said
-    assert victim.ended().code == -signal.SIGKILL, "the worker was to die half-way"
-    other.kill()
+    with start_scheduler(forks, tmp_path) as address:
+        victim = start_worker(forks, address, tmp_path, at=signal_at("folder.written", 2))
+        start_worker(forks, address, tmp_path)
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2)
+        ended = forks.run(*command(cohort, out), "--scheduler", address)
+        assert ended.code == 0, ended.said
+        assert victim.ended().code == -signal.SIGKILL, "the worker was to die half-way"
     assert contents(out) == uninterrupted
 
 
