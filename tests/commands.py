@@ -23,7 +23,8 @@ FORKS = """
 import atexit, gc, json, os, runpy, signal, sys, threading, traceback
 import hidisc.__main__
 import hidisc.verbs.benchmark, hidisc.verbs.doctor, hidisc.verbs.export, hidisc.verbs.heatmap, hidisc.verbs.imports
-import hidisc.verbs.prepare, hidisc.verbs.report, hidisc.verbs.views
+import hidisc.verbs.demo, hidisc.verbs.prepare, hidisc.verbs.report, hidisc.verbs.views
+import distributed, pyarrow.dataset, rich.progress  # what commands import when they need it
 from hidisc import steps
 from hidisc.cli import main
 

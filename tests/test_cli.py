@@ -127,7 +127,7 @@ def test_doctor_on_this_machine_and_on_a_store(cohort: Path, forks: Forks, tmp_p
 @pytest.mark.whole
 def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    first = forks.run("demo", "--out", out, "--quick")
+    first = forks.run("demo", "--out", out, "--quick", "--workers", "0")
     assert first.code == 0, first.said
     assert first.result == f"{out / 'report.html'}: open it in a browser\n"
     assert "  hidisc prepare cohort.csv --out store\n" in first.said
@@ -138,7 +138,7 @@ def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
         row = next(line for line in first.said.splitlines() if line.startswith(f"  {name}"))
         assert row.split()[1] == patch.metrics["accuracy"].percent().split()[0]
         assert patient.metrics["accuracy"].percent() in row
-    again = forks.run("demo", "--out", out, "--quick")
+    again = forks.run("demo", "--out", out, "--quick", "--workers", "0")
     assert again.result == first.result
     assert "all 48 slides are in" in again.said
     assert again.said.splitlines()[-1] == first.said.splitlines()[-1]

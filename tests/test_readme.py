@@ -53,7 +53,7 @@ def commands(page: Path, language: str = "bash") -> list[str]:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all that the pages speak of: slides and their cohort, Raman slides, patches, OpenSRH."""
     folder = tmp_path_factory.mktemp("lab")
-    draw_cohort(folder, patients=5, slides=2, fields=2, field_px=300, seed=0)
+    draw_cohort(folder, patients=5, slides=1, fields=2, field_px=300, seed=0)
     rng = np.random.default_rng(0)
     raman = ["patient,slide,path,mpp"]
     for number in range(2):
