@@ -1,15 +1,49 @@
 """What several test files share."""
 
-from collections.abc import Callable, Iterable
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
-settings.register_profile("untimed", deadline=None)  # how long an example takes is no property
-settings.load_profile("untimed")
+from tests.commands import Forks
+
+# how long an example takes is no property, and every machine sees the same examples
+settings.register_profile("same everywhere", deadline=None, derandomize=True)
+settings.load_profile("same everywhere")
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Begin every fixture with the same random numbers, whichever test asks for it first."""
+    seed_all()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Begin every test with the same random numbers."""
+    seed_all()
+
+
+def seed_all() -> None:
+    """Seed the global generators, for tests that do not mind which numbers they get."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the global state is what is seeded
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Where commands are run."""
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
 
 
 @pytest.fixture(scope="session")

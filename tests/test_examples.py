@@ -1,15 +1,14 @@
 """Every script in `examples/` runs as it is, in an empty folder, and says what its docstring promises."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer.main
 
 from hidisc.cli import app
+from tests.commands import Forks
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -28,17 +27,10 @@ def test_every_example_is_run_here() -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", PYTHON_EXAMPLES)
-def test_an_example_runs_as_it_is(name: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(PYTHON_EXAMPLES[name], done.stdout), done.stdout
+def test_an_example_runs_as_it_is(name: str, forks: Forks, tmp_path: Path) -> None:
+    done = forks.run(script=EXAMPLES / f"{name}.py", folder=tmp_path)
+    assert done.code == 0, done.said
+    assert re.search(PYTHON_EXAMPLES[name], done.result), done.result
 
 
 def test_the_page_shows_every_script_as_it_is() -> None:

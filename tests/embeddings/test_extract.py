@@ -2,12 +2,9 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,9 +24,8 @@ from hidisc.training.run import Run
 from hidisc.verbs.doctor import verify
 from hidisc.verbs.embed import embed
 from hidisc.verbs.export import export_bags
+from tests.commands import Forks, signal_at
 from tests.training.stores import damage, make_store, train
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -215,44 +211,57 @@ def test_vectors_of_another_run_under_this_ones_name_are_refused(store: Path, ru
     assert "encoder.safetensors has 7 bytes instead of " in verify(tmp_path / "run")[0]
 
 
-def command(store: Path, model: Path, out: Path, *more: str) -> list[str]:
-    words = ["embed", str(store), str(model), "--out", str(out), "--device", "cpu", "--set", "batch=1", *more]
-    return [sys.executable, "-m", "hidisc", *words]
+def command(store: Path, model: Path, out: Path) -> list[str]:
+    return ["embed", str(store), str(model), "--out", str(out), "--device", "cpu", "--set", "batch=1"]
 
 
-@pytest.mark.alone
+KILLS = (
+    ("file.written", 1, "config.yaml", 0),
+    ("block.written", 1, "*", 0),
+    ("block.done", 1, "*", 1),
+    ("block.written", 2, "*", 2),
+    ("block.done", 2, "*", 4),
+    ("file.written", 1, PATCHES, 6),
+    ("file.renamed", 1, PATCHES, 6),
+    ("file.written", 1, EMBEDDINGS, 6),
+)
+"""Steps at which the command is killed, one after the other, and how many of 6 blocks are ticked off then."""
+
+
 @pytest.mark.whole
-def test_kill_at_any_moment_then_the_same_command(store: Path, run: Path, tmp_path: Path) -> None:
+def test_kill_at_every_step_then_the_same_command(store: Path, run: Path, forks: Forks, tmp_path: Path) -> None:
     expected = made(store, run, tmp_path / "whole", batch=1, threads=None)
-    out, rng, kills = tmp_path / "e", random.Random(0), 0
-    for _ in range(12):
-        process = subprocess.Popen(command(store, run, out), env=ENVIRONMENT, stderr=subprocess.DEVNULL)
-        wanted = rng.randrange(1, 6)
+    out = tmp_path / "e"
+    for step, number, file, blocks in KILLS:
+        ended = forks.run(*command(store, run, out), at=signal_at(step, number, file))
+        assert ended.code == -signal.SIGKILL
         done = out / "embeddings.done"
-        while process.poll() is None and not (done.exists() and done.read_bytes().count(1) >= wanted):
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-        if (out / EMBEDDINGS).exists():
-            break
-    subprocess.run(command(store, run, out), env=ENVIRONMENT, check=True, capture_output=True)
-    assert kills >= 1
+        assert (done.read_bytes().count(1) if done.exists() else 0) == blocks, "nothing that was written is lost"
+        assert not (out / EMBEDDINGS).exists()
+    assert forks.run(*command(store, run, out)).code == 0
     assert contents(out) == contents(tmp_path / "whole")
     assert Embeddings.load(out).info == expected.info
 
 
 @pytest.mark.whole
-def test_two_devices_give_the_same_file(store: Path, run: Path, tmp_path: Path) -> None:
+def test_kill_when_the_record_is_there(store: Path, run: Path, forks: Forks, tmp_path: Path) -> None:
+    """Only the file that ticks off blocks is left over."""
+    made(store, run, tmp_path / "whole", batch=1, threads=None)
+    at = signal_at("file.renamed", 1, EMBEDDINGS)
+    assert forks.run(*command(store, run, tmp_path / "e"), at=at).code == -signal.SIGKILL
+    assert forks.run(*command(store, run, tmp_path / "e")).code == 0
+    found = contents(tmp_path / "e")
+    found.pop("embeddings.done", None)
+    assert found == contents(tmp_path / "whole")
+
+
+@pytest.mark.whole
+def test_two_devices_give_the_same_file(store: Path, run: Path, forks: Forks, tmp_path: Path) -> None:
     made(store, run, tmp_path / "one", batch=1, threads=None)
-    done = subprocess.run(
-        command(store, run, tmp_path / "two", "--devices", "2", "--json"),
-        env=ENVIRONMENT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = forks.run(*command(store, run, tmp_path / "two"), "--devices", "2", "--json", ranks=2)
+    assert done.code == 0, done.said
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
-    assert json.loads(done.stdout)["rows"] == 96
+    assert json.loads(done.result)["rows"] == 96
 
 
 @pytest.fixture
@@ -268,14 +277,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.whole
-def test_a_full_disk_is_said_at_once_and_what_is_written_stays(store: Path, run: Path, small_disk: Path) -> None:
+def test_a_full_disk_is_said_at_once_and_what_is_written_stays(
+    store: Path, run: Path, forks: Forks, small_disk: Path
+) -> None:
     words = command(store, run, small_disk / "e")
-    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
+    done = forks.run(*words)
+    assert done.code == 2
+    assert done.said.splitlines()[-1] == (
         "hidisc: the disk is full (No space left on device). What has been written is kept: free some space and run "
         "the same command again."
     )
     subprocess.run(["mount", "-o", "remount,size=10m", str(small_disk)], check=True)
-    subprocess.run(words, env=ENVIRONMENT, check=True, capture_output=True)
+    assert forks.run(*words).code == 0
     assert Embeddings.load(small_disk / "e").info.rows == 96

@@ -1,5 +1,6 @@
 """Two real gloo processes against one process on the same global batch: the same loss and the same gradients."""
 
+import multiprocessing
 import os
 import socket
 from datetime import timedelta
@@ -110,7 +111,8 @@ def by_rank(tmp_path_factory) -> list[dict[str, Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = start_processes(one_rank, (port, str(folder)), RANKS, join=False, start_method="spawn")
+    multiprocessing.set_forkserver_preload([__name__])  # torch is imported once for both
+    context = start_processes(one_rank, (port, str(folder)), RANKS, join=False, start_method="forkserver")
     try:
         for _ in range(RANKS):
             if context.join(timeout=SECONDS):

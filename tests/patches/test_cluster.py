@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import pytest
 
 from hidisc.errors import UserError
@@ -87,19 +88,30 @@ def test_a_task_whose_worker_died_is_done_by_another(tmp_path: Path) -> None:
     assert marks[0].read_text() != ""  # it did die
 
 
-def die_always(task: int, report: Report) -> int:
-    """Kill the worker at every try of task 2; task 0 keeps the other one busy, so that the rest share the dying one."""
-    if task == 2:
+def die_always(task: Path, report: Report) -> str:
+    """Kill the worker at every try of task 2; task 0 keeps the other one busy until then, so that the rest share it."""
+    deaths = task.with_name("deaths")
+    if task.name == "2":
+        with deaths.open("a") as file:
+            file.write("x")
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(8 if task == 0 else 0.1)
-    return task
+    while task.name == "0" and not (deaths.exists() and len(deaths.read_text()) >= DEATHS):
+        time.sleep(0.02)
+    return task.name
+
+
+DEATHS = 2
+"""Workers that a task may kill before Dask gives it up, here."""
 
 
 @pytest.mark.whole
-def test_a_task_that_kills_every_worker_fails_alone() -> None:
-    found = {outcome.task: outcome for outcome in run_tasks(die_always, [0, 2, 3, 4], workers=2, hint="Leave it.")}
-    assert {task: outcome.result for task, outcome in found.items()} == {0: 0, 2: None, 3: 3, 4: 4}
-    assert str(found[2].error) == (
+def test_a_task_that_kills_every_worker_fails_alone(tmp_path: Path) -> None:
+    tasks = [tmp_path / name for name in ("0", "2", "3", "4")]
+    with dask.config.set({"distributed.scheduler.allowed-failures": DEATHS - 1}):
+        found = {found.task.name: found for found in run_tasks(die_always, tasks, workers=2, hint="Leave it.")}
+    assert {task: outcome.result for task, outcome in found.items()} == {"0": "0", "2": None, "3": "3", "4": "4"}
+    assert (tmp_path / "deaths").read_text() == "x" * 2 * DEATHS, "among others, then alone"
+    assert str(found["2"].error) == (
         "its worker process was killed several times while working on it, at last on it alone (out of memory, or a "
         "crash inside a library). Leave it."
     )

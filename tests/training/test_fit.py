@@ -2,7 +2,6 @@
 
 import errno
 import shutil
-import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -24,7 +23,6 @@ from hidisc.sampling.batches import Batches, to_input
 from hidisc.training import alarm, checkpoint, fit
 from hidisc.training.build import build_learner, choose_material
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
-from hidisc.training.stop import StopWish
 from tests.training.stores import damage, losses, outcome, tiny, train, train_until
 
 VIT = ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5}")
@@ -208,17 +206,6 @@ def test_time_adds_up_over_interruptions(store: Path, tmp_path: Path, monkeypatc
     train_until(5, monkeypatch, store, tmp_path / "run")
     before = read_checkpoint(list_checkpoints(tmp_path / "run")[-1])[0].seconds
     assert 0 < before <= train(store, tmp_path / "run").info.seconds + 0.05
-
-
-def test_a_wish_to_stop_is_heard_once() -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with StopWish() as stop:
-        assert stop.wish is None
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.wish == signal.SIGTERM
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert {number: signal.getsignal(number) for number in before} == before
 
 
 def test_a_training_outside_the_main_thread(store: Path, tmp_path: Path) -> None:

@@ -1,14 +1,9 @@
 """`hidisc benchmark`: every cell a run; killed, shared, failed: the tables are those of an uninterrupted one."""
 
-import random
 import signal
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
-import distributed
 import pytest
 import torch
 
@@ -23,9 +18,11 @@ from hidisc.training.run import Run
 from hidisc.verbs import benchmark as verb
 from hidisc.verbs.benchmark import benchmark
 from hidisc.verbs.doctor import verify, what_to_do
-from tests.commands import ENVIRONMENT, run, wait_for
+from tests.commands import Forks, signal_at
+from tests.schedulers import start_scheduler, start_worker
 from tests.training.stores import TINY, make_store
 
+STEPS = 4
 SUITE = f"""
 title: Tiny
 paper: [weak_aug]
@@ -36,7 +33,7 @@ claims:
   - {{text: HiDisc-Patient is better, better: HiDisc-Patient, than: SimCLR}}
 seeds: 2
 evaluate: {{knn: {{k: 5}}, opinions: [knn], bootstrap: {{resamples: 50}}}}
-small: {{changes: [{", ".join(f'"{change}"' for change in TINY)}, optim.steps=20]}}
+small: {{changes: [{", ".join(f'"{change}"' for change in TINY)}, optim.steps={STEPS}]}}
 """
 
 
@@ -76,7 +73,7 @@ def test_every_cell_is_a_run_that_is_judged(whole: Path) -> None:
     assert folders == ["01-simclr-0", "01-simclr-1", "02-hidisc-patient-0", "02-hidisc-patient-1"]
     for name in folders:
         info = Run.load(whole / "cells" / name / "run").info
-        assert (info.steps, info.seed) == (20, int(name[-1]))
+        assert (info.steps, info.seed) == (STEPS, int(name[-1]))
     text = (whole / "tables" / "paper-weak-aug.md").read_text()
     assert "| SimCLR | here |" in text
     assert "31.5 (2.3)" in text
@@ -106,46 +103,66 @@ def command(suite: Path, store: Path, out: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_twice_at_random_moments_the_tables_are_the_same(
-    whole: Path, store: Path, suite: Path, tmp_path: Path, workers: int
+def test_killed_at_every_step_the_tables_are_the_same(
+    whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    words = command(suite, store, out, "--workers", str(workers))
-    for _ in range(2):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hidisc", *words], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        wait_for(lambda: (out / "cells").is_dir())
-        time.sleep(random.uniform(0, 4))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    last = run(*words)
+    words = command(suite, store, out, "--workers", "1")
+    for step, number, file, done in (
+        ("file.written", 1, "config.yaml", 0),
+        ("step.done", 2, "*", 0),
+        ("cell.trained", 1, "*", 0),
+        ("block.done", 1, "*", 0),
+        ("file.written", 1, "scores.json", 0),
+        ("cell.done", 1, "*", 1),
+        ("cell.trained", 2, "*", 2),
+        ("cell.done", 2, "*", 4),
+        ("file.written", 1, "benchmark.html", 4),
+    ):
+        assert forks.run(*words, at=signal_at(step, number, file)).code == -signal.SIGKILL
+        assert len(list(out.glob("cells/*/scores-*/scores.json"))) == done
+    last = forks.run(*words)
     assert last.code == 0, last.said
     assert last.result == f"{out}/benchmark.html: 4 of 4 trainings, tables in {out}/tables\n"
     assert tables(out) == tables(whole)
 
 
 @pytest.mark.whole
-def test_two_processes_share_the_cells(whole: Path, store: Path, suite: Path, tmp_path: Path) -> None:
+def test_everyone_killed_while_workers_are_at_cells(
+    whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    words = [sys.executable, "-m", "hidisc", *command(suite, store, out, "--workers", "1")]
-    both = [subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert any("another process is at it" in text for text in said)
-    last = run(*command(suite, store, out))
+    words = command(suite, store, out)
+    assert forks.run(*words, "--workers", "2", at=signal_at("cell.trained", to="group")).code == -signal.SIGKILL
+    last = forks.run(*words, "--workers", "1")
     assert last.code == 0, last.said
     assert tables(out) == tables(whole)
 
 
 @pytest.mark.whole
-def test_cells_are_given_to_dask(whole: Path, store: Path, suite: Path, tmp_path: Path) -> None:
+def test_two_processes_share_the_cells(whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
-    ) as cluster:
-        done = benchmark(load(suite), store, out, scheduler=cluster.scheduler_address, device="cpu")
+    words = command(suite, store, out, "--workers", "1")
+    first = forks.start(*words, at=signal_at("cell.trained", sent="SIGSTOP"))
+    first.stopped()
+    second = forks.run(*words)
+    assert (second.code, second.result) == (0, "")
+    assert "SimCLR, seed 0: another process is at it" in second.said
+    assert len(list(out.glob("cells/*/scores-*/scores.json"))) == 3
+    first.go_on()
+    ended = first.ended()
+    assert ended.code == 0, ended.said
+    assert ended.result.endswith(f"4 of 4 trainings, tables in {out}/tables\n")
+    assert tables(out) == tables(whole)
+
+
+@pytest.mark.whole
+def test_cells_are_given_to_dask(whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with start_scheduler(forks, tmp_path) as address:
+        for _ in range(2):
+            start_worker(forks, address, tmp_path)
+        done = benchmark(load(suite), store, out, scheduler=address, device="cpu")
     assert done.done == 4
     assert tables(out) == tables(whole)
 
@@ -201,9 +218,9 @@ def test_doctor_finds_what_is_damaged_in_a_cell(store: Path, suite: Path, tmp_pa
     out, row = tmp_path / "out", "rows=[{name: SimCLR, recipe: simclr+weak}]"
     benchmark(load(suite, row, "claims=[]", "seeds=1"), store, out, workers=1, device="cpu")
     assert verify(out) == []
-    damaged = out / "cells/01-simclr-0/embeddings-20-0/embeddings.npy"
+    damaged = out / "cells/01-simclr-0/embeddings-4-0/embeddings.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
-    assert verify(out) == ["cells/01-simclr-0/embeddings-20-0: embeddings.npy has changed (its checksum differs)"]
+    assert verify(out) == ["cells/01-simclr-0/embeddings-4-0: embeddings.npy has changed (its checksum differs)"]
     assert what_to_do(out) == "run the same `hidisc benchmark` again: what is damaged is made again"
     assert benchmark(load(suite, row, "claims=[]", "seeds=1"), store, out, workers=1, device="cpu").done == 1
 
@@ -258,28 +275,28 @@ def test_a_curve_has_an_encoder_a_look(store: Path, suite: Path, tmp_path: Path)
     out = tmp_path / "out"
     assert benchmark(config, store, out, workers=1, device="cpu").done == 1
     cell = out / "cells" / "01-simclr-0"
-    assert sorted(path.name for path in cell.glob("scores-*")) == ["scores-13-0", "scores-20-0", "scores-7-0"]
+    assert sorted(path.name for path in cell.glob("scores-*")) == ["scores-1-0", "scores-3-0", "scores-4-0"]
     trained = Run.load(cell / "run")
-    kept = [path.name for path in list_checkpoints(trained.path)]  # two of them the newest, as the rows say
-    assert kept == [f"step-{step:08d}.safetensors" for step in (7, 13, 18, 20)]
+    kept = [path.name for path in list_checkpoints(trained.path)]  # 3 and 4 are the newest as well
+    assert kept == [f"step-{step:08d}.safetensors" for step in (1, 3, 4)]
     x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        assert torch.equal(trained.encoder_at(20).features(x), trained.encoder().features(x))
-        assert not torch.equal(trained.encoder_at(13).features(x), trained.encoder().features(x))
-    with pytest.raises(UserError, match=r"has no checkpoint of step 11\. Train with checkpoint\.keep large enough\."):
-        trained.encoder_at(11)
+        assert torch.equal(trained.encoder_at(4).features(x), trained.encoder().features(x))
+        assert not torch.equal(trained.encoder_at(3).features(x), trained.encoder().features(x))
+    with pytest.raises(UserError, match=r"has no checkpoint of step 2\. Train with checkpoint\.at=\[2\] to keep it\."):
+        trained.encoder_at(2)
     assert (out / "figures" / "axis.png").is_file()
 
 
 @pytest.mark.whole
-def test_the_command_line_says_what_is_wrong(store: Path, suite: Path, tmp_path: Path) -> None:
-    wrong = run(*command(suite, store, tmp_path / "out", "--store", "raw"))
+def test_the_command_line_says_what_is_wrong(store: Path, suite: Path, forks: Forks, tmp_path: Path) -> None:
+    wrong = forks.run(*command(suite, store, tmp_path / "out", "--store", "raw"))
     assert (wrong.code, wrong.result) == (2, "")
     assert wrong.said == "hidisc: --store 'raw' is not NAME=PATH. Give a name that the suite uses and a store.\n"
-    unknown = run("benchmark", "nonsense", str(store), "--out", str(tmp_path / "out"))
+    unknown = forks.run("benchmark", "nonsense", str(store), "--out", str(tmp_path / "out"))
     assert unknown.code == 2
     assert "weak" in unknown.said
     hot = "rows=[{name: hot, recipe: simclr+weak, changes: [optim.learning_rate=1e30]}]"
-    failed = run(*command(suite, store, tmp_path / "hot", "--set", hot, "--set", "claims=[]", "--set", "seeds=1"))
+    failed = forks.run(*command(suite, store, tmp_path / "hot", "--set", hot, "--set", "claims=[]", "--set", "seeds=1"))
     assert failed.code == 1
     assert "hot, seed 0: failed: " in failed.said

@@ -1,10 +1,8 @@
 """`hidisc evaluate`: from embeddings to a verdict; leakage is refused, and what was allowed is said."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from hidisc.verbs.doctor import verify, what_to_do
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.export import export
+from tests.commands import Forks, signal_at
 from tests.evaluation.made import make_embeddings, relabel
 from tests.finished import refinish
 from tests.training.stores import TEST, make_store, train
@@ -241,21 +240,33 @@ def test_a_bank_from_elsewhere(made: Embeddings, tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
-def test_through_the_command_line(made: Embeddings, tmp_path: Path) -> None:
+def test_through_the_command_line(made: Embeddings, forks: Forks, tmp_path: Path) -> None:
     settings = ["bootstrap.resamples=20", "mil.epochs=1", "knn.k=20"]
     words = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-m", "hidisc", "evaluate", str(made.path), "--out", str(tmp_path / "s"), *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{tmp_path / 's'}: {Scores.load(tmp_path / 's').verdict()}\n"
-    again = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, check=True)
-    assert json.loads(again.stdout)["classes"] == ["a", "b", "c"]
-    leaky = [*command[:4], str(with_seen(made, tmp_path / "e")), "--out", str(tmp_path / "t"), *words]
-    refused = subprocess.run(leaky, env=environment, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert "--allow-leakage" in refused.stderr
-    allowed = subprocess.run([*leaky, "--allow-leakage"], env=environment, capture_output=True, text=True, check=True)
-    assert "DESPITE LEAKAGE" in allowed.stdout
+    command = ["evaluate", str(made.path), "--out", str(tmp_path / "s"), *words]
+    done = forks.run(*command)
+    assert done.result == f"{tmp_path / 's'}: {Scores.load(tmp_path / 's').verdict()}\n"
+    again = forks.run(*command, "--json")
+    assert json.loads(again.result)["classes"] == ["a", "b", "c"]
+    leaky = ["evaluate", str(with_seen(made, tmp_path / "e")), "--out", str(tmp_path / "t"), *words]
+    refused = forks.run(*leaky)
+    assert refused.code == 2
+    assert "--allow-leakage" in refused.said
+    allowed = forks.run(*leaky, "--allow-leakage")
+    assert "DESPITE LEAKAGE" in allowed.result
+
+
+@pytest.mark.whole
+def test_kill_before_and_after_the_verdict_is_written(made: Embeddings, forks: Forks, tmp_path: Path) -> None:
+    command = ["evaluate", str(made.path), "--set", "bootstrap.resamples=20", "--set", "mil.epochs=1"]
+    out, whole = tmp_path / "s", tmp_path / "whole"
+    assert forks.run(*command, "--out", str(whole)).code == 0
+    for step in ("file.written", "file.renamed"):
+        ended = forks.run(*command, "--out", str(out), at=signal_at(step, 1, SCORES))
+        assert ended.code == -signal.SIGKILL
+        assert (out / SCORES).exists() == (step == "file.renamed")
+    assert forks.run(*command, "--out", str(out)).code == 0
+    assert contents(out) == contents(whole)
 
 
 def test_doctor_knows_every_artefact(made: Embeddings, scores: Scores, tmp_path: Path) -> None:

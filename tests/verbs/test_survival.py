@@ -1,31 +1,31 @@
-"""`kill -9` at any moment, workers that die, two commands at once: nothing is lost and the store is the same."""
+"""`kill -9` at every step that matters, workers that die, two commands at once: the store is the same in the end."""
 
-import os
-import random
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import distributed
 import pytest
 
+from hidisc.artefacts.files import PART
+from hidisc.errors import UserError
 from hidisc.patches.record import RECORD
-from hidisc.patches.store import STORE, PatchStore
+from hidisc.patches.store import DROPPED, PATCHES, STORE, PatchStore
+from hidisc.reporting.prepared import COUNTS
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.prepare import prepare
+from tests.commands import Forks, run, signal_at
+from tests.schedulers import start_scheduler, start_worker
 from tests.verbs.test_prepare import config, contents, rows_of
 
-pytestmark = [pytest.mark.whole, pytest.mark.alone]
+pytestmark = pytest.mark.whole
 SETTINGS = ("grid.size_px=16", "tissue.skip_glass=false", "filter.min_pixel_std=0")
+SLIDES = 8
+GO_ON = "stopped. What is finished is safe: run the same command to go on.\n"
 
 
 @pytest.fixture(scope="module")
 def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_cohort(tmp_path_factory.mktemp("drawn"), patients=8, slides=3, fields=9, seed=5)
+    return draw_cohort(tmp_path_factory.mktemp("drawn"), patients=4, slides=SLIDES // 4, fields=2, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -35,142 +35,153 @@ def uninterrupted(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     return contents(out)
 
 
-def command(cohort: Path, out: Path, *more: str) -> list[str]:
+def command(cohort: Path, out: Path, workers: int = 0) -> list[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    return [sys.executable, "-m", "hidisc", "prepare", str(cohort), "--out", str(out), *settings, *more]
+    return ["prepare", str(cohort), "--out", str(out), "--workers", str(workers), *settings]
 
 
 def finished_slides(out: Path) -> int:
     return len(list(out.glob(f"shards/[!.]*/{RECORD}")))
 
 
-def kill_when(process: subprocess.Popen[str], due: Callable[[], bool]) -> None:
-    """End a process and all its children with `kill -9` as soon as something holds."""
-    while process.poll() is None and not due():
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def half_written_slides(out: Path) -> int:
+    return len(list(out.glob(f"shards/{PART}*")))
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_kill_at_any_moment_then_the_same_command(
-    cohort: Path, uninterrupted: dict[str, bytes], tmp_path: Path, workers: str
+# Killed
+
+
+def test_kill_at_every_step_of_a_slide_then_the_same_command(
+    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path
 ) -> None:
-    out = tmp_path / "store"
-    rng = random.Random(int(workers))
-    finished, kills = 0, 0
-    while kills < 5 and finished < 24:
-        process = subprocess.Popen(
-            command(cohort, out, "--workers", workers), stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        target = finished + rng.randint(1, 5)
-        pause = rng.random() * 0.05
-        kill_when(process, lambda target=target: finished_slides(out) >= target)
-        time.sleep(pause)
-        kills += 1
+    out, finished = tmp_path / "store", 0
+    for step, number, more, half in (
+        ("folder.written", 1, 0, 1),  # the first slide is about to get its name
+        ("folder.renamed", 1, 1, 0),
+        ("folder.written", 2, 1, 1),
+        ("slide.done", 1, 1, 0),
+        ("folder.renamed", 2, 2, 0),
+    ):
+        ended = forks.run(*command(cohort, out), at=signal_at(step, number))
+        assert ended.code == -signal.SIGKILL
+        finished += more
+        assert (finished_slides(out), half_written_slides(out)) == (finished, half)
+        with pytest.raises(UserError, match="is not finished"):
+            PatchStore.load(out)
+    assert forks.run(*command(cohort, out)).said.startswith(f"{finished} of {SLIDES} slides are in {out} already; 3 to")
+    assert contents(out) == uninterrupted
+
+
+def test_kill_everyone_while_workers_are_at_slides(
+    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path
+) -> None:
+    out, finished = tmp_path / "store", 0
+    for step in ("folder.written", "slide.done"):  # in a worker; in the command that started the workers
+        started = forks.start(*command(cohort, out, workers=2), at=signal_at(step, 1, to="group"))
+        assert started.ended().code == -signal.SIGKILL
+        assert finished_slides(out) >= finished
         finished = finished_slides(out)
-        assert finished == 24 or not (out / STORE).exists()
-    assert kills >= 3
-    done = subprocess.run(
-        command(cohort, out, "--workers", workers, "--json"), capture_output=True, text=True, check=True
-    )
-    assert f"{finished} of 24 slides are in" in done.stderr or f"all {finished} slides are in" in done.stderr
+        assert finished == 0 or step == "slide.done"
+        assert half_written_slides(out) >= 1 or step == "slide.done"
+        assert not (out / STORE).exists()
+    assert 1 <= finished <= SLIDES
+    last = forks.run(*command(cohort, out, workers=2))
+    assert f"{finished} of {SLIDES} slides are in" in last.said or f"all {finished} slides are in" in last.said
     assert contents(out) == uninterrupted
 
 
-def test_kill_while_the_tables_are_written(cohort: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
-    out = tmp_path / "store"
-    for moment in ("patches.parquet", "failures.csv", STORE, "pictures"):
-        process = subprocess.Popen(
-            command(cohort, out, "--workers", "0"), stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        kill_when(process, lambda moment=moment: (out / moment).exists())
-    subprocess.run(command(cohort, out, "--workers", "0"), check=True)
-    assert contents(out) == uninterrupted
+def test_workers_end_with_a_command_that_is_killed(cohort: Path, forks: Forks, tmp_path: Path) -> None:
+    started = forks.start(*command(cohort, tmp_path / "store", workers=2), at=signal_at("slide.done"))
+    assert started.ended().code == -signal.SIGKILL
+    started.wait_for_group()
 
 
-def test_two_commands_at_once_do_not_share_a_folder(cohort: Path, tmp_path: Path) -> None:
-    out = tmp_path / "store"
-    first = subprocess.Popen(command(cohort, out, "--workers", "0"), stderr=subprocess.PIPE, text=True)
-    while not (out / "config.yaml").exists():
-        time.sleep(0.01)
-    second = subprocess.run(command(cohort, out, "--workers", "0"), capture_output=True, text=True, check=False)
-    first.communicate()
-    assert (first.returncode, second.returncode) == (0, 2)
-    assert f"another hidisc is writing to {out}. Wait for it" in second.stderr
-
-
-def test_control_c_stops_cleanly_and_the_same_command_goes_on(
-    cohort: Path, uninterrupted: dict[str, bytes], tmp_path: Path
+@pytest.mark.parametrize("step", ["file.written", "file.renamed"])
+def test_kill_while_the_tables_and_pictures_are_written(
+    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path, step: str
 ) -> None:
-    for attempt in range(5):  # a machine that is slow to send the signal finds the work done
-        out = tmp_path / f"store{attempt}"
-        process = subprocess.Popen(
-            command(cohort, out, "--workers", "2"), stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        while finished_slides(out) < 1:
-            time.sleep(0.005)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everyone in the foreground
-        _, said = process.communicate(timeout=60)
-        if process.returncode != 0:
-            break
-    assert process.returncode == 130
-    assert "stopped. What is finished is safe: run the same command to go on." in said
-    assert "Traceback" not in said
-    subprocess.run(command(cohort, out, "--workers", "0"), check=True, capture_output=True)
+    out = tmp_path / "store"
+    for file in ("config.yaml", PATCHES, DROPPED, "failures.csv", STORE, "P00*.jpg", "contact_sheet.jpg", COUNTS):
+        before = (out / STORE).exists()
+        assert forks.run(*command(cohort, out), at=signal_at(step, 1, file)).code == -signal.SIGKILL
+        assert (out / STORE).exists() == (before or (step, file) == ("file.renamed", STORE))
+        if (step, file) == ("file.written", STORE):  # or its pictures would never be reached
+            assert forks.run(*command(cohort, out), at=signal_at("file.renamed", 1, STORE)).code == -signal.SIGKILL
+    assert forks.run(*command(cohort, out)).code == 0
     assert contents(out) == uninterrupted
 
 
-@contextmanager
-def dask(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A real Dask process on loopback that ends with the block."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "distributed.cli." + arguments[0], *arguments[1:]],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+# Stopped
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_signal_stops_cleanly_and_the_same_command_goes_on(
+    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path, workers: int, sent: str, code: int
+) -> None:
+    out = tmp_path / "store"
+    at = signal_at("slide.done", 1, sent=sent, to="group")  # as a terminal does: to everyone in the foreground
+    started = forks.start(*command(cohort, out, workers), at=at)
+    ended = started.ended()
+    assert (ended.code, ended.result) == (code, "")
+    assert ended.said.endswith(GO_ON)
+    assert ended.said.count("\n") == 2, "the plan and the end, no traceback and no line of a library"
+    started.wait_for_group()
+    assert finished_slides(out) >= 1
+    assert not (out / STORE).exists()
+    assert forks.run(*command(cohort, out)).code == 0
+    assert contents(out) == uninterrupted
+
+
+@pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_within_a_slide_or_a_table_leaves_no_half_file(
+    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path, sent: str, code: int
+) -> None:
+    out = tmp_path / "store"
+    for step, file in (("folder.written", "*"), ("file.written", STORE), ("file.written", COUNTS)):
+        ended = forks.run(*command(cohort, out), at=signal_at(step, 1, file, sent=sent))
+        assert (ended.code, ended.result) == (code, "")
+        assert ended.said.endswith(GO_ON)
+        assert not list(out.rglob(f"{PART}*[!t]-????????"))
+    assert forks.run(*command(cohort, out)).code == 0
+    assert contents(out) == uninterrupted
+
+
+def test_two_commands_at_once_do_not_share_a_folder(cohort: Path, forks: Forks, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    first = forks.start(*command(cohort, out), at=signal_at("folder.written", sent="SIGSTOP"))
+    first.stopped()
+    second = forks.run(*command(cohort, out))
+    assert second.code == 2
+    assert f"another hidisc is writing to {out}. Wait for it" in second.said
+    assert half_written_slides(out) == 1, "the second command removes nothing of the first"
+    first.go_on()
+    assert first.ended().code == 0
+
+
+# On a scheduler
 
 
 def test_a_real_scheduler_loses_a_worker_and_nothing_else(
-    cohort: Path, uninterrupted: dict[str, bytes], tmp_path: Path
+    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path
 ) -> None:
-    out, port = tmp_path / "store", free_port()
-    address = f"tcp://127.0.0.1:{port}"
-    scheduler_words = ["dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
-    worker_words = ["dask_worker", address, "--nthreads", "1", "--host", "127.0.0.1", "--no-dashboard", "--no-nanny"]
-    scratch = ["--local-directory", str(tmp_path)]
-    with (
-        dask(*scheduler_words),
-        dask(*worker_words, *scratch) as victim,
-        dask(*worker_words, *scratch),
-    ):
-        process = subprocess.Popen(
-            command(cohort, out, "--scheduler", address), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        while finished_slides(out) < 6 and process.poll() is None:
-            time.sleep(0.005)
-        os.killpg(victim.pid, signal.SIGKILL)
-        at_kill = finished_slides(out)
-        _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    assert at_kill < 24, "the worker was to die half-way"
+    out = tmp_path / "store"
+    with start_scheduler(forks, tmp_path) as address:
+        victim = start_worker(forks, address, tmp_path, at=signal_at("folder.written", 2))
+        start_worker(forks, address, tmp_path)
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2)
+        ended = forks.run(*command(cohort, out), "--scheduler", address)
+        assert ended.code == 0, ended.said
+        assert victim.ended().code == -signal.SIGKILL, "the worker was to die half-way"
     assert contents(out) == uninterrupted
 
 
-def test_a_store_on_disk_reads_in_a_fresh_process(cohort: Path, tmp_path: Path) -> None:
+def test_a_store_is_made_by_the_command_itself(cohort: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
+    """Through a fresh interpreter, with as many workers as there are cores."""
     out = tmp_path / "store"
-    subprocess.run(command(cohort, out), check=True, capture_output=True)
+    words = command(cohort, out)
+    ended = run(*words[: words.index("--workers")], *words[words.index("--workers") + 2 :])
+    assert ended.code == 0
     assert len(PatchStore.load(out).info.slides) == len(rows_of(cohort))
+    assert contents(out) == uninterrupted

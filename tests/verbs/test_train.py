@@ -1,12 +1,8 @@
 """`hidisc train` through the command line: killed, stopped, out of space, on two devices: the run is the same."""
 
 import json
-import os
-import random
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -17,16 +13,17 @@ from rich.console import Console
 
 from hidisc.artefacts.files import PART
 from hidisc.artefacts.lock import hold
-from hidisc.models.encoder import WEIGHTS
+from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 from hidisc.training.run import RUN
 from hidisc.verbs import progress
-from tests.commands import ENVIRONMENT, Ended, Forks, run, wait_for
+from tests.commands import Ended, Forks, run, signal_at
 from tests.training.stores import TINY, losses, make_store, outcome
 from tests.training.stores import train as train_here
 
-LONG = ("optim.steps=40", "checkpoint.every=1")
+STEPS = 10
+LONG = (f"optim.steps={STEPS}", "checkpoint.every=1")
 BYOL = ("objective={name: byol, predictor_dim: 16}", "model.head.layers=2")
 BF16 = ("compute.precision=bf16",)
 
@@ -40,13 +37,6 @@ def words(store: Path, out: Path, *changes: str) -> list[str]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_store(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    forks = Forks(tmp_path_factory.mktemp("forks"))
-    yield forks
-    forks.close()
 
 
 def rows(out: Path) -> int:
@@ -67,7 +57,7 @@ def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 def test_one_line_of_result(whole: tuple[Path, Ended]) -> None:
     out, ended = whole
     assert (ended.code, ended.said) == (0, "")
-    assert ended.result.startswith(f"{out}: hidisc test_resnet, 40 steps, 1,280 images of 6 patients in 0.")
+    assert ended.result.startswith(f"{out}: hidisc test_resnet, 10 steps, 320 images of 6 patients in 0.")
     assert ended.result.endswith(" min\n")
     assert ended.result.count("\n") == 1
 
@@ -125,92 +115,59 @@ def test_a_terminal_has_a_bar(store: Path, tmp_path: Path, monkeypatch: pytest.M
 # Killed
 
 
-@pytest.mark.alone
+KILLS = (
+    ("file.written", 1, "config.yaml", 0),
+    ("step.done", 1, "*", 0),
+    ("file.written", 2, "step-*", 1),
+    ("file.renamed", 2, "step-*", 3),
+    ("checkpoint.saved", 1, "*", 4),
+    ("step.done", 2, "*", 5),
+    ("file.written", 3, "step-*", 7),
+    ("file.written", 1, WEIGHTS, STEPS),
+    ("file.renamed", 1, CARD, STEPS),
+    ("file.written", 1, RUN, STEPS),
+)
+"""Steps at which a run is killed, one after the other, and the training step whose checkpoint is the last one then."""
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("changes", [(), BYOL, BF16], ids=["hidisc", "byol", "bf16"])
-def test_kill_at_any_moment_then_the_same_command(
+def test_kill_at_every_step_then_the_same_command(
     store: Path, forks: Forks, tmp_path: Path, changes: tuple[str, ...]
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert forks.run(*words(store, whole, *LONG, *changes)).code == 0
-    rng = random.Random(len(str(changes)))
-    resumed, caught_writing = [], 0
-
-    for number in range(12):
-        further = (rows(out) if rows(out) else 0) + rng.randint(1, 4)
-
-        def kill(process: int, number: int = number, further: int = further) -> None:
-            nonlocal caught_writing
-            wait_for(lambda: rows(out) >= further or (out / RUN).exists())
-            if number % 2:  # while a checkpoint is being written
-                wait_for(lambda: list(out.glob(f"checkpoints/{PART}*")) or (out / RUN).exists())
-            else:
-                time.sleep(rng.random() * 0.05)
-            os.kill(process, signal.SIGKILL)
-
-        if rows(out) >= 36:
-            break
-        ended = forks.run(*words(store, out, *LONG, *changes), kill=kill)
+    for step, number, file, resumed in KILLS:
+        ended = forks.run(*words(store, out, *LONG, *changes), at=signal_at(step, number, file))
         assert ended.code == -signal.SIGKILL
-        caught_writing += bool(list(out.glob(f"checkpoints/{PART}*")))
+        assert bool(list(out.rglob(f"{PART}*"))) == (step == "file.written"), "a file was to be half written"
         saved = list_checkpoints(out)
         assert len(saved) <= 3, "at most one more than are kept"
-        resumed.append(read_checkpoint(saved[-1])[0].step if saved else 0)
-
-    assert len(resumed) >= 6
-    assert caught_writing >= 2, "a checkpoint was to be half written"
-    assert len(set(resumed)) > 3
-    assert resumed == sorted(resumed), "nothing that was saved is lost"
+        assert (read_checkpoint(saved[-1])[0].step if saved else 0) == resumed, "nothing that was saved is lost"
+        assert not (out / RUN).exists()
     last = forks.run(*words(store, out, *LONG, *changes))
-    assert (last.code, last.said) == (0, f"going on after step {resumed[-1]:,} ({saved[-1]})\n")
+    assert (last.code, last.said) == (0, f"going on after step {STEPS:,} ({saved[-1]})\n")
     assert outcome(out) == outcome(whole)
-    assert len(losses(out)) == 40
+    assert len(losses(out)) == STEPS
     assert not list(out.rglob(f"{PART}*"))
-
-
-@pytest.mark.alone
-@pytest.mark.whole
-def test_kill_the_command_itself(store: Path, whole: tuple[Path, Ended], tmp_path: Path) -> None:
-    """The same through the real command, once: what comes before training is killed as well."""
-    out = tmp_path / "run"
-    for due in (lambda: (out / ".lock").exists(), lambda: rows(out) >= 9):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hidisc", *words(store, out, *LONG)], env=ENVIRONMENT, start_new_session=True
-        )
-        wait_for(due)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    ended = run(*words(store, out, *LONG))
-    assert ended.code == 0
-    assert ended.said.startswith("going on after step ")
-    assert outcome(out) == outcome(whole[0])
 
 
 # Stopped
 
 
-@pytest.mark.alone
 @pytest.mark.whole
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_stopped_at_a_step_that_is_saved(
-    store: Path, whole: tuple[Path, Ended], forks: Forks, tmp_path: Path, number: int, code: int
+    store: Path, whole: tuple[Path, Ended], forks: Forks, tmp_path: Path, sent: str, code: int
 ) -> None:
     out = tmp_path / "run"
-    sparse = words(store, out, "optim.steps=40", "checkpoint.every=1000")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hidisc", *sparse], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
-    wait_for(lambda: rows(out) >= 3)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    sparse = words(store, out, f"optim.steps={STEPS}", "checkpoint.every=1000")
+    ended = forks.run(*sparse, at=signal_at("step.done", 3, sent=sent))
     (saved,) = list_checkpoints(out)
-    step = read_checkpoint(saved)[0].step
-    assert 3 <= step < 40
-    assert (process.returncode, said) == (
-        code,
-        f"stopped after step {step}, which is saved: run the same command to go on.\n",
-    )
-    assert rows(out) == step
+    assert read_checkpoint(saved)[0].step == 3
+    assert (ended.code, ended.result) == (code, "")
+    assert ended.said == "stopped after step 3, which is saved: run the same command to go on.\n"
+    assert rows(out) == 3
     assert forks.run(*sparse).code == 0
     assert losses(out) == losses(whole[0])
     assert (out / WEIGHTS).read_bytes() == (whole[0] / WEIGHTS).read_bytes()
@@ -299,10 +256,10 @@ ALIKE = (
 
 
 @pytest.fixture(scope="module")
-def on_two(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+def on_two(store: Path, forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     """A run on two devices, and what the command said."""
     out = tmp_path_factory.mktemp("two") / "run"
-    return out, run(*words(store, out, *ALIKE, "batch.images=48"), "--devices", "2")
+    return out, forks.run(*words(store, out, *ALIKE, "batch.images=48"), "--devices", "2")
 
 
 @pytest.mark.whole
@@ -323,7 +280,8 @@ def test_two_devices_learn_what_one_does(
     changes = (*ALIKE, "batch.images=48", f"objective={{name: {objective}}}")
     one, two = tmp_path / "one", on_two[0] if objective == "hidisc" else tmp_path / "two"
     assert forks.run(*words(store, one, *changes)).code == 0
-    assert run(*words(store, two, *changes), "--devices", "2").code == 0
+    if objective != "hidisc":
+        assert forks.run(*words(store, two, *changes), "--devices", "2", ranks=2).code == 0
     levels = ("loss", "patch", "slide", "patient") if objective == "hidisc" else ("loss", "patch")
     pairs = list(zip(read_metrics(one / METRICS), read_metrics(two / METRICS), strict=True))
     for mine, its in pairs:
@@ -334,27 +292,19 @@ def test_two_devices_learn_what_one_does(
         torch.testing.assert_close(its[name], mine[name], rtol=1e-4, atol=1e-4, msg=name)
 
 
-@pytest.mark.alone
 @pytest.mark.whole
-def test_two_devices_stopped_and_killed(on_two: tuple[Path, Ended], store: Path, tmp_path: Path) -> None:
+def test_two_devices_stopped_and_killed(on_two: tuple[Path, Ended], store: Path, forks: Forks, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = words(store, out, *ALIKE, "batch.images=48")
-    for step, number in ((2, signal.SIGINT), (5, signal.SIGKILL)):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hidisc", *command, "--devices", "2"],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-            start_new_session=True,
-        )
-        wait_for(lambda step=step: rows(out) >= step)
-        os.killpg(process.pid, number)  # as a terminal and a scheduler do: to everyone
-        _, said = process.communicate(timeout=60)
-        if number == signal.SIGINT:
-            assert process.returncode == 130
-            assert said.count("stopped after step ") == 1
-            assert len(said.splitlines()) == 1
-    ended = run(*command, "--devices", "2")
+    command = [*words(store, out, *ALIKE, "batch.images=48"), "--devices", "2"]
+    # as a terminal and a scheduler do: to everyone
+    stopped = forks.run(*command, at=signal_at("step.done", 3, sent="SIGINT", to="group"), ranks=2)
+    assert stopped.code == 130
+    assert stopped.said.count("stopped after step ") == 1
+    assert len(stopped.said.splitlines()) == 1
+    killed = forks.start(*command, at=signal_at("step.done", 2, to="group"), ranks=2)
+    assert killed.ended().code == -signal.SIGKILL
+    killed.wait_for_group()
+    ended = forks.run(*command, ranks=2)
     assert ended.code == 0
     assert ended.said.count("going on after step ") == 1
     assert outcome(out) == outcome(on_two[0])
@@ -369,10 +319,10 @@ def test_two_devices_stopped_and_killed(on_two: tuple[Path, Ended], store: Path,
     ],
 )
 def test_two_devices_say_what_is_wrong_once(
-    on_two: tuple[Path, Ended], store: Path, tmp_path: Path, changes: tuple[str, ...], sentence: str
+    on_two: tuple[Path, Ended], store: Path, forks: Forks, tmp_path: Path, changes: tuple[str, ...], sentence: str
 ) -> None:
     out = on_two[0] if changes == ("seed=1",) else tmp_path / "run"
-    ended = run(*words(store, out, *ALIKE, "batch.images=48", *changes), "--devices", "2")
+    ended = forks.run(*words(store, out, *ALIKE, "batch.images=48", *changes), "--devices", "2")
     assert (ended.code, ended.result) == (2, "")
     assert sentence in ended.said
     assert len(ended.said.splitlines()) == 1

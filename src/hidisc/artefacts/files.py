@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hidisc.errors import UserError
+from hidisc.steps import reached
 
 LOCK = ".lock"
 PART = ".part-"
@@ -64,8 +65,10 @@ def replaced(path: Path) -> Iterator[Path]:
     try:
         yield part
         sync(part)
+        reached("file.written", path)
         part.replace(path)
         sync(path.parent)
+        reached("file.renamed", path)
     finally:
         part.unlink(missing_ok=True)
 
@@ -83,12 +86,14 @@ def new_folder(final: Path) -> Iterator[Path]:
         for file in part.iterdir():
             sync(file)
         sync(part)
+        reached("folder.written", final)
         try:
             part.rename(final)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         sync(final.parent)
+        reached("folder.renamed", final)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

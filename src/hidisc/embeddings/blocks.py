@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.files import beside, sync
+from hidisc.steps import reached
 
 
 class BlockFile:
@@ -56,7 +57,9 @@ class BlockFile:
         header = self.path.stat().st_size - self._rows * self._row_bytes
         data = np.ascontiguousarray(values, self._dtype).tobytes()
         _put(self.path, data, header + block * self._block * self._row_bytes)
+        reached("block.written")
         _put(self.done_path, b"\1", block)
+        reached("block.done")
 
 
 def _put(path: Path, data: bytes, offset: int) -> None:

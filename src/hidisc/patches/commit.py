@@ -30,6 +30,7 @@ from hidisc.patches.splits import split_patients
 from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, SlideEntry, StoreInfo
 from hidisc.patches.table import SCHEMA, PatchTable, names_column
 from hidisc.settings.preparing import FilterConfig, PixelsConfig, SplitConfig
+from hidisc.steps import reached
 
 SHARDS = "shards"
 
@@ -137,7 +138,9 @@ def commit_store(work: Work, members: Sequence[Member], failures: Sequence[Failu
             work.reopen()  # from here until `finish` the store is unfinished
             for name, part in new.items():
                 sync(part)
+                reached("file.written", out / name)
                 part.replace(out / name)
+                reached("file.renamed", out / name)
             sync(out)
     finally:
         for part in new.values():

@@ -19,6 +19,7 @@ from hidisc.artefacts.files import write_atomic
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.settings.training import CheckpointConfig
+from hidisc.steps import reached
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
@@ -59,6 +60,7 @@ def save_checkpoint(
     write_atomic(path, save(tensors, {"hidisc": header.model_dump_json()}))
     for old in set(list_checkpoints(run)[: -config.keep]) - {checkpoint_path(run, step) for step in config.at}:
         old.unlink()
+    reached("checkpoint.saved", path)
     return path
 
 

@@ -1,6 +1,5 @@
 """The training loop, read top to bottom: build, resume, step, write down, save."""
 
-import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -21,6 +20,8 @@ from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches, to_input
 from hidisc.sampling.views import make_views
 from hidisc.settings.training import TrainConfig
+from hidisc.steps import reached
+from hidisc.stop import StopRequest
 from hidisc.training.alarm import check_finite, check_rank, check_weights
 from hidisc.training.build import build_learner, build_optimizer, choose_material
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
@@ -31,7 +32,6 @@ from hidisc.training.monitor import Monitor
 from hidisc.training.ranks import mean_of_all, on_any, sum_of_all
 from hidisc.training.run import RUN, RunInfo
 from hidisc.training.schedule import learning_rate
-from hidisc.training.stop import StopWish
 
 _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
 
@@ -94,7 +94,7 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     steps, accumulate = config.optim.steps, config.optim.accumulate
     learner.train()
     source = batches.steps(done.step * accumulate, steps * accumulate)
-    with closing(journal), closing(source), StopWish() as stop, torch.random.fork_rng(devices=[]):
+    with closing(journal), closing(source), StopRequest() as stop, torch.random.fork_rng(devices=[]):
         for step in range(done.step + 1, steps + 1):
             is_looked_at = monitor is not None and monitor.is_due(step, steps)
             is_logged = step % config.log.every == 0 or step == steps or is_looked_at
@@ -128,12 +128,14 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
                 check_finite(fabric, int(first_bad), out)
                 check_rank(fabric, values["effective_rank"], step, config, out)
             watch(StepsDone(step, steps, journal.row))
+            if fabric.is_global_zero:
+                reached("step.done")
 
-            if on_any(fabric, stop.wish is not None) and step < steps:
+            if on_any(fabric, stop.received is not None) and step < steps:
                 save(step)
                 if fabric.is_global_zero:
                     say(f"stopped after step {step:,}, which is saved: run the same command to go on.")
-                raise SystemExit(143) if stop.wish == signal.SIGTERM else KeyboardInterrupt
+                stop.grant()
             if step % config.checkpoint.every == 0 or step in config.checkpoint.at or step == steps:
                 save(step)
 

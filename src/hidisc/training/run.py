@@ -76,7 +76,9 @@ class Run:
         """The encoder as it was after a step that has a checkpoint still."""
         path = checkpoint_path(self.path, step)
         if not path.is_file():
-            raise UserError(f"{self.path} has no checkpoint of step {step:,}. Train with checkpoint.keep large enough.")
+            raise UserError(
+                f"{self.path} has no checkpoint of step {step:,}. Train with checkpoint.at=[{step}] to keep it."
+            )
         encoder, prefix = self.encoder(), "learner.encoder."
         tensors = read_checkpoint(path)[1]
         encoder.load_state_dict(

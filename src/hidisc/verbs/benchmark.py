@@ -18,6 +18,7 @@ from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.patches.cluster import Report, run_tasks
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmarking import SuiteConfig
+from hidisc.steps import reached
 from hidisc.training.fit import StepsDone
 from hidisc.training.run import Run
 from hidisc.verbs.build import Say
@@ -161,6 +162,7 @@ def _do(task: _Task, report: Report) -> None:
             raise
         finally:
             torch.set_num_threads(before)
+    reached("cell.done", cell.folder)
 
 
 def _train_and_judge(task: _Task, report: Report) -> None:
@@ -170,6 +172,7 @@ def _train_and_judge(task: _Task, report: Report) -> None:
         report(1)
 
     train(task.store, cell.run, cell.train, device=task.device, devices=1, watch=watch)
+    reached("cell.trained", cell.folder)
     for look in cell.looks:
         model = cell.run
         if not look.is_last:

@@ -22,6 +22,8 @@ from hidisc.patches.record import RECORD, RecordError, SlideRecord, is_whole
 from hidisc.patches.store import Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
+from hidisc.steps import reached
+from hidisc.stop import stopped_at_once
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
@@ -95,9 +97,11 @@ def build_store(
 ) -> Built:
     """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
     members = assign_splits(members, recipe)
-    with make(out, kind, config, inputs, taken_over=taken_over, hint=hint) as work:
+    with make(out, kind, config, inputs, taken_over=taken_over, hint=hint) as work, stopped_at_once(say):
         refuse_strangers(out, members)
         waiting = _find_work(tasks, members)
+        with suppress(UserError):  # a damaged or unfinished store is about to be mended
+            _warn_of_moved_patients(PatchStore.load(out).table, members, say)
         todo = {task.folder: member for task, member, _ in waiting}
         if todo:
             work.reopen()
@@ -106,11 +110,7 @@ def build_store(
                 say(f"slide {member.slide!r} is read again: {why}")
                 shutil.rmtree(task.folder)
         say(_plan(len(tasks), len(todo), out))
-        try:
-            failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler)
-        except KeyboardInterrupt:
-            say("stopped. What is finished is safe: run the same command to go on.")
-            raise
+        failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler)
         if len(failures) == len(tasks):
             reasons = [f"slide {failure.slide!r}: {failure.reason}" for failure in failures[:20]]
             raise UserError("\n  ".join([f"none of the {len(tasks)} slides could be read:", *reasons]))
@@ -119,8 +119,6 @@ def build_store(
             from hidisc.verbs.judge import judge_slides  # torch, which workers and most stores do without
 
             recipe = replace(recipe, judge=judge_slides(out, members, recipe, say))
-        with suppress(UserError):  # a damaged or unfinished store is about to be mended
-            _warn_of_moved_patients(PatchStore.load(out).table, members, say)
         committed = commit_store(work, members, failures, recipe)
         if committed.is_new or not is_drawn(out):
             work.finish(committed.files)  # without pictures, so that a killed command draws them
@@ -185,6 +183,7 @@ def _work(
             if outcome.error is not None:
                 failures[folder] = _failure(outcome, todo[folder])
             bar.slide(sizes[folder], failed=folder in failures)
+            reached("slide.done", folder)
     return [failures[task.folder] for task in waiting if task.folder in failures]
 
 

@@ -34,7 +34,7 @@ class Size:
     """And everything."""
 
 
-WHOLE, QUICK = Size(72, 3, 1200, "a minute", "3 minutes"), Size(24, 2, 100, "10 seconds", "a minute")
+WHOLE, QUICK = Size(72, 3, 1200, "a minute", "3 minutes"), Size(24, 2, 30, "seconds", "a minute")
 
 
 def demo(
