@@ -131,7 +131,7 @@ def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
     assert "  hidisc prepare cohort.csv --out store\n" in first.said
     steps = [line[:3] for line in first.said.splitlines() if line[1:3] == "/5"]
     assert steps == ["1/5", "2/5", "3/5", "4/5", "5/5"]
-    assert " min; one training each, patients that neither has seen, " in first.stderr
+    assert " min; one training each, patients that neither has seen, " in first.said
     for name, recipe in (("HiDisc-Patient", "hidisc-patient"), ("SimCLR", "simclr")):
         patch, *_, patient = Scores.load(out / recipe / "scores").info.opinions[0].levels
         row = next(line for line in first.said.splitlines() if line.startswith(f"  {name}"))
