@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from hidisc.config import load_config
 from hidisc.embeddings.embeddings import EMBEDDINGS
+from hidisc.models.backbone import read_tensors
+from hidisc.models.encoder import WEIGHTS
 from hidisc.patches.store import PatchStore
 from hidisc.settings.training import TrainConfig
 from hidisc.training.build import choose_material
+from hidisc.training.metrics import METRICS, read_metrics
 from hidisc.training.run import RUN
 from tests.commands import ENVIRONMENT, Ended, run
 from tests.training.stores import TINY, damage, make_store
@@ -120,3 +124,25 @@ def test_a_patch_that_only_the_second_rank_cannot_embed(own: Path, tmp_path: Pat
     ]
     assert (ended.code, ended.result) == (2, "")
     assert not (out / EMBEDDINGS).exists()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("recipe", ["byol", "vicreg"])
+def test_recipes_that_share_batch_statistics(store: Path, tmp_path: Path, recipe: str) -> None:
+    """Two CPU devices learn what one does: the same losses, and the same running statistics in the encoder."""
+    small = ("batch.images=48", "views.ops=[]", "optim.steps=4", "optim.learning_rate=1e-5", "log.min_rank=0")
+    changes = (*TINY, *small, *(["objective.predictor_dim=16"] if recipe == "byol" else []))
+    outs = {devices: tmp_path / devices for devices in ("1", "2")}
+    for devices, out in outs.items():
+        words = ("--out", str(out), "--device", "cpu", "--devices", devices, "--recipe", recipe)
+        ended = run("train", str(store), *words, *settings(*changes))
+        assert (ended.code, ended.said) == (0, "")
+    one, two = (read_metrics(out / METRICS) for out in outs.values())
+    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-5)
+    assert two[0]["grad_norm"] == pytest.approx(one[0]["grad_norm"], rel=1e-5)
+    mine, its = (read_tensors(out / WEIGHTS) for out in outs.values())
+    assert mine.keys() == its.keys()
+    for name in [
+        name for name in mine if "running_" in name
+    ]:  # some weights have no gradient but noise, and AdamW's steps
+        torch.testing.assert_close(its[name], mine[name], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
