@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hidisc.errors import UserError
+from hidisc.errors import ReportedElsewhereError, UserError
 
 app = typer.Typer(
     name="hidisc",
@@ -463,8 +463,12 @@ def _say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _outlive_parent(seconds: float = 30.0) -> None:
-    """Let the first process say the reason: Lightning kills it if one of the others ends before it."""
+def _outlive_first() -> None:
+    """Let the first process say the reason: Lightning and torchrun kill it if one of the others ends before it.
+
+    Lightning's is the parent of the others; torchrun ends the others itself; SLURM, by default, does neither.
+    """
+    seconds = 90.0 if "LOCAL_RANK" in os.environ else 5.0
     parent, until = os.getppid(), time.monotonic() + seconds
     while os.getppid() == parent and time.monotonic() < until:
         time.sleep(0.05)
@@ -481,8 +485,13 @@ def main() -> None:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # the processes of the other devices say the same
             _say(f"hidisc: {error}")
         else:
-            _outlive_parent()
+            _outlive_first()
         sys.exit(2)
+    except ReportedElsewhereError as error:
+        if debug:
+            traceback.print_exc()
+        _outlive_first()
+        sys.exit(error.code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

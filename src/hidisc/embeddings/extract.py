@@ -22,7 +22,7 @@ from hidisc.patches.store import PatchError, PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.sampling.batches import as_tensor, to_input
 from hidisc.settings.judging import EmbedConfig
-from hidisc.training.ranks import Fabric
+from hidisc.training.ranks import Fabric, check_others
 
 _BATCHES = 16
 """Batches between two writes; at most this many are lost to a crash on each device."""
@@ -70,6 +70,7 @@ def extract(
     source = do_ahead(lambda part: _read(store, part[1]), parts, config.threads, config.ahead)
     with closing(source), torch.inference_mode():
         for (block, batch), (pixels, unread) in zip(parts, source, strict=True):
+            check_others(fabric)
             vectors = _embed(fabric, net, pixels.to(device)).to(dtype).cpu().numpy()
             _check(vectors, store, batch, config.dtype)
             for place, reason in unread:

@@ -2,6 +2,7 @@
 
 import torch
 
+from hidisc.models.batch_norm import normalise_over_ranks
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
@@ -35,7 +36,7 @@ def build_learner(material: Material, config: TrainConfig, world: int) -> Learne
         )
         learner = Learner(encoder, kind(settings, encoder, config.batch.levels, material.classes))
     if config.compute.sync_batchnorm and world > 1:
-        learner = torch.nn.SyncBatchNorm.convert_sync_batchnorm(learner)  # type: ignore[no-untyped-call]
+        normalise_over_ranks(learner)
     if config.compute.compile:
         learner.encoder.backbone.compile()
     return learner.to(memory_format=torch.channels_last) if config.compute.channels_last else learner

@@ -29,7 +29,7 @@ from hidisc.training.journal import Journal
 from hidisc.training.learner import Learner
 from hidisc.training.material import Material
 from hidisc.training.monitor import Monitor
-from hidisc.training.ranks import mean_of_all, on_any, sum_of_all
+from hidisc.training.ranks import check_others, mean_of_all, on_any, sum_of_all
 from hidisc.training.run import RUN, RunInfo
 from hidisc.training.schedule import learning_rate
 
@@ -96,6 +96,7 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     source = batches.steps(done.step * accumulate, steps * accumulate)
     with closing(journal), closing(source), StopRequest() as stop, torch.random.fork_rng(devices=[]):
         for step in range(done.step + 1, steps + 1):
+            check_others(fabric)
             is_looked_at = monitor is not None and monitor.is_due(step, steps)
             is_logged = step % config.log.every == 0 or step == steps or is_looked_at
             for group in optimizer.param_groups:

@@ -4,21 +4,29 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed
+import torch.distributed.nn.functional  # imported later, it would own the process group for ever: see let_go
 from lightning.fabric import Fabric as Fabric  # later stages take it from here: Lightning has one door
 from torch import Tensor
 
 from hidisc.artefacts.artefact import Work
 from hidisc.errors import UserError
+from hidisc.training.failures import OthersEndedError, Watch, let_go
 
+_watches: WeakKeyDictionary[Fabric, Watch] = WeakKeyDictionary()
 _PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 @contextmanager
 def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterator[Fabric]:
-    """This process, or one a device; torchrun and SLURM are recognised by Lightning."""
+    """This process, or one a device; torchrun and SLURM are recognised by Lightning.
+
+    What ends one of them ends all of them (`failures`): the first rank raises the reason, the others
+    `ReportedElsewhereError`.
+    """
     for name in ("lightning.fabric", "lightning.pytorch"):  # Fabric speaks under either name
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")  # its advice is about loaders we do not use
@@ -35,11 +43,46 @@ def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterat
         raise UserError("precision 16 is for GPUs and there is none here. Set it to bf16 or 32.")
     is_ours = not torch.distributed.is_initialized()
     fabric.launch()
+    watch = _start_watch(fabric) if fabric.world_size > 1 else None
+    failed = True
     try:
         yield fabric
-    finally:  # left to the interpreter's end, the threads of a process group can abort it
+        failed = False
+    except BaseException as error:
+        if watch is None:
+            raise
+        instead = watch.report(error)
+        let_go(error)
+        if instead is error:
+            raise
+        raise instead from error
+    finally:
         if is_ours and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+            _end_group(failed)
+        if watch is not None:
+            watch.depart()
+
+
+def _start_watch(fabric: Fabric) -> Watch:
+    """Begin to watch for failures of the other ranks."""
+    fabric.barrier()  # one that fails while another still connects to it could not be heard
+    store = torch.distributed.distributed_c10d._get_default_store()
+    _watches[fabric] = Watch(store, fabric.global_rank, fabric.world_size)
+    return _watches[fabric]
+
+
+def _end_group(failed: bool) -> None:
+    """End the process group: left to the interpreter's end, its threads can abort it."""
+    if failed and torch.distributed.get_backend() == "nccl":  # destroyed, it would wait for ranks that wait for us
+        torch.distributed.distributed_c10d._abort_process_group()
+    else:
+        torch.distributed.destroy_process_group()
+
+
+def check_others(fabric: Fabric) -> None:
+    """Raise if another rank has failed: for loops in which ranks do not wait for each other."""
+    if fabric in _watches:
+        _watches[fabric].check()
 
 
 def first_does(fabric: Fabric, begin: Callable[[], None]) -> None:
@@ -51,7 +94,7 @@ def first_does(fabric: Fabric, begin: Callable[[], None]) -> None:
         except UserError as error:
             refusal = error
     if on_any(fabric, refusal is not None):
-        raise refusal or UserError("the first process refused to begin; what it said is the reason.")
+        raise refusal or OthersEndedError("the first process refused to begin")
 
 
 @contextmanager
