@@ -178,3 +178,12 @@ def test_a_hostile_label_is_counted(tmp_path: Path) -> None:
     import_patches(source, tmp_path / "store", workers=0)
     with (tmp_path / "store/pictures/counts.csv").open(newline="") as file:
         assert list(csv.reader(file))[1][1:] == ['a "b",\nc', "1", "1", "1"]
+
+
+def test_a_label_that_is_counted_is_no_formula(tmp_path: Path) -> None:
+    write_pictures(tmp_path, {"a.png": noise(0)})
+    (tmp_path / "patches.csv").write_text("patient,slide,path,label\nP,S,a.png,=1+1\n")
+    import_patches(find_table(tmp_path / "patches.csv"), tmp_path / "store", workers=0)
+    assert PatchStore.load(tmp_path / "store").table.column("label").tolist() == ["=1+1"]
+    with (tmp_path / "store/pictures/counts.csv").open(newline="") as file:
+        assert list(csv.reader(file))[1][1:] == ["'=1+1", "1", "1", "1"]

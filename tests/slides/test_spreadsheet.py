@@ -2,6 +2,7 @@
 
 import csv
 import io
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hidisc.errors import UserError
-from hidisc.slides.spreadsheet import Sheet, read_sheet
+from hidisc.slides import spreadsheet
+from hidisc.slides.spreadsheet import Sheet, format_csv, guard_cell, read_sheet, unguard_cell
 
 PLAIN = "patient,slide,path\nP1,S1,a.svs\nP2,S2,b.svs\n"
 ROWS = (
@@ -186,8 +188,90 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         read_sheet(tmp_path, REQUIRED)
 
 
-IDS = st.text(st.characters(codec="cp1252", exclude_categories=["Cc", "Zs"]), min_size=1, max_size=12)
-"""What survives stripping and every encoding; spaces and line ends inside have tests of their own."""
+# ---- written so that spreadsheet programs show it and do not run it
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "=1+1",
+        "+cmd|' /C calc'!A0",
+        "-2+3+cmd|' /C calc'!A0",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        " =1",
+        "\u00a0=1",
+        "\tP1",
+        "＝1",
+        "'=1",
+        "''@x",
+        "-",
+        "-P1",
+        "+1.5 [=1, 2]",
+        "-1;=2",
+        "+1_000",
+        "-inf",
+    ],
+)
+def test_what_could_be_a_formula_is_text(formula: str) -> None:
+    assert guard_cell(formula) == f"'{formula}"
+    assert unguard_cell(guard_cell(formula)) == formula
+    assert format_csv(["a"], [[formula]]) == f'"a"\n"\'{formula}"\n'
+    assert format_csv([formula], []) == f'"\'{formula}"\n'
+
+
+@pytest.mark.parametrize(
+    "plain",
+    ["-0.5", "+1.2", "-1e-05", "+1.2 [-0.3, +2.7]", "-3.1 (0.2)", "-.5", "P-1", "a=b", "x@y", "'quoted'", "–", "", "'"],
+)
+def test_numbers_and_plain_text_are_left_alone(plain: str) -> None:
+    assert guard_cell(plain) == plain
+    assert unguard_cell(plain) == plain
+    assert format_csv(["a"], [[plain]]) == f'"a"\n"{plain}"\n'
+
+
+def test_numbers_are_not_quoted_and_nothing_is_empty() -> None:
+    assert format_csv(["a", "b", "c"], [[-1, -0.5, None]]) == '"a","b","c"\n-1,-0.5,""\n'
+
+
+def test_a_semicolon_does_not_begin_a_cell() -> None:
+    """Spreadsheet programs of half of Europe separate cells by semicolons, outside of quotes."""
+    (row,) = list(csv.reader(io.StringIO(format_csv(["a"], [["x;=1+1"]])), delimiter=";"))[1:]
+    assert row == ["x;=1+1"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(*[st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Z", "Cf", "M"]), min_size=1)] * 3),
+        min_size=1,
+        max_size=4,
+    ),
+    prefix=st.sampled_from(["", "=", "+", "-", "@", "'", "'=", "''+", "'-1", "'x"]),
+)
+def test_what_is_written_reads_back(tmp_path: Path, rows: list[tuple[str, str, str]], prefix: str) -> None:
+    names = [tuple(unicodedata.normalize("NFC", prefix + cell) for cell in row) for row in rows]
+    sheet = read(tmp_path, format_csv(REQUIRED, names))
+    assert [tuple(cells.values()) for _, cells in sheet.rows] == names
+
+
+def test_there_is_one_place_where_text_becomes_csv() -> None:
+    """So that no table is forgotten; metrics.csv has rows of numbers and guards its header itself."""
+    source = Path(spreadsheet.__file__).parents[1]
+    writing = {
+        path.name
+        for path in source.rglob("*.py")
+        if "csv.writer(" in (text := path.read_text()) or "DictWriter" in text
+    }
+    assert writing == {"spreadsheet.py", "metrics.py"}
+
+
+IDS = st.text(st.characters(codec="cp1252", exclude_categories=["Cc", "Zs"]), min_size=1, max_size=12).filter(
+    lambda text: unguard_cell(text) == text
+)
+"""What survives stripping and every encoding; spaces, line ends and apostrophes have tests of their own."""
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

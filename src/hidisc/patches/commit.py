@@ -4,8 +4,6 @@ A pure function of the slides' rows, their folders and the config: whatever was 
 the same.
 """
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -40,6 +38,7 @@ from hidisc.patches.table import SCHEMA, PatchTable, names_column
 from hidisc.runs import beside, sync, write_atomic
 from hidisc.settings.preparing import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.slides.cohort import hash_file
+from hidisc.slides.spreadsheet import format_csv
 
 SHARDS = "shards"
 
@@ -253,8 +252,5 @@ def _table(
 
 
 def _failures_csv(failures: Sequence[Failure]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # 3.11 leaves a lone CR unquoted
-    writer.writerow(["patient", "slide", "path", "reason"])
-    writer.writerows([failure.patient, failure.slide, failure.path, failure.reason] for failure in failures)
-    return text.getvalue().encode()
+    rows = ([failure.patient, failure.slide, failure.path, failure.reason] for failure in failures)
+    return format_csv(["patient", "slide", "path", "reason"], rows).encode()

@@ -1,9 +1,10 @@
-"""A CSV as spreadsheets really write it (byte-order marks, semicolons, CR line ends, stray spaces) -> rows."""
+"""A CSV as spreadsheets really write it (byte-order marks, semicolons, CR line ends, stray spaces) <-> rows."""
 
 import csv
 import io
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,13 @@ from hidisc.errors import UserError
 
 _ON_ONE_LINE = ("patient", "slide", "patch", "path", "label", "site", "split")
 """Columns of names, in which a line break is a slip: a quote that was not closed, or a stray Enter in a spreadsheet."""
+
+_FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]|'*[\t\r\n]")
+"""How a cell begins that a spreadsheet program may take for a formula, which can run commands; and such a cell behind
+the apostrophes that make it text."""
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_FIGURE = re.compile(rf"{_NUMBER}( [\[(]{_NUMBER}(, {_NUMBER})?[\])])?")
+"""A number, alone or with its deviation or interval as our tables print it; no formula, whatever its sign."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,29 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
     _refuse_line_breaks(path, rows)
     swallowed = _find_swallowed_rows([(header_row, {name: name for name in columns}), *rows], len(columns), delimiter)
     return Sheet(path, tuple(filter(None, columns)), tuple(rows), tuple(swallowed))
+
+
+def format_csv(columns: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:
+    """The text of a CSV that spreadsheet programs show and do not run; None is an empty cell.
+
+    Text is always quoted: Python 3.11 leaves a lone CR unquoted, and a program that separates cells by semicolons would
+    find the beginning of a cell inside of one.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    for row in (columns, *rows):
+        writer.writerow([guard_cell(cell) if isinstance(cell, str) else cell for cell in row])
+    return text.getvalue()
+
+
+def guard_cell(cell: str) -> str:
+    """The text with an apostrophe before it where it could be taken for a formula; `read_sheet` takes it off again."""
+    return f"'{cell}" if _FORMULA.match(cell) and not _FIGURE.fullmatch(cell) else cell
+
+
+def unguard_cell(cell: str) -> str:
+    """The text that `guard_cell` was given."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def _split(path: Path, lines: str, delimiter: str, header_row: int) -> list[list[str]]:
@@ -148,7 +179,8 @@ def _decode(path: Path) -> str:
 
 def _clean(cell: str) -> str:
     """Strip spaces (no-break ones too) and compose accents, so that one name is one string on every system."""
-    return unicodedata.normalize("NFC", cell.strip().strip("\ufeff\u200b").strip())
+    bare = unguard_cell(cell.strip().strip("\ufeff\u200b").strip())
+    return unicodedata.normalize("NFC", bare.strip())
 
 
 def _column(names: Sequence[str]) -> str:

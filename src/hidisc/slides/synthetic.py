@@ -10,7 +10,6 @@ Pictures are built in optical density (natural logarithm): concentration maps of
 vectors, then Beer-Lambert. The shape of tissue is in micrometres; only the raster of fields is in pixels.
 """
 
-import csv
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from hidisc.errors import UserError
 from hidisc.slides.pyramid import write_pyramid
+from hidisc.slides.spreadsheet import format_csv
 
 Image = NDArray[np.uint8]
 Map = NDArray[np.float32]
@@ -110,10 +110,7 @@ def draw_cohort(
             rows.append((f"P{p + 1:03d}", slide, f"slides/{slide}.tiff", label, site))
     table = out / "cohort.csv"
     beside = table.with_name("cohort.csv.part")
-    with beside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("patient", "slide", "path", "label", "site"))
-        writer.writerows(rows)
+    beside.write_text(format_csv(("patient", "slide", "path", "label", "site"), rows), encoding="utf-8", newline="")
     beside.replace(table)
     return table
 
