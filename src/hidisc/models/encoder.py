@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
+from hidisc.models.hub import find_architecture
 from hidisc.patches.inputs import InputRule
 from hidisc.runs import write_atomic
 from hidisc.settings.training import HeadConfig
@@ -32,7 +33,7 @@ class EncoderCard(Closed):
 
     format: Literal["hidisc-encoder-1"] = "hidisc-encoder-1"
     backbone: str
-    """timm's name."""
+    """The architecture's name in timm's registry, so that opening an encoder asks no hub."""
     options: dict[str, Any]
     """Further arguments of the timm model, its `img_size` among them where it takes one."""
     head: HeadConfig | None
@@ -109,7 +110,8 @@ class Encoder(nn.Module):
     def load(cls, folder: Path) -> "Encoder":
         """Read an encoder back, in evaluation mode, on the CPU; nothing is unpickled."""
         card = read_card(folder)
-        backbone, _ = create_backbone(card.backbone, card.channels, card.size_px, card.options, None)
+        said_by = f"{folder / CARD}: backbone"
+        backbone, _ = create_backbone(card.backbone, card.channels, card.size_px, card.options, None, said_by=said_by)
         encoder = cls(card, backbone)
         state = read_tensors(folder / WEIGHTS)
         try:
@@ -134,10 +136,11 @@ def build_encoder(
     classes: tuple[str, ...] = (),
 ) -> Encoder:
     """A new encoder, its random weights from torch's seed; given weights bring the mean and deviation they expect."""
-    net, options = create_backbone(backbone, channels, size_px, options, weights)
+    made_as = find_architecture(backbone, options)
+    net, options = create_backbone(made_as.name, channels, size_px, made_as.options, weights, made_as.notes)
     mean, std = _scale_of(net, weights, channels)
     card = EncoderCard(
-        backbone=backbone,
+        backbone=made_as.name,
         options=options,
         head=head,
         channels=channels,

@@ -183,5 +183,6 @@ def open_timm_folder(folder: Path) -> tuple[nn.Module, Preprocessing]:
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise UserError(f"{path} is missing, damaged or not a timm model's ({error!r}).") from error
     fed = read_preprocessing(folder) or fed
-    net, _ = create_backbone(name, channels, fed.size_px or size_px, args, str(folder / FILES["timm"]))
+    weights = str(folder / FILES["timm"])
+    net, _ = create_backbone(name, channels, fed.size_px or size_px, args, weights, said_by=f"{path}: architecture")
     return net, fed

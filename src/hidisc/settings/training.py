@@ -132,7 +132,7 @@ class ModelConfig(Closed):
     options: dict[str, Any] = {}
     """Further arguments of the timm model: --set 'model.options={drop_path_rate: 0.1}'."""
     weights: str | None = None
-    """Where the backbone starts: null random, `hub` the weights timm downloads, or a .safetensors file."""
+    """Where the backbone starts: null random, `hub` the safetensors of the hub, or a .safetensors file."""
     head: HeadConfig = HeadConfig()
 
 
