@@ -114,6 +114,8 @@ def _to_timm(encoder: Encoder, out: Path, x: Tensor) -> None:
             "input_size": [card.channels, card.size_px, card.size_px],
             "mean": list(card.mean),
             "std": list(card.std),
+            "interpolation": "bicubic",
+            "crop_pct": 1.0,  # patches are seen whole; timm's own default cuts an eighth off
             "num_classes": 0,
         },
     }
