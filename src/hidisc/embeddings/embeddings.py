@@ -12,6 +12,7 @@ from hidisc.errors import UserError
 from hidisc.models.encoder import LearnedSlide
 from hidisc.patches.store import FileEntry, check_size
 from hidisc.patches.table import PatchTable
+from hidisc.paths import AnyPath
 from hidisc.runs import read_finished
 
 EMBEDDINGS, VECTORS, PATCHES = "embeddings.json", "embeddings.npy", "patches.parquet"
@@ -77,8 +78,9 @@ class Embeddings:
     vectors: NDArray[Any]
 
     @classmethod
-    def load(cls, path: Path) -> "Embeddings":
+    def load(cls, path: AnyPath) -> "Embeddings":
         """Open finished embeddings; unfinished or cut-short ones are refused with what to do."""
+        path = Path(path)
         unfinished = f"embeddings {path} are not finished. Run the same `hidisc embed` again; it goes on."
         absent = f"{path} holds no embeddings (no {EMBEDDINGS}). Make them with `hidisc embed`."
         info = read_finished(path / EMBEDDINGS, EmbeddingsInfo, "embed", unfinished, absent)

@@ -11,6 +11,7 @@ from hidisc.config import Closed
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.predictions import Predictions
 from hidisc.patches.columns import Columns, load_columns, save_columns
+from hidisc.paths import AnyPath
 from hidisc.runs import read_finished
 
 SCORES, NEIGHBOURS = "scores.json", "neighbours.parquet"
@@ -137,8 +138,9 @@ class Scores:
     info: ScoresInfo
 
     @classmethod
-    def load(cls, path: Path) -> "Scores":
+    def load(cls, path: AnyPath) -> "Scores":
         """Open a finished evaluation."""
+        path = Path(path)
         unfinished = f"scores {path} are not finished. Run the same `hidisc evaluate` again."
         absent = f"{path} holds no scores (no {SCORES}). Make them with `hidisc evaluate`."
         return cls(path, read_finished(path / SCORES, ScoresInfo, "evaluate", unfinished, absent))

@@ -13,6 +13,7 @@ from hidisc.errors import UserError
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
 from hidisc.models.hub import find_architecture
 from hidisc.patches.inputs import InputRule
+from hidisc.paths import AnyPath
 from hidisc.runs import write_atomic
 from hidisc.settings.training import HeadConfig
 
@@ -100,15 +101,17 @@ class Encoder(nn.Module):
         """The embedding."""
         return self.features(x)
 
-    def save(self, folder: Path, card: EncoderCard | None = None) -> None:
+    def save(self, folder: AnyPath, card: EncoderCard | None = None) -> None:
         """Write both files; the weights first, so that a card never stands without them."""
+        folder = Path(folder)
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
         write_atomic(folder / WEIGHTS, save(tensors, {"format": "hidisc-encoder-1"}))
         write_atomic(folder / CARD, ((card or self.card).model_dump_json(indent=1) + "\n").encode())
 
     @classmethod
-    def load(cls, folder: Path) -> "Encoder":
+    def load(cls, folder: AnyPath) -> "Encoder":
         """Read an encoder back, in evaluation mode, on the CPU; nothing is unpickled."""
+        folder = Path(folder)
         card = read_card(folder)
         said_by = f"{folder / CARD}: backbone"
         backbone, _ = create_backbone(card.backbone, card.channels, card.size_px, card.options, None, said_by=said_by)

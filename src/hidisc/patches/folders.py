@@ -8,6 +8,7 @@ from unicodedata import normalize
 from hidisc.errors import UserError
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.table import SCHEMA
+from hidisc.paths import AnyPath
 from hidisc.slides.cohort import (
     SlideRow,
     find_disagreements,
@@ -24,8 +25,9 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
 LabelLevel = Literal["patient", "slide", "patch"]
 
 
-def find_folder(root: Path, patients_csv: Path | None = None) -> Source:
+def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     """Patches in `root/patient/slide/patch.png`; labels, sites and splits from a CSV of patients, if there is one."""
+    root, patients_csv = Path(root), None if patients_csv is None else Path(patients_csv)
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Give the folder that holds one folder a patient.")
     sheet = read_sheet(patients_csv, ("patient",)) if patients_csv else None
@@ -56,8 +58,9 @@ def find_folder(root: Path, patients_csv: Path | None = None) -> Source:
     return Source(root, tuple(group_by_slide(patches, "patient")), warnings=tuple(warnings))
 
 
-def find_table(table_csv: Path, label_level: LabelLevel = "patient") -> Source:
+def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Source:
     """Patches of a CSV: `patient, slide, path`, optionally `patch, label, site, split`; other columns are kept."""
+    table_csv = Path(table_csv)
     sheet = read_sheet(table_csv, ("patient", "slide", "path"))
     refuse_if_all_missing(sheet)
     own = [

@@ -20,6 +20,7 @@ from hidisc.patches.inputs import InputRule, input_channels
 from hidisc.patches.record import BOXES, RECORD, THUMBNAIL, ShardFile, SlideRecord
 from hidisc.patches.shard import Shard
 from hidisc.patches.table import PatchTable
+from hidisc.paths import AnyPath
 from hidisc.runs import read_kind
 from hidisc.slides.cohort import hash_file
 from hidisc.slides.slide import Pixels
@@ -106,8 +107,9 @@ class PatchStore:
         self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
     @classmethod
-    def load(cls, path: Path) -> "PatchStore":
+    def load(cls, path: AnyPath) -> "PatchStore":
         """Open a finished store; an unfinished or cut-short one is refused with what to do."""
+        path = Path(path)
         info = read_info(path)
         for file in (info.patches, info.dropped):
             problem = check_size(path, file)

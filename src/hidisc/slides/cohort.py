@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from hidisc.errors import UserError
+from hidisc.paths import AnyPath
 from hidisc.slides.spreadsheet import Sheet, read_sheet
 from hidisc.slides.twins import Name, find_twins, fold
 
@@ -46,8 +47,9 @@ class Cohort:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, path: Path, label_level: Literal["patient", "slide"] = "patient") -> "Cohort":
+    def load(cls, path: AnyPath, label_level: Literal["patient", "slide"] = "patient") -> "Cohort":
         """Read and check a cohort CSV; every problem found is reported at once in one UserError."""
+        path = Path(path)
         sheet = read_sheet(path, REQUIRED)
         refuse_if_all_missing(sheet)
         problems: list[str] = []

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.errors import UserError
+from hidisc.paths import AnyPath
 from hidisc.slides.pyramid import write_pyramid
 from hidisc.slides.spreadsheet import format_csv
 
@@ -78,7 +79,7 @@ MARGIN_FIELDS = 1
 
 
 def draw_cohort(
-    out: Path,
+    out: AnyPath,
     *,
     patients: int = 72,
     slides: int = 3,
@@ -92,6 +93,7 @@ def draw_cohort(
     Diagnoses take turns over the patients, so they are balanced. A slide depends on `seed` and its own place
     only, so a larger cohort begins with the smaller one. Drawing again gives the same bytes.
     """
+    out = Path(out)
     for name, value, least in (("patients", patients, 1), ("slides", slides, 1), ("fields", fields, 1)):
         if value < least:
             raise UserError(f"{name} is {value}. At least {least} is needed to draw a cohort. Raise it.")

@@ -8,6 +8,7 @@ from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder, EncoderCard, read_card
 from hidisc.patches.store import PatchStore
+from hidisc.paths import AnyPath
 from hidisc.runs import read_finished
 from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
@@ -60,8 +61,9 @@ class Run:
     info: RunInfo
 
     @classmethod
-    def load(cls, path: Path) -> "Run":
+    def load(cls, path: AnyPath) -> "Run":
         """Open a finished run; an unfinished one is refused with what to do."""
+        path = Path(path)
         unfinished = f"run {path} is not finished. Run the same `hidisc train` again; it goes on."
         absent = f"{path} is not a run (no {RUN}). Make one with `hidisc train`."
         return cls(path, read_finished(path / RUN, RunInfo, "train", unfinished, absent))

@@ -11,6 +11,7 @@ from hidisc.benchmark.results import write_results
 from hidisc.errors import UserError
 from hidisc.patches.cluster import Report, run_tasks
 from hidisc.patches.store import PatchStore
+from hidisc.paths import AnyPath
 from hidisc.runs import HeldError, begin, count_cores, full_disk_said, hold, make_folder, refuse_full_disk, write_atomic
 from hidisc.settings.benchmarking import SuiteConfig
 from hidisc.training.fit import StepsDone
@@ -57,11 +58,11 @@ class Benchmarked:
 
 def benchmark(
     suite: SuiteConfig,
-    store: Path,
-    out: Path,
+    store: AnyPath,
+    out: AnyPath,
     *,
     scale: str = "small",
-    stores: Mapping[str, Path] | None = None,
+    stores: Mapping[str, AnyPath] | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
     device: str = "auto",
@@ -72,10 +73,11 @@ def benchmark(
     Several processes or machines may work on one folder: a cell is held by whoever does it, and the kernel lets go of
     it when that process dies. `workers`: cells at once here; `scheduler`: cells are given to Dask.
     """
+    out = Path(out)
     if scale not in SCALES:
         raise UserError(f"--scale {scale!r} is none of {', '.join(SCALES)}.")
     size = suite.small if scale == "small" else suite.full
-    places = {"": store, **(stores or {})}
+    places = {name: Path(path) for name, path in {"": store, **(stores or {})}.items()}
     missing = sorted({row.store for row in suite.rows} - set(places))
     if missing:
         raise UserError(

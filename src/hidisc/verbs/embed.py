@@ -1,5 +1,6 @@
 """`hidisc embed`: a PatchStore and an encoder, ours or another's -> Embeddings."""
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.embeddings.extract import Say, extract
 from hidisc.embeddings.model import open_model
 from hidisc.patches.store import PatchStore
+from hidisc.paths import AnyPath
 from hidisc.runs import begin, full_disk_said, hold
 from hidisc.settings.judging import EmbedConfig
 from hidisc.training.ranks import first_does, start
@@ -26,9 +28,9 @@ class _Record(EmbedConfig):
 
 
 def embed(
-    store_path: Path,
-    model: str,
-    out: Path,
+    store_path: AnyPath,
+    model: AnyPath,
+    out: AnyPath,
     config: EmbedConfig | None = None,
     *,
     name: str | None = None,
@@ -40,10 +42,12 @@ def embed(
 ) -> Embeddings | None:
     """Embed the patches of a store; unfinished embeddings go on where they were.
 
+    `model`: what `embeddings.model.open_model` opens, such as the folder of a run or `timm:NAME`.
+
     On several devices every process calls this and only the first gets the embeddings, the others None. `shown`: with
     a progress bar.
     """
-    config = config or EmbedConfig()
+    config, out = config or EmbedConfig(), Path(out)
     store = PatchStore.load(store_path)
     rows = choose_rows(store, config)
     with (
@@ -52,7 +56,7 @@ def embed(
         full_disk_said("What has been written is kept"),
     ):
         is_first = fabric.is_global_zero
-        opened = open_model(model, store, config, name)
+        opened = open_model(os.fspath(model), store, config, name)
         record = _Record(
             **config.model_dump(),
             name=opened.card.name,
@@ -61,8 +65,8 @@ def embed(
         )
 
         def claim() -> None:
-            held.enter_context(hold(out))
-            begin(out, "embed", record, _CHANGEABLE)
+            held.enter_context(hold(Path(out)))
+            begin(Path(out), "embed", record, _CHANGEABLE)
 
         first_does(fabric, claim)
         if not (out / EMBEDDINGS).is_file():

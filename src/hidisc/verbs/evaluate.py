@@ -29,6 +29,7 @@ from hidisc.evaluation.scores import (
 )
 from hidisc.evaluation.sides import Question, ask
 from hidisc.patches.store import PatchStore
+from hidisc.paths import AnyPath
 from hidisc.runs import begin, full_disk_said, hold, versions, write_atomic
 from hidisc.settings.judging import EvaluateConfig
 from hidisc.verbs.progress import show_patches
@@ -48,11 +49,11 @@ class _Record(EvaluateConfig):
 
 
 def evaluate(
-    embeddings: Path,
-    out: Path,
+    embeddings: AnyPath,
+    out: AnyPath,
     config: EvaluateConfig | None = None,
     *,
-    bank: Path | None = None,
+    bank: AnyPath | None = None,
     device: str = "auto",
     say: Say = lambda _: None,
     shown: bool = True,
@@ -61,7 +62,7 @@ def evaluate(
 
     `shown`: a progress bar.
     """
-    config = config or EvaluateConfig()
+    config, out = config or EvaluateConfig(), Path(out)
     queries = Embeddings.load(embeddings)
     known = Embeddings.load(bank) if bank is not None else queries
     question = ask(queries, known, config)

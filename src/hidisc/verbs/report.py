@@ -6,6 +6,7 @@ from pathlib import Path
 from hidisc.embeddings.embeddings import EMBEDDINGS
 from hidisc.errors import UserError
 from hidisc.evaluation.scores import SCORES
+from hidisc.paths import AnyPath
 from hidisc.reporting.compose import Say, compose
 from hidisc.reporting.page import render
 from hidisc.reporting.subject import gather
@@ -21,17 +22,20 @@ class _Record(ReportConfig):
     """Where, and the checksum of the file that makes it whole."""
 
 
-def report(paths: Sequence[Path], out: Path, config: ReportConfig | None = None, say: Say = lambda _: None) -> Path:
+def report(
+    paths: Sequence[AnyPath], out: AnyPath, config: ReportConfig | None = None, say: Say = lambda _: None
+) -> Path:
     """Write the page `out`, last, and `STEM_files/` beside it with every figure and table; a finished one stays."""
-    config = config or ReportConfig()
+    config, out = config or ReportConfig(), Path(out)
+    judged = [Path(path) for path in paths]
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out {out} is not a page. Give a name that ends in .html.")
     files = out.with_name(f"{out.stem}_files")
     if out.exists() and read_kind(files) != "report":
         raise UserError(f"{out} is there already and is not overwritten. Give another --out, or delete it.")
-    subjects = gather(paths)
+    subjects = gather(judged)
     with hold(files), full_disk_said("What it is made from is as it was"):
-        inputs = {str(path.absolute()): _checksum(path) for path in paths}
+        inputs = {str(path.absolute()): _checksum(path) for path in judged}
         begin(files, "report", _Record(**config.model_dump(), inputs=inputs))
         if not out.exists():
             page = compose(subjects, files, config, say)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.paths import AnyPath
 from hidisc.runs import begin, full_disk_said, hold
 from hidisc.settings.training import TrainConfig
 from hidisc.training.fit import Say, Watch, fit
@@ -17,8 +18,8 @@ _CHANGEABLE = ("data.threads", "data.ahead", "data.max_bad_share", "log.", "chec
 
 
 def train(
-    store_path: Path,
-    out: Path,
+    store_path: AnyPath,
+    out: AnyPath,
     config: TrainConfig | None = None,
     *,
     device: str = "auto",
@@ -32,7 +33,7 @@ def train(
     On several devices every process calls this and only the first gets the run, the others None. `watch` is told of
     every step instead of a progress bar.
     """
-    config = config or TrainConfig()
+    config, out = config or TrainConfig(), Path(out)
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
     store = PatchStore.load(store_path)
     with (
@@ -43,8 +44,8 @@ def train(
         is_first = fabric.is_global_zero
 
         def claim() -> None:
-            held.enter_context(hold(out))
-            begin(out, "train", config, _CHANGEABLE)
+            held.enter_context(hold(Path(out)))
+            begin(Path(out), "train", config, _CHANGEABLE)
 
         first_does(fabric, claim)
         if not (out / RUN).is_file():
