@@ -10,9 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hidisc.config import load_config
 from hidisc.errors import UserError
+from hidisc.settings.preparing import PrepareConfig
 from hidisc.slides import cohort
 from hidisc.slides.cohort import Cohort, hash_file
+from hidisc.slides.slide import plausible_mpp
 
 Write = Callable[..., Path]
 HEAD = "patient,slide,path"
@@ -236,6 +239,24 @@ def test_bad_mpp(write_cohort: Write, mpp: str) -> None:
 @pytest.mark.parametrize(("mpp", "value"), [("0.2528", 0.2528), ("0,2528", 0.2528), (" 1 ", 1.0), ("5e-1", 0.5)])
 def test_good_mpp(write_cohort: Write, mpp: str, value: float) -> None:
     assert Cohort.load(write_cohort([f"{HEAD},mpp", f'P1,S1,a.svs,"{mpp}"'], ["a.svs"])).slides[0].mpp == value
+
+
+@pytest.mark.parametrize(
+    ("mpp", "is_scale"), [(0.009, False), (0.01, True), (0.015, True), (15.0, True), (17.0, False), (20.0, False)]
+)
+def test_cohort_file_and_user_may_say_the_same_scales(write_cohort: Write, mpp: float, is_scale: bool) -> None:
+    """Nobody's word passes where another's would be refused; 20 is a magnification."""
+
+    def is_taken(say: Callable[[], object]) -> bool:
+        try:
+            return say() is not None
+        except UserError:
+            return False
+
+    path = write_cohort([f"{HEAD},mpp", f"P1,S1,a.svs,{mpp}"], ["a.svs"])
+    assert is_taken(lambda: Cohort.load(path).slides[0].mpp) is is_scale
+    assert is_taken(lambda: plausible_mpp(mpp, mpp)) is is_scale
+    assert is_taken(lambda: load_config(PrepareConfig, None, [f"assume_mpp={mpp}"])) is is_scale
 
 
 def test_unknown_columns_are_a_warning(write_cohort: Write) -> None:

@@ -12,13 +12,12 @@ from typing import Literal
 
 from hidisc.errors import UserError
 from hidisc.paths import AnyPath
+from hidisc.settings.preparing import PLAUSIBLE_MPP
 from hidisc.slides.spreadsheet import Sheet, read_sheet
 from hidisc.slides.twins import Name, find_twins, fold
 
 REQUIRED = ("patient", "slide", "path")
 OPTIONAL = ("label", "mpp", "site", "split")
-PLAUSIBLE_MPP = (0.01, 15.0)
-"""Micrometres per pixel outside this are a slip of the pen (nm, dpi, magnification), not a microscope."""
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
 
 
