@@ -9,7 +9,7 @@ from pathlib import Path
 import hidisc
 
 ROOT = Path(hidisc.__file__).parent
-GROUND = ["errors", "steps", "stop", "config", "settings", "artefacts", "machine"]
+GROUND = ["errors", "steps", "stop", "paths", "config", "settings", "artefacts", "machine"]
 STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "embeddings", "evaluation"]
 STAGES += ["reporting", "benchmark", "explorer", "verbs", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}
@@ -21,6 +21,7 @@ DOORS = {
     "distributed": {"patches"},
     "dask": {"patches"},
     "timm": {"models"},
+    "huggingface_hub": {"models"},
     "lightning": {"training"},
     "h5py": {"embeddings"},
     "sklearn": {"evaluation", "reporting"},  # curves are drawn where figures are

@@ -19,7 +19,9 @@ line.
 The names below are the public Python API; they load when first used, so that `import hidisc` has no cost and no effect.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -138,6 +140,21 @@ __all__ = [
     "split_patients",
     "train",
 ]
+
+
+class _Api(ModuleType):
+    """This package: importing the folder `benchmark` would otherwise put it in the place of the verb of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Api
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

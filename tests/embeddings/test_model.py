@@ -26,6 +26,7 @@ from hidisc.settings.judging import EmbedConfig, ForeignConfig
 from hidisc.training.run import RUN, Run
 from hidisc.verbs.export import export
 from tests.finished import refinish
+from tests.models.hub import make_hub
 from tests.training.stores import train
 
 SIZE = 32
@@ -282,13 +283,25 @@ def test_timm_weights_from_a_file(scaled: Path, store: Path, tmp_path: Path) -> 
     assert plain.notes[0] == "patches are resized from 32 to 160 px"
 
 
-def test_weights_of_the_hub(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError("no network here")
-
-    monkeypatch.setattr("hidisc.models.backbone._create", refuse)
-    with pytest.raises(UserError, match=r"weights of 'test_resnet' cannot be fetched \(no network here\)"):
+def test_weights_of_the_hub(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = make_hub(tmp_path, monkeypatch)
+    with pytest.raises(UserError, match=r"weights of 'test_resnet' cannot be fetched \(no repository timm/test_resnet"):
         opened("timm:test_resnet", store, weights="hub")
+    hub.add("timm/test_resnet.r160_in1k", "test_resnet")
+    assert opened("timm:test_resnet", store, weights="hub").card.learned_from is None
+
+
+def test_an_encoder_of_the_hub_is_embedded_with_what_is_on_disk(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = make_hub(tmp_path / "hub", monkeypatch)
+    hub.add("lab/model", "test_resnet")
+    encoder = build_encoder("hf-hub:lab/model", {}, None, channels=3, size_px=SIZE, weights="hub")
+    encoder.save(tmp_path)
+    hub.asked.clear()
+    with torch.inference_mode():
+        assert same(opened(tmp_path, store), encoder.eval()(pictures()))
+    assert hub.asked == []
 
 
 def test_patches_are_resized_bicubic_antialiased_and_clamped(store: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hidisc.models import backbone as module
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
 from hidisc.models.encoder import build_encoder
 from hidisc.settings.training import HeadConfig
+from tests.models.hub import make_hub
 
 
 def make(name: str = "test_resnet", channels: int = 3, size_px: int = 32, weights: str | None = None, **options):
@@ -104,19 +105,14 @@ def test_a_size_the_backbone_cannot_take_is_refused():
         build_encoder("test_vit", {}, HeadConfig(), channels=3, size_px=50)
 
 
-def test_weights_of_the_hub_are_asked_of_timm(monkeypatch):
-    asked = []
-    create = timm.create_model
-
-    def instead(name, pretrained, **options):
-        asked.append((name, pretrained))
-        return create(name, pretrained=False, **options)
-
-    monkeypatch.setattr(timm, "create_model", instead)
+def test_the_hub_is_asked_when_its_weights_are_wanted(monkeypatch, tmp_path):
+    hub = make_hub(tmp_path, monkeypatch)
+    theirs = hub.add("timm/test_vit.r160_in1k", "test_vit", args={"img_size": 32})
     make(weights=None)
-    make("test_vit", weights="hub")
-    assert asked[0] == ("test_resnet", False)
-    assert asked[-1] == ("test_vit", True)
+    make("test_vit", weights=None)
+    assert hub.asked == []
+    assert same(make("test_vit", weights="hub"), theirs)
+    assert hub.asked == ["timm/test_vit.r160_in1k/model.safetensors"]
 
 
 @pytest.mark.parametrize("error", [OSError("no route to host\nand more"), RuntimeError("no route to host")])
@@ -124,7 +120,7 @@ def test_a_hub_out_of_reach_says_what_to_do(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(timm, "create_model", fail)
+    monkeypatch.setattr("hidisc.models.hub.hf_hub_download", fail)
     sentence = (
         r"^the weights of 'test_resnet' cannot be fetched \(no route to host\)\. Download them elsewhere and give the "
         r"\.safetensors file as model\.weights\.$"

@@ -13,6 +13,7 @@ from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, build_enc
 from hidisc.models.history import NOTHING, History
 from hidisc.patches.record import SlideId
 from hidisc.settings.training import HeadConfig
+from tests.models.hub import make_hub
 
 HEAD = HeadConfig(dim=8)
 
@@ -93,9 +94,8 @@ def test_the_encoder_itself_subtracts_the_mean_and_divides_by_the_deviation():
     torch.testing.assert_close(only_std(images()), only_std.backbone(2 * images()))
 
 
-def test_weights_of_the_hub_bring_the_scale_they_expect(monkeypatch):
-    create = timm.create_model
-    monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **rest: create(name, **rest))
+def test_weights_of_the_hub_bring_the_scale_they_expect(monkeypatch, tmp_path):
+    make_hub(tmp_path, monkeypatch).add("timm/test_resnet.r160_in1k", "test_resnet")
     expected = timm.create_model("test_resnet", False).pretrained_cfg
     encoder = make(weights="hub")
     assert encoder.card.mean == expected["mean"] != (0, 0, 0)
@@ -106,8 +106,7 @@ def test_weights_of_the_hub_bring_the_scale_they_expect(monkeypatch):
 def test_an_encoder_where_we_happen_to_be_does_not_speak_for_the_hub(monkeypatch, tmp_path):
     with_scale((0.1, 0.2, 0.3), (0.5, 0.6, 0.7)).save(tmp_path)
     monkeypatch.chdir(tmp_path)
-    create = timm.create_model
-    monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **rest: create(name, **rest))
+    make_hub(tmp_path / "repositories", monkeypatch).add("timm/test_resnet.r160_in1k", "test_resnet")
     assert make(weights="hub").card.mean == timm.create_model("test_resnet", False).pretrained_cfg["mean"]
 
 
@@ -249,12 +248,9 @@ def test_a_card_cannot_make_us_open_another_file(tmp_path):
 def test_loading_asks_no_hub(monkeypatch, tmp_path):
     encoder = make()
     encoder.save(tmp_path)
-    create, asked = timm.create_model, []
-    monkeypatch.setattr(
-        timm, "create_model", lambda name, pretrained, **rest: asked.append(pretrained) or create(name, **rest)
-    )
+    hub = make_hub(tmp_path / "hub", monkeypatch)
     Encoder.load(tmp_path)
-    assert not any(asked)
+    assert hub.asked == []
 
 
 def test_unknown_keys_on_a_card_are_refused():

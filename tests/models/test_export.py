@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from hidisc.errors import UserError
 from hidisc.models import export as module
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.models.export import PREPROCESSING, export_encoder
+from hidisc.patches.inputs import as_input
 from hidisc.settings.training import HeadConfig
 
 
@@ -54,6 +56,25 @@ def test_timm_loads_the_folder_and_the_state_dict(tmp_path: Path, backbone: str,
         plain.load_state_dict(load_file(tmp_path / "model.safetensors"))
         assert same(ours.features(x), plain.eval()(prepared))
     assert known["mean_and_std_are_applied"] == "before the network"
+
+
+@pytest.mark.parametrize("backbone", ["test_resnet", "test_vit"])
+def test_timm_s_own_transform_gives_the_pixels_that_our_encoder_saw(tmp_path: Path, backbone: str) -> None:
+    ours = encoder(backbone, 3, 48)
+    export_encoder(ours, tmp_path, "timm")
+    patch = np.random.default_rng(0).integers(0, 256, (48, 48, 3), dtype=np.uint8)
+    seen: list[Tensor] = []
+    ours.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with torch.inference_mode():
+        ours.features(torch.from_numpy(as_input(patch, "unit")).permute(2, 0, 1)[None])
+    model = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+    for config in (
+        timm.data.resolve_data_config(model.pretrained_cfg),
+        timm.data.resolve_data_config({}, model=model),
+        timm.data.resolve_model_data_config(model),
+    ):
+        transform = timm.data.create_transform(**config, is_training=False)
+        assert torch.equal(transform(Image.fromarray(patch)), seen[0][0])
 
 
 @pytest.mark.parametrize(("backbone", "channels", "size_px"), KINDS)

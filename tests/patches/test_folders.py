@@ -115,6 +115,39 @@ def test_accents_of_folders_match_those_of_the_csv(tmp_path: Path, on_disk: str)
     assert (member.patient, member.label) == ("Müller", "tumour")
 
 
+TWINS = "are treated as two, but differ only in case, spaces or the form of their letters. If they are one"
+
+
+def test_folders_that_people_take_for_one_are_warned_of(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path / "in", pictures_of("P1/A", "P1/a", "p1/A", "P2/a", patches=1))
+    source = find_folder(root)
+    assert [member.slide for member, _ in source.slides] == ["P1/A", "P1/a", "P2/a", "p1/A"]
+    assert source.warnings == (
+        f"slides 'A' (folder P1/A) and 'a' (folder P1/a) {TWINS} slide, write them alike.",
+        f"patients 'P1' (folder P1) and 'p1' (folder p1) {TWINS} patient, write them alike.",
+    )
+
+
+def test_a_csv_of_patients_that_names_a_folder_otherwise_is_warned_of(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path / "in", pictures_of("P1/A", "P2/A", patches=1))
+    csv = tmp_path / "patients.csv"
+    csv.write_text("patient,label,site,split\np1,Glioma,Ulm,train\nP2,glioma,ulm,Train\n")
+    assert find_folder(root, csv).warnings == (
+        f"patients 'P1' (folder P1) and 'p1' (patients.csv row 2) {TWINS} patient, write them alike.",
+        f"labels 'Glioma' (patients.csv row 2) and 'glioma' (patients.csv row 3) {TWINS} label, write them alike.",
+        f"sites 'Ulm' (patients.csv row 2) and 'ulm' (patients.csv row 3) {TWINS} site, write them alike.",
+        f"splits 'train' (patients.csv row 2) and 'Train' (patients.csv row 3) {TWINS} split, write them alike.",
+        f"patient 'P1' is not in {csv} and has no label.",
+    )
+
+
+def test_an_unclosed_quote_in_a_csv_of_patients_is_refused(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path / "in", pictures_of("P1/A", "P2/A", patches=1))
+    csv = tmp_path / "patients.csv"
+    csv.write_text('patient,label\nP1,"tumour\nP2,normal\n')
+    assert refusal(find_folder, root, csv).startswith(f'{csv} row 2: a quote (") opens a cell in this row')
+
+
 def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
     root = write_pictures(tmp_path, {os.fsdecode(b"P\xe9/A/0.png"): noise(0), "P1/A/0.png": noise(1)})
     assert refusal(find_folder, root) == (
@@ -209,6 +242,30 @@ def test_everything_wrong_with_the_rows_is_said_at_once(tmp_path: Path) -> None:
         "Correct the path or remove the row.",
         "patches.csv row 5: file 'a.png' was listed in row 2 already. Remove one.",
     ]
+
+
+def test_names_of_a_table_that_people_take_for_one_are_warned_of(tmp_path: Path) -> None:
+    csv = write_table(tmp_path, "patient,slide,path,label", "P1,A,a.png,x", "p1,a,b.png,X", "P2,a,c.png,x")
+    source = find_table(csv)
+    assert [member.slide for member, _ in source.slides] == ["P1/A", "p1/a", "P2/a"]
+    assert source.warnings == (
+        f"patches.csv: patients 'P1' (row 2) and 'p1' (row 3) {TWINS} patient, write them alike.",
+        f"patches.csv: slides 'A' (row 2) and 'a' (row 3) {TWINS} slide, write them alike.",
+        f"patches.csv: labels 'x' (row 2) and 'X' (row 3) {TWINS} label, write them alike.",
+    )
+
+
+def test_a_table_that_was_moved_is_one_sentence(tmp_path: Path) -> None:
+    csv = write_table(tmp_path, "patient,slide,path", *(f"P1,A,deep/{n}.png" for n in range(60)), files=())
+    assert refusal(find_table, csv) == (
+        f"{csv}: none of the 60 files exists. Paths are relative to the folder of the CSV ({tmp_path}); the first one "
+        f"tried is {tmp_path}/deep/0.png. Move the CSV back to where its paths start, or correct the column `path`."
+    )
+
+
+def test_an_unclosed_quote_in_a_table_is_refused(tmp_path: Path) -> None:
+    csv = write_table(tmp_path, "patient,slide,path", "P1,A,a.png", 'P2,"A,b.png', "P3,A,c.png")
+    assert refusal(find_table, csv).startswith(f'{csv} row 3: a quote (") opens a cell in this row')
 
 
 @pytest.mark.parametrize("column", ["name", "shard", "x", "mpp", "is_blank"])

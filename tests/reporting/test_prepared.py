@@ -1,7 +1,6 @@
 """The pictures of a store show what was kept, and its table counts it."""
 
 import csv
-import io
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from PIL import Image
 
 from hidisc.patches.commit import Member
 from hidisc.patches.folders import find_table
+from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.prepared import DROPPED as DROPPED_RGB
 from hidisc.reporting.prepared import KEPT as KEPT_RGB
@@ -173,9 +173,17 @@ def test_hostile_slide_names_reach_the_pictures(tmp_path: Path) -> None:
 
 def test_a_hostile_label_is_counted(tmp_path: Path) -> None:
     write_pictures(tmp_path, {"a.png": noise(0)})
-    text = io.StringIO()
-    csv.writer(text).writerows([["patient", "slide", "path", "label"], ["P", "S", "a.png", 'a "b",\nc']])
-    (tmp_path / "patches.csv").write_text(text.getvalue())
-    import_patches(find_table(tmp_path / "patches.csv"), tmp_path / "store", workers=0)
+    hostile = PatchFile("P", "S", "a", tmp_path / "a.png", label='a "b",\nc')
+    source = Source(tmp_path / "patches.csv", tuple(group_by_slide([hostile], "patient")))
+    import_patches(source, tmp_path / "store", workers=0)
     with (tmp_path / "store/pictures/counts.csv").open(newline="") as file:
         assert list(csv.reader(file))[1][1:] == ['a "b",\nc', "1", "1", "1"]
+
+
+def test_a_label_that_is_counted_is_no_formula(tmp_path: Path) -> None:
+    write_pictures(tmp_path, {"a.png": noise(0)})
+    (tmp_path / "patches.csv").write_text("patient,slide,path,label\nP,S,a.png,=1+1\n")
+    import_patches(find_table(tmp_path / "patches.csv"), tmp_path / "store", workers=0)
+    assert PatchStore.load(tmp_path / "store").table.column("label").tolist() == ["=1+1"]
+    with (tmp_path / "store/pictures/counts.csv").open(newline="") as file:
+        assert list(csv.reader(file))[1][1:] == ["'=1+1", "1", "1", "1"]

@@ -499,6 +499,13 @@ def test_csv_reads_back_whatever_the_names() -> None:
     assert next(csv.reader(io.StringIO(plain(rows).to_csv()))) == ["c0", "c1"]
 
 
+def test_a_name_in_a_csv_is_no_formula() -> None:
+    table = plain([("=1+1", "-1.5 [-2.0, +0.1]"), ("@x", "+3.0")], notes=("-Note",), groups=(("", 1), ("=G", 1)))
+    head, *body = csv.reader(io.StringIO(table.to_csv()))
+    assert head == ["c0", "'=G: c1", "Notes"]
+    assert body == [["'=1+1", "-1.5 [-2.0, +0.1]", "'-Note"], ["'@x", "+3.0", "'-Note"]]
+
+
 def test_markdown_has_as_many_cells_whatever_the_names() -> None:
     table = plain([(name, name) for name in HOSTILE], notes=tuple(HOSTILE), bold=frozenset({(0, 1)}))
     lines = table.to_markdown().splitlines()

@@ -11,6 +11,7 @@ import tifffile
 
 from hidisc.errors import UserError
 from hidisc.slides import synthetic
+from hidisc.slides.cohort import Cohort
 from hidisc.slides.synthetic import (
     DIAGNOSES,
     SITES,
@@ -64,6 +65,16 @@ def test_a_larger_cohort_begins_with_the_smaller_one(cohort, tmp_path):
     small = draw_cohort(tmp_path, patients=1, slides=1, fields=6, field_px=48, seed=3)
     name = "slides/P001-S1.tiff"
     assert (small.parent / name).read_bytes() == (cohort.parent / name).read_bytes()
+
+
+def test_cohort_csv_reads_as_a_cohort(cohort):
+    loaded = Cohort.load(cohort)
+    assert loaded.warnings == ()
+    assert [(row.patient, row.slide) for row in loaded.slides[:3]] == [
+        ("P001", "P001-S1"),
+        ("P001", "P001-S2"),
+        ("P002", "P002-S1"),
+    ]
 
 
 def test_cohort_csv_is_well_formed_and_balanced(cohort):

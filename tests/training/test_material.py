@@ -61,8 +61,8 @@ def test_every_slide_is_recorded_with_its_checksum(opened: PatchStore) -> None:
         (("batch.balance=true",), ("class balance",)),
         (("objective={name: supcon}",), ("objective",)),
         (("objective={name: supervised}", "batch.balance=true"), ("objective", "class balance")),
-        (("monitor.every=1",), ("monitor",)),
-        (("objective={name: supcon}", "monitor.every=1"), ("objective", "monitor")),
+        (("monitor.every=1", "monitor.split=test"), ("monitor",)),
+        (("objective={name: supcon}", "monitor.every=1", "monitor.split=test"), ("objective", "monitor")),
         *(((f"objective={{name: {name}}}",), ()) for name in ("simclr", "simsiam", "byol", "vicreg")),
     ],
 )

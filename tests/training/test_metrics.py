@@ -34,6 +34,15 @@ def test_numbers_read_back_bit_for_bit(tmp_path_factory: pytest.TempPathFactory,
     assert repr(found) == repr(row)
 
 
+def test_names_of_levels_are_no_formulas_and_may_hold_commas(path: Path) -> None:
+    row = {"step": 1, "=1+1": 0.5, "a, b": -1.5, '"x"': 2.0}
+    Metrics(path, 0).add(row)
+    assert path.read_text() == 'step,\'=1+1,"a, b","""x"""\n1,0.5,-1.5,2.0\n'
+    assert read_metrics(path) == [row]
+    Metrics(path, 1).add({**row, "step": 2})
+    assert read_metrics(path) == [row, {**row, "step": 2}]
+
+
 def test_what_came_after_the_checkpoint_is_written_anew(path: Path) -> None:
     write(path, 1, 2, 3, 4, 5)
     write(path, 4, 5, 6, resumed_at=3)

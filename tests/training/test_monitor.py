@@ -14,7 +14,7 @@ from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.patches.store import PatchStore
 from hidisc.settings.training import DataConfig, MonitorConfig
 from hidisc.training.monitor import Monitor
-from tests.training.stores import damage, make_store, outcome, train
+from tests.training.stores import damage, make_store, outcome, tiny, train
 
 CPU = torch.device("cpu")
 
@@ -31,7 +31,8 @@ def encoder() -> Encoder:
 
 
 def look(store: PatchStore, encoder: Encoder, seed: int = 0, **settings: int | str) -> float:
-    return Monitor(store, MonitorConfig(every=1, **settings), DataConfig(), seed).accuracy(encoder, CPU)
+    config = MonitorConfig.model_validate({"every": 1, "split": "test", **settings})
+    return Monitor(store, config, DataConfig(), seed).accuracy(encoder, CPU)
 
 
 def is_share(value: float, count: int) -> bool:
@@ -110,7 +111,7 @@ def test_the_encoder_is_left_as_it_was(opened: PatchStore, encoder: Encoder) -> 
 
 def test_a_training_that_is_watched_is_the_same(store: Path, tmp_path: Path) -> None:
     alone = train(store, tmp_path / "alone")
-    watched = train(store, tmp_path / "watched", "monitor.every=2", "monitor.k=3")
+    watched = train(store, tmp_path / "watched", "monitor.every=2", "monitor.split=test", "monitor.k=3")
     rows = watched.metrics()
     looks = [row["knn_accuracy"] for row in rows]
     assert [not math.isnan(value) for value in looks] == [False, True, False, True, False, True]
@@ -121,7 +122,8 @@ def test_a_training_that_is_watched_is_the_same(store: Path, tmp_path: Path) -> 
 
 
 def test_a_look_that_is_due_between_rows_has_its_row(store: Path, tmp_path: Path) -> None:
-    rows = train(store, tmp_path / "run", "monitor.every=3", "log.every=4", "optim.steps=7").metrics()
+    watch = ("monitor.every=3", "monitor.split=test")
+    rows = train(store, tmp_path / "run", *watch, "log.every=4", "optim.steps=7").metrics()
     assert [(row["step"], not math.isnan(row["knn_accuracy"])) for row in rows] == [
         (3, True),
         (4, False),
@@ -143,6 +145,19 @@ def test_a_patch_that_cannot_be_read_is_left_out(store: Path, tmp_path: Path, en
     damage(own, rows_of(opened, "test")[3], rows_of(opened, "train")[5])
     seen = look(PatchStore.load(own), encoder)
     assert is_share(seen, 23)
+
+
+def test_no_split_is_watched_unless_it_is_named() -> None:
+    """Least of all the one of the final test, whose labels would choose the settings."""
+    assert MonitorConfig().split is None
+    with pytest.raises(UserError) as caught:
+        tiny("monitor.every=50")
+    assert str(caught.value) == (
+        "settings:\n  monitor = {'every': 50}: every = 50 needs a split to watch, neither learned from nor the final "
+        "test. Prepare one with --set 'split.fractions={train: 0.7, val: 0.1, test: 0.2}' and add --set "
+        "monitor.split=val."
+    )
+    assert tiny("monitor.every=50", "monitor.split=val").monitor.split == "val"
 
 
 def test_a_side_that_is_not_there(opened: PatchStore, encoder: Encoder) -> None:

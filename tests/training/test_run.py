@@ -98,7 +98,7 @@ def test_the_encoder_knows_every_slide_it_has_seen(run: Run, store: Path) -> Non
         (("batch.balance=true", "batch.images=16"), ("class balance",)),
         (("objective={name: supcon}",), ("objective",)),
         (("objective={name: supervised}",), ("objective",)),
-        (("monitor.every=1",), ("monitor",)),
+        (("monitor.every=1", "monitor.split=test"), ("monitor",)),
     ],
 )
 def test_labels_that_were_used_are_recorded(

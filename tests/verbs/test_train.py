@@ -87,7 +87,7 @@ def test_lines_of_progress_go_to_stderr(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "_EVERY_S", 0)
-    rows = train_here(store, tmp_path / "run", "monitor.every=2").metrics()
+    rows = train_here(store, tmp_path / "run", "monitor.every=2", "monitor.split=test").metrics()
     result, said = capfd.readouterr()
     assert result == ""
     lines = said.splitlines()

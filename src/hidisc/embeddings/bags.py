@@ -10,13 +10,11 @@ CLAM and TRIDENT want level-0 pixels where STAMP wants micrometres, so STAMP get
 their own and a link to the other file's features.
 """
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from hidisc.patches.columns import stream_vectors
 from hidisc.patches.record import SlideRecord, folder_name
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
+from hidisc.slides.spreadsheet import format_csv
 
 FEATURES, STAMP = "h5_files", "stamp"
 SLIDES, EVERYTHING = "slides.csv", "embeddings.parquet"
@@ -244,19 +243,17 @@ def _is_whole(path: Path, shape: tuple[int, int]) -> bool:
 
 def _slides_csv(table: PatchTable, bags: Sequence[_Bag], say: Say) -> str:
     """`slides.csv`: `slide_id` is the name of the file, as CLAM has it, and `slide` the cohort's."""
-    text = StringIO()
-    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
-    writer.writeheader()
     facts = {name: table.codes(name) for name in ("label", "site", "split")}
-    mixed = 0
+    mixed, rows = 0, []
     for bag in bags:
         row: dict[str, Any] = {name: _one_name(*facts[name], bag.rows) for name in facts}
         mixed += row["label"] is None
         row |= {"case_id": bag.patient, "slide_id": bag.stem, "file": f"{bag.stem}.h5"}
-        writer.writerow({**row, "patches": len(bag.rows), "slide": bag.slide})
+        row |= {"patches": len(bag.rows), "slide": bag.slide}
+        rows.append([row[name] for name in _COLUMNS])
     if mixed:
         say(f"note: {mixed} of {len(bags)} slides have patches of several labels; their label in {SLIDES} is empty.")
-    return text.getvalue()
+    return format_csv(_COLUMNS, rows)
 
 
 def _one_name(codes: NDArray[np.int32], names: Sequence[str], rows: NDArray[np.int64]) -> str | None:

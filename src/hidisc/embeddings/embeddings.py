@@ -14,6 +14,7 @@ from hidisc.models.history import History
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
+from hidisc.paths import AnyPath
 
 EMBEDDINGS, VECTORS, PATCHES = "embeddings.json", "embeddings.npy", "patches.parquet"
 
@@ -73,8 +74,9 @@ class Embeddings:
     vectors: NDArray[Any]
 
     @classmethod
-    def load(cls, path: Path) -> "Embeddings":
+    def load(cls, path: AnyPath) -> "Embeddings":
         """Open finished embeddings; unfinished or damaged ones are refused with what to do."""
+        path = Path(path)
         artefact = open_artefact(path, "embed")
         info = EmbeddingsInfo.model_validate_json((path / EMBEDDINGS).read_bytes())
         vectors = np.load(path / VECTORS, mmap_mode="r", allow_pickle=False)

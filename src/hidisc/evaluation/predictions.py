@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.patches.columns import Columns, load_columns, save_columns
+from hidisc.paths import AnyPath
 
 TRUTH, PREDICTED, SCORE = "label", "predicted", "score: "
 
@@ -47,9 +48,9 @@ class Predictions:
         save_columns(path, columns)
 
     @classmethod
-    def load(cls, path: Path, level: str, left_out: int = 0) -> "Predictions":
+    def load(cls, path: AnyPath, level: str, left_out: int = 0) -> "Predictions":
         """Read back what `save` wrote."""
-        columns = load_columns(path)
+        columns = load_columns(Path(path))
         classes = tuple(name.removeprefix(SCORE) for name in columns if name.startswith(SCORE))
         code = {name: place for place, name in enumerate(classes)}
         truth = np.array([code[name] for name in columns.pop(TRUTH)], np.int64)

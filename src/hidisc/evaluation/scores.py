@@ -13,6 +13,7 @@ from hidisc.config import Closed
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.predictions import Predictions
 from hidisc.patches.columns import Columns, load_columns, save_columns
+from hidisc.paths import AnyPath
 
 SCORES, NEIGHBOURS = "scores.json", "neighbours.parquet"
 
@@ -141,8 +142,9 @@ class Scores:
     info: ScoresInfo
 
     @classmethod
-    def load(cls, path: Path) -> "Scores":
+    def load(cls, path: AnyPath) -> "Scores":
         """Open a finished evaluation; an unfinished or damaged one is refused with what to do."""
+        path = Path(path)
         artefact = open_artefact(path, "evaluate")
         return cls(artefact, ScoresInfo.model_validate_json((path / SCORES).read_bytes()))
 

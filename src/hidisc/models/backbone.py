@@ -1,4 +1,4 @@
-"""Backbones through timm by name; weights come from safetensors files or from timm's hub, never from a pickle."""
+"""Backbones through timm by name; weights come as safetensors, from a file or from the hub, never from a pickle."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hidisc.errors import UserError
+from hidisc.models.hub import HUB_NAMES, fetch_weights, first_line
 
 HUB = "hub"
 _OURS = ("in_chans", "num_classes", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path")
@@ -17,12 +18,20 @@ _OURS = ("in_chans", "num_classes", "pretrained", "pretrained_cfg", "pretrained_
 
 
 def create_backbone(
-    name: str, channels: int, size_px: int, options: dict[str, Any], weights: str | None
+    name: str,
+    channels: int,
+    size_px: int,
+    options: dict[str, Any],
+    weights: str | None,
+    notes: dict[str, Any] | None = None,
+    said_by: str = "model.backbone",
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """A timm model (B, C, H, W) -> (B, features), random from torch's seed or with `weights`; and its options."""
-    if not timm.is_model(name) and not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")):
-        close = timm.list_models(f"*{name.split('.')[0]}*")[:5] or timm.list_models("resnet*")[:5]
-        raise UserError(f"model.backbone = {name!r} is no timm model. Near it are {', '.join(close)}.")
+    """A timm model (B, C, H, W) -> (B, features), random from torch's seed or with `weights`; and its options.
+
+    `name` is one of timm's registry, so that only the weights of the hub ask the network; `notes` are those of
+    `hub.Architecture`, and `said_by` is where the name stands, for messages.
+    """
+    _refuse_name(name, said_by)
     ours = [option for option in _OURS if option in options]
     if ours:
         raise UserError(
@@ -30,29 +39,49 @@ def create_backbone(
             "model.weights. Leave it out."
         )
     try:
+        extra: dict[str, Any] = {"pretrained_cfg": notes} if notes else {}
+        if weights == HUB:
+            # `source` and `custom_load` would lead timm to the hub again, or to a reader of other formats
+            given = {"file": fetch_weights(name, notes), "source": "", "custom_load": False}
+            extra |= {"pretrained": True, "pretrained_cfg_overlay": given}
         try:  # transformers must know the size of the picture, others do not take it
             used = {"img_size": size_px, **options}
-            backbone = _create(name, channels, used, weights == HUB)
+            backbone = _create(name, channels, used, extra)
         except TypeError:
             used = options
-            backbone = _create(name, channels, used, weights == HUB)
-    except (TypeError, AssertionError, ValueError) as error:
+            backbone = _create(name, channels, used, extra)
+    except (TypeError, AssertionError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        of_hub = " and the hub's weights" if weights == HUB else ""
         raise UserError(
-            f"model.backbone = {name!r} cannot be made for {channels} channels of {size_px} px with model.options = "
-            f"{options} ({error})."
-        ) from error
-    except (OSError, RuntimeError) as error:
-        raise UserError(
-            f"the weights of {name!r} cannot be fetched ({str(error).splitlines()[0]}). Download them elsewhere and "
-            "give the .safetensors file as model.weights."
+            f"{said_by} = {name!r} cannot be made for {channels} channels of {size_px} px with model.options = "
+            f"{options}{of_hub} ({first_line(error)})."
         ) from error
     if weights is not None and weights != HUB:
         _load_weights(backbone, Path(weights), name)
     return backbone, used
 
 
-def _create(name: str, channels: int, options: dict[str, Any], pretrained: bool) -> nn.Module:
-    return timm.create_model(name, pretrained=pretrained, in_chans=channels, num_classes=0, **options)
+def _create(name: str, channels: int, options: dict[str, Any], extra: dict[str, Any]) -> nn.Module:
+    return timm.create_model(name, in_chans=channels, num_classes=0, **extra, **options)
+
+
+def _refuse_name(name: str, said_by: str) -> None:
+    """Refuse what is not in timm's registry: a folder, a name of the hub, a slip of the pen."""
+    if name.startswith("local-dir:"):
+        folder = name.removeprefix("local-dir:")
+        raise UserError(
+            f"{said_by} = {name!r} is a folder, from which timm may read a pickle. Give the `architecture` that its "
+            f"config.json names instead, and --set model.weights={folder}/model.safetensors."
+        )
+    if name.startswith(HUB_NAMES):
+        raise UserError(
+            f"{said_by} = {name!r} is a name of the hub, which is asked when an encoder is built and not when it is "
+            "opened. Put the `architecture` and `model_args` of the hub's config.json in the place of the backbone "
+            "and its options, or train again."
+        )
+    if not timm.is_model(name):
+        close = timm.list_models(f"*{name.split('.')[0]}*")[:5] or timm.list_models("resnet*")[:5]
+        raise UserError(f"{said_by} = {name!r} is no timm model. Near it are {', '.join(close)}.")
 
 
 def _load_weights(backbone: nn.Module, path: Path, name: str) -> None:

@@ -16,9 +16,11 @@ from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
 from hidisc.models.history import NOTHING, History, believe
+from hidisc.models.hub import find_architecture
 from hidisc.models.preprocessing import Preprocessing, read_preprocessing
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.record import SlideId
+from hidisc.paths import AnyPath
 from hidisc.settings.training import HeadConfig
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
@@ -30,7 +32,7 @@ class EncoderCard(Closed):
 
     format: Literal["hidisc-encoder-2"] = "hidisc-encoder-2"
     backbone: str
-    """timm's name."""
+    """The architecture's name in timm's registry, so that opening an encoder asks no hub."""
     options: dict[str, Any]
     """Further arguments of the timm model, its `img_size` among them where it takes one."""
     head: HeadConfig | None
@@ -97,8 +99,9 @@ class Encoder(nn.Module):
         """The embedding."""
         return self.features(x)
 
-    def save(self, folder: Path, card: EncoderCard | None = None) -> None:
+    def save(self, folder: AnyPath, card: EncoderCard | None = None) -> None:
         """Write both files; the weights first, so that a card never stands without them."""
+        folder = Path(folder)
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
         data = save(tensors, {"format": "hidisc-encoder-2"})
         write_atomic(folder / WEIGHTS, data)
@@ -106,10 +109,12 @@ class Encoder(nn.Module):
         write_atomic(folder / CARD, seal(bound))
 
     @classmethod
-    def load(cls, folder: Path) -> "Encoder":
+    def load(cls, folder: AnyPath) -> "Encoder":
         """Read an encoder back, in evaluation mode, on the CPU; nothing is unpickled."""
+        folder = Path(folder)
         card = read_card(folder)
-        backbone, _ = create_backbone(card.backbone, card.channels, card.size_px, card.options, None)
+        said_by = f"{folder / CARD}: backbone"
+        backbone, _ = create_backbone(card.backbone, card.channels, card.size_px, card.options, None, said_by=said_by)
         encoder = cls(card, backbone)
         state = read_tensors(folder / WEIGHTS)
         if card.weights and hash_file(folder / WEIGHTS) != card.weights:
@@ -134,10 +139,11 @@ def build_encoder(
     classes: tuple[str, ...] = (),
 ) -> Encoder:
     """A new encoder, its random weights from torch's seed; given weights bring the mean and deviation they expect."""
-    net, options = create_backbone(backbone, channels, size_px, options, weights)
+    made_as = find_architecture(backbone, options)
+    net, options = create_backbone(made_as.name, channels, size_px, made_as.options, weights, made_as.notes)
     mean, std = _scale_of(net, weights, channels)
     card = EncoderCard(
-        backbone=backbone,
+        backbone=made_as.name,
         options=options,
         head=head,
         channels=channels,

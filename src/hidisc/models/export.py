@@ -79,6 +79,8 @@ def _to_timm(encoder: Encoder, out: Path, x: Tensor) -> None:
             "input_size": [card.channels, card.size_px, card.size_px],
             "mean": list(card.mean),
             "std": list(card.std),
+            "interpolation": "bicubic",
+            "crop_pct": 1.0,  # patches are seen whole; timm's own default cuts an eighth off
             "num_classes": 0,
         },
     }
@@ -150,5 +152,6 @@ def open_timm_folder(folder: Path) -> tuple[nn.Module, Preprocessing]:
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise UserError(f"{path} is missing, damaged or not a timm model's ({error!r}).") from error
     fed = read_preprocessing(folder) or fed
-    net, _ = create_backbone(name, channels, fed.size_px or size_px, args, str(folder / FILES["timm"]))
+    weights = str(folder / FILES["timm"])
+    net, _ = create_backbone(name, channels, fed.size_px or size_px, args, weights, said_by=f"{path}: architecture")
     return net, fed

@@ -246,5 +246,5 @@ def size_of_timm(name: str) -> int | None:
             found = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
             known = {"input_size": found.input_size} if found else {}
         return int(known["input_size"][-1])
-    except (OSError, RuntimeError, KeyError):
+    except (OSError, RuntimeError, ValueError, KeyError, AssertionError):
         return None  # `create_backbone` says what is wrong with the name or the network

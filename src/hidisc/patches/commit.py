@@ -4,8 +4,6 @@ A pure function of the slides' rows, their folders and the config: whatever was 
 the same.
 """
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +28,7 @@ from hidisc.patches.splits import split_patients
 from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, SlideEntry, StoreInfo
 from hidisc.patches.table import SCHEMA, PatchTable, names_column
 from hidisc.settings.preparing import FilterConfig, PixelsConfig, SplitConfig
+from hidisc.slides.spreadsheet import format_csv
 from hidisc.steps import reached
 
 SHARDS = "shards"
@@ -266,8 +265,5 @@ def _table(
 
 
 def _failures_csv(failures: Sequence[Failure]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # 3.11 leaves a lone CR unquoted
-    writer.writerow(["patient", "slide", "path", "reason"])
-    writer.writerows([failure.patient, failure.slide, failure.path, failure.reason] for failure in failures)
-    return text.getvalue().encode()
+    rows = ([failure.patient, failure.slide, failure.path, failure.reason] for failure in failures)
+    return format_csv(["patient", "slide", "path", "reason"], rows).encode()

@@ -1,5 +1,6 @@
 """Patch files in folders (`patient/slide/patch.png`) or listed in a CSV -> a source to import."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 from unicodedata import normalize
@@ -7,18 +8,30 @@ from unicodedata import normalize
 from hidisc.errors import UserError
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.table import SCHEMA
-from hidisc.slides.cohort import SlideRow, find_disagreements, find_half_split, locate, refuse
-from hidisc.slides.spreadsheet import read_sheet
+from hidisc.paths import AnyPath
+from hidisc.slides.cohort import (
+    SlideRow,
+    find_disagreements,
+    find_half_split,
+    locate,
+    names_of,
+    refuse,
+    refuse_if_all_missing,
+)
+from hidisc.slides.spreadsheet import Sheet, read_sheet
+from hidisc.slides.twins import Name, find_twins, fold
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
 LabelLevel = Literal["patient", "slide", "patch"]
 
 
-def find_folder(root: Path, patients_csv: Path | None = None) -> Source:
+def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     """Patches in `root/patient/slide/patch.png`; labels, sites and splits from a CSV of patients, if there is one."""
+    root, patients_csv = Path(root), None if patients_csv is None else Path(patients_csv)
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Give the folder that holds one folder a patient.")
-    facts = _read_patients(patients_csv) if patients_csv else {}
+    sheet = read_sheet(patients_csv, ("patient",)) if patients_csv else None
+    facts = _read_patients(sheet) if sheet else {}
     patches, odd, problems = [], [], []
     for path in sorted({*root.rglob("*"), *root.glob("*/*/*")}):  # `rglob` alone does not enter linked folders
         parts = path.relative_to(root).parts
@@ -40,12 +53,16 @@ def find_folder(root: Path, patients_csv: Path | None = None) -> Source:
         raise UserError(f"{root} holds no pictures at patient/slide/patch.png ({', '.join(sorted(SUFFIXES))}).")
     without = sorted({patch.patient for patch in patches} - facts.keys()) if facts else []
     odd += [f"patient {patient!r} is not in {patients_csv} and has no label." for patient in without]
-    return Source(root, tuple(group_by_slide(patches, "patient")), warnings=tuple(odd))
+    twins = find_twins([*_names_in(patches), *(_names_of(sheet) if sheet else ())])
+    warnings = [*(f"{patients_csv}: {warning}" for warning in (sheet.warnings if sheet else ())), *twins, *odd]
+    return Source(root, tuple(group_by_slide(patches, "patient")), warnings=tuple(warnings))
 
 
-def find_table(table_csv: Path, label_level: LabelLevel = "patient") -> Source:
+def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Source:
     """Patches of a CSV: `patient, slide, path`, optionally `patch, label, site, split`; other columns are kept."""
+    table_csv = Path(table_csv)
     sheet = read_sheet(table_csv, ("patient", "slide", "path"))
+    refuse_if_all_missing(sheet)
     own = [
         name for name in sheet.columns if name not in ("patient", "slide", "patch", "path", "label", "site", "split")
     ]
@@ -74,7 +91,12 @@ def find_table(table_csv: Path, label_level: LabelLevel = "patient") -> Source:
         rows.append(SlideRow(cells["patient"], cells["slide"], path, label, None, site, split, number))
     problems += [*find_disagreements(rows, label_level), *find_half_split(rows)]
     refuse(table_csv, [f"{table_csv.name} {problem}" for problem in problems])
-    return Source(table_csv, tuple(group_by_slide(patches, label_level)))
+    warnings = [*sheet.warnings, *find_twins(names_of(rows, slides_within_patients=True))]
+    return Source(
+        table_csv,
+        tuple(group_by_slide(patches, label_level)),
+        warnings=tuple(f"{table_csv.name}: {warning}" for warning in warnings),
+    )
 
 
 def _is_text(name: str) -> bool:
@@ -86,14 +108,27 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _read_patients(path: Path) -> dict[str, dict[str, str | None]]:
+def _read_patients(sheet: Sheet) -> dict[str, dict[str, str | None]]:
     """Label, site and split by patient."""
-    sheet = read_sheet(path, ("patient",))
     problems = []
     facts: dict[str, dict[str, str | None]] = {}
     for number, cells in sheet.rows:
         if cells["patient"] in facts:
             problems.append(f"row {number}: patient {cells['patient']!r} was listed already. Remove one of the rows.")
         facts[cells["patient"]] = {name: cells.get(name) or None for name in ("label", "site", "split")}
-    refuse(path, [f"{path.name} {problem}" for problem in problems])
+    refuse(sheet.path, [f"{sheet.path.name} {problem}" for problem in problems])
     return facts
+
+
+def _names_in(patches: Iterable[PatchFile]) -> Iterator[Name]:
+    """The names of the folders, with the folder each stands for."""
+    for patient, slide in dict.fromkeys((patch.patient, patch.slide) for patch in patches):
+        yield Name("patient", patient, f"folder {patient}")
+        yield Name("slide", slide, f"folder {patient}/{slide}", fold(patient))
+
+
+def _names_of(sheet: Sheet) -> Iterator[Name]:
+    """The names in a CSV of patients, with their rows."""
+    for number, cells in sheet.rows:
+        for kind in ("patient", "label", "site", "split"):
+            yield Name(kind, cells.get(kind, ""), f"{sheet.path.name} row {number}")

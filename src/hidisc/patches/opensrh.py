@@ -6,13 +6,15 @@ from typing import Any
 
 from hidisc.errors import UserError
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
+from hidisc.paths import AnyPath
 from hidisc.slides.cohort import refuse
 
 META, SPLIT = "meta/opensrh.json", "meta/train_val_split.json"
 
 
-def find_opensrh(root: Path) -> Source:
+def find_opensrh(root: AnyPath) -> Source:
     """The patches of OpenSRH: normal patients give `normal_patches`, all others `tumor_patches`."""
+    root = Path(root)
     patients = _read_json(root, META)
     sides = _read_json(root, SPLIT)
     side_of = {str(patient): side for side in ("train", "val") for patient in sides.get(side, [])}

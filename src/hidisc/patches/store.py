@@ -21,6 +21,7 @@ from hidisc.patches.inputs import InputRule, input_channels
 from hidisc.patches.record import RECORD, THUMBNAIL, SlideId, SlideRecord
 from hidisc.patches.shard import Shard
 from hidisc.patches.table import PatchTable
+from hidisc.paths import AnyPath
 from hidisc.slides.slide import Pixels
 
 STORE, PATCHES, DROPPED, FAILURES = "store.json", "patches.parquet", "dropped.parquet", "failures.csv"
@@ -88,8 +89,9 @@ class PatchStore:
         self._most_open = max(16, _count_descriptors() // 4)
 
     @classmethod
-    def load(cls, path: Path) -> "PatchStore":
+    def load(cls, path: AnyPath) -> "PatchStore":
         """Open a finished store; an unfinished or damaged one is refused with what to do."""
+        path = Path(path)
         artefact = open_artefact(path, *KINDS, check=(CONFIG, STORE, PATCHES, DROPPED, FAILURES))
         info = StoreInfo.model_validate_json((path / STORE).read_bytes())
         return cls(artefact, info, PatchTable.load(path / PATCHES))

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from hidisc.paths import AnyPath
+
 _NAME = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(
     [
@@ -46,8 +48,9 @@ class PatchTable:
         self._file: pq.ParquetFile | None = None
 
     @classmethod
-    def load(cls, path: Path) -> "PatchTable":
+    def load(cls, path: AnyPath) -> "PatchTable":
         """Open a table."""
+        path = Path(path)
         names = [field.name for field in pq.read_schema(path) if pa.types.is_dictionary(field.type)]
         file = pq.ParquetFile(path, read_dictionary=names, memory_map=True, pre_buffer=False)
         table = cls(file.schema_arrow.empty_table())

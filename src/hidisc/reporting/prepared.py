@@ -1,6 +1,5 @@
 """Pictures of a store: kept and dropped boxes on every slide, a sheet before and after stain, a table of counts."""
 
-import csv
 import io
 from bisect import bisect_right
 from collections import Counter
@@ -18,6 +17,7 @@ from hidisc.patches.record import SAMPLES
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.patches.table import PatchTable
 from hidisc.slides.display import as_rgb, shrink
+from hidisc.slides.spreadsheet import format_csv
 
 KEPT, DROPPED, INK, PAPER = (0, 132, 80), (214, 69, 38), (40, 40, 46), (255, 255, 255)
 COUNTS = "counts.csv"
@@ -144,17 +144,14 @@ def _counts(store: PatchStore) -> bytes:
     split, splits = store.table.codes("split")
     label, labels = store.table.codes("label")
     columns = [store.table.codes(name)[0] for name in ("patient", "slide")]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # 3.11 leaves a lone CR unquoted
-    writer.writerow(["split", "label", "patients", "slides", "patches"])
+    counted = []
     groups = Counter(zip(split.tolist(), label.tolist(), strict=True))
     for (side, kind), patches in sorted(groups.items()):
         rows = (split == side) & (label == kind)
         patients, slides = (len(np.unique(codes[rows])) for codes in columns)
-        writer.writerow(
-            [splits[side] if side >= 0 else "", labels[kind] if kind >= 0 else "", patients, slides, patches]
-        )
-    return text.getvalue().encode()
+        names = (splits[side] if side >= 0 else "", labels[kind] if kind >= 0 else "")
+        counted.append((*names, patients, slides, patches))
+    return format_csv(["split", "label", "patients", "slides", "patches"], counted).encode()
 
 
 def _caption(image: Image.Image, text: str, size: int = 16, legend: bool = False) -> Image.Image:

@@ -1,7 +1,5 @@
 """Table: rows of text under a header, as CSV, Markdown and LaTeX, safe for whatever names hold."""
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hidisc.artefacts.files import write_atomic
+from hidisc.slides.spreadsheet import format_csv
 
 DASH = "–"
 """In place of a number that is undefined; a note says why."""
@@ -38,15 +37,11 @@ class Table:
     """(row, column) of the best cells."""
 
     def to_csv(self) -> str:
-        """Header and rows, every cell quoted; the notes are a last column, so that no row is read without them."""
+        """Header and rows; the notes are a last column, so that no row is read without them."""
         above = [text for text, span in self.groups for _ in range(span)] or [""] * len(self.columns)
         header = [f"{group}: {name}" if group else name for group, name in zip(above, self.columns, strict=True)]
         said = [" ".join(self.notes)] if self.notes else []
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # 3.11 leaves a lone CR unquoted
-        writer.writerow([*header, *(["Notes"] if said else [])])
-        writer.writerows([*row, *said] for row in self.rows)
-        return text.getvalue()
+        return format_csv([*header, *(["Notes"] if said else [])], ([*row, *said] for row in self.rows))
 
     def to_markdown(self) -> str:
         """A pipe table under its title; groups are named in the header, a block in its first row."""

@@ -11,7 +11,7 @@ class ForeignConfig(Closed):
     """What to feed an encoder that is not a run of ours; null: what came with it, else the patches as they are."""
 
     weights: str | None = None
-    """Of `timm:NAME`: null random, `hub` what timm downloads, or a .safetensors file."""
+    """Of `timm:NAME`: null random, `hub` the safetensors of the hub, or a .safetensors file."""
     options: dict[str, Any] = {}
     """Further arguments of `timm:NAME`: --set 'model.options={global_pool: max}'."""
     size_px: int | None = Field(None, ge=8, le=4096)

@@ -6,6 +6,13 @@ from pydantic import Field, model_validator
 
 from hidisc.config import Closed, TakenOver
 
+PLAUSIBLE_MPP = (0.01, 15.0)
+"""Micrometres per pixel of a scan, whoever says it: cohort, file or user.
+
+What lies outside is a slip of the pen (nanometres, a magnification of 20) or a print resolution left in the file (72
+dpi is 353), and no microscope's scale.
+"""
+
 
 class GridConfig(Closed):
     """Which squares are cut out of a slide."""
@@ -108,7 +115,7 @@ class PrepareConfig(Closed):
     split: Annotated[SplitConfig, TakenOver()] = SplitConfig()
     label_level: Annotated[Literal["patient", "slide"], TakenOver()] = "patient"
     """`slide` allows the slides of a patient to have different labels."""
-    assume_mpp: Annotated[float | None, TakenOver()] = Field(None, gt=0)
+    assume_mpp: Annotated[float | None, TakenOver()] = Field(None, ge=PLAUSIBLE_MPP[0], le=PLAUSIBLE_MPP[1])
     """Micrometres a pixel of slides whose file and cohort row do not say; null: they are refused."""
     seed: int = Field(0, ge=0)
     """Of the split and of the patches that stains are estimated from."""

@@ -132,7 +132,7 @@ class ModelConfig(Closed):
     options: dict[str, Any] = {}
     """Further arguments of the timm model: --set 'model.options={drop_path_rate: 0.1}'."""
     weights: str | None = None
-    """Where the backbone starts: null random, `hub` the weights timm downloads, or a .safetensors file."""
+    """Where the backbone starts: null random, `hub` the safetensors of the hub, or a .safetensors file."""
     head: HeadConfig = HeadConfig()
 
 
@@ -193,12 +193,21 @@ class MonitorConfig(Closed):
 
     every: int | None = Field(None, ge=1)
     """Steps between looks; null: none."""
-    split: str = "test"
-    """Side whose labels are guessed, from those learned from; for tuning, a side that is not the final test."""
+    split: str | None = None
+    """Split whose labels are guessed, from those learned from: neither one of those nor the one of the final test."""
     patches: int = Field(1000, ge=1)
     """Patches of each side."""
     k: int = Field(20, ge=1)
     """Neighbours."""
+
+    @model_validator(mode="after")
+    def _says_whose_labels(self) -> "MonitorConfig":
+        if self.every is not None and self.split is None:
+            raise ValueError(
+                f"every = {self.every} needs a split to watch, neither learned from nor the final test. Prepare one "
+                "with --set 'split.fractions={train: 0.7, val: 0.1, test: 0.2}' and add --set monitor.split=val"
+            )
+        return self
 
 
 class TrainConfig(Closed):

@@ -5,19 +5,20 @@ import os
 import stat
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from hidisc.artefacts.checksums import digest, hash_file, sample_file
 from hidisc.errors import UserError
-from hidisc.slides.spreadsheet import read_sheet
+from hidisc.paths import AnyPath
+from hidisc.settings.preparing import PLAUSIBLE_MPP
+from hidisc.slides.spreadsheet import Sheet, read_sheet
+from hidisc.slides.twins import Name, find_twins, fold
 
 REQUIRED = ("patient", "slide", "path")
 OPTIONAL = ("label", "mpp", "site", "split")
-PLAUSIBLE_MPP = (0.01, 15.0)
-"""Micrometres per pixel outside this are a slip of the pen (nm, dpi, magnification), not a microscope."""
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
 
 
@@ -46,9 +47,11 @@ class Cohort:
     warnings: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, path: Path, label_level: Literal["patient", "slide"] = "patient") -> "Cohort":
+    def load(cls, path: AnyPath, label_level: Literal["patient", "slide"] = "patient") -> "Cohort":
         """Read and check a cohort CSV; every problem found is reported at once in one UserError."""
+        path = Path(path)
         sheet = read_sheet(path, REQUIRED)
+        refuse_if_all_missing(sheet)
         problems: list[str] = []
         slides = [
             row
@@ -67,7 +70,32 @@ class Cohort:
             named = ", ".join(map(repr, unknown))
             many = f"columns {named} are" if len(unknown) > 1 else f"column {named} is"
             warnings.insert(0, f"unknown {many} not used (known: {known}).")
+        warnings = [*sheet.warnings, *find_twins(names_of(slides)), *warnings]
         return cls(path, tuple(slides), tuple(f"{path.name}: {warning}" for warning in warnings))
+
+
+def names_of(rows: Iterable[SlideRow], *, slides_within_patients: bool = False) -> Iterator[Name]:
+    """Every name of the rows with its row; slides may be named within the cohort or within their patient."""
+    for row in rows:
+        where = f"row {row.row}"
+        yield Name("patient", row.patient, where)
+        yield Name("slide", row.slide, where, fold(row.patient) if slides_within_patients else "")
+        yield Name("label", row.label or "", where)
+        yield Name("site", row.site or "", where)
+        yield Name("split", row.split or "", where)
+
+
+def refuse_if_all_missing(sheet: Sheet) -> None:
+    """Raise one sentence when a CSV lists several files and none is there: it was moved, or they were."""
+    folder = sheet.path.parent
+    listed = [cells["path"] for _, cells in sheet.rows if cells["path"]]
+    if len(listed) < 2 or any(locate(folder, cell)[1] is not None or _kind(folder / cell) for cell in listed):
+        return
+    raise UserError(
+        f"{sheet.path}: none of the {len(listed)} files exists. Paths are relative to the folder of the CSV "
+        f"({folder.resolve()}); the first one tried is {folder.resolve() / listed[0]}. Move the CSV back to where its "
+        "paths start, or correct the column `path`."
+    )
 
 
 def refuse(source: Path, problems: Sequence[str]) -> None:

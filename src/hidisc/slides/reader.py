@@ -4,6 +4,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Thread
 
+from hidisc.paths import AnyPath
 from hidisc.slides.directories import refuse_circle
 from hidisc.slides.picture import Picture
 from hidisc.slides.slide import Slide, SlideError
@@ -15,11 +16,12 @@ LIMIT_S = 60.0
 """Seconds that a file may take to open: damage can send a library in circles, and a disk can stop answering."""
 
 
-def open_slide(path: Path, limit_s: float = LIMIT_S) -> Slide:
+def open_slide(path: AnyPath, limit_s: float = LIMIT_S) -> Slide:
     """An open slide, or a SlideError that names the file, why it was refused and what is read.
 
     No library can be stopped from outside, so a thread opens the file; one that exceeds the limit is left behind.
     """
+    path = Path(path)
     opened: Future[Slide] = Future()
     Thread(target=_open_into, args=(opened, path), daemon=True).start()
     if not wait([opened], limit_s).done:

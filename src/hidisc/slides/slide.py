@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.errors import UserError
+from hidisc.settings.preparing import PLAUSIBLE_MPP
 
 Pixels = NDArray[Any]
 """uint8 or uint16, channels last."""
@@ -59,10 +60,8 @@ class Slide(ABC):
 
 
 def plausible_mpp(x: float | None, y: float | None) -> float | None:
-    """One scale for both axes, or None when it is missing, not square or no microscope's.
-
-    A print resolution left in the file (72 dpi is 353 um a pixel) is not a scale.
-    """
-    if x is None or y is None or not (0.02 <= x <= 20 and 0.02 <= y <= 20) or abs(x - y) > 0.02 * x:
+    """One scale for both axes, or None when it is missing, not square or outside `PLAUSIBLE_MPP`."""
+    low, high = PLAUSIBLE_MPP
+    if x is None or y is None or not (low <= x <= high and low <= y <= high) or abs(x - y) > 0.02 * x:
         return None
     return (x + y) / 2

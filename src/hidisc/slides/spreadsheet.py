@@ -1,13 +1,24 @@
-"""A CSV as spreadsheets really write it (byte-order marks, semicolons, CR line ends, stray spaces) -> rows."""
+"""A CSV as spreadsheets really write it (byte-order marks, semicolons, CR line ends, stray spaces) <-> rows."""
 
 import csv
 import io
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.errors import UserError
+
+_ON_ONE_LINE = ("patient", "slide", "patch", "path", "label", "site", "split")
+"""Columns of names, in which a line break is a slip: a quote that was not closed, or a stray Enter in a spreadsheet."""
+
+_FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]|'*[\t\r\n]")
+"""How a cell begins that a spreadsheet program may take for a formula, which can run commands; and such a cell behind
+the apostrophes that make it text."""
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_FIGURE = re.compile(rf"{_NUMBER}( [\[(]{_NUMBER}(, {_NUMBER})?[\])])?")
+"""A number, alone or with its deviation or interval as our tables print it; no formula, whatever its sign."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +28,7 @@ class Sheet:
     path: Path
     columns: tuple[str, ...]
     rows: tuple[tuple[int, dict[str, str]], ...]
+    warnings: tuple[str, ...] = ()
 
 
 def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
@@ -30,10 +42,7 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
         delimiter = hint[4:5] or ","
     else:
         delimiter = max(",;\t", key=lines.partition("\n")[0].count)
-    try:
-        records = list(csv.reader(io.StringIO(lines), delimiter=delimiter))
-    except csv.Error as error:
-        raise UserError(f"{path} is not a CSV file ({error}). Save the table as CSV (UTF-8).") from error
+    records = _split(path, lines, delimiter, header_row)
     if not records or not any(cell.strip() for record in records for cell in record):
         raise UserError(f"{path} is empty. It needs a header row with {', '.join(required)} and a row a slide.")
 
@@ -63,7 +72,88 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
         )
     if not rows:
         raise UserError(f"{path} has a header but no rows. Add one row a slide.")
-    return Sheet(path, tuple(filter(None, columns)), tuple(rows))
+    _refuse_line_breaks(path, rows)
+    swallowed = _find_swallowed_rows([(header_row, {name: name for name in columns}), *rows], len(columns), delimiter)
+    return Sheet(path, tuple(filter(None, columns)), tuple(rows), tuple(swallowed))
+
+
+def format_csv(columns: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:
+    """The text of a CSV that spreadsheet programs show and do not run; None is an empty cell.
+
+    Text is always quoted: Python 3.11 leaves a lone CR unquoted, and a program that separates cells by semicolons would
+    find the beginning of a cell inside of one.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    for row in (columns, *rows):
+        writer.writerow([guard_cell(cell) if isinstance(cell, str) else cell for cell in row])
+    return text.getvalue()
+
+
+def guard_cell(cell: str) -> str:
+    """The text with an apostrophe before it where it could be taken for a formula; `read_sheet` takes it off again."""
+    return f"'{cell}" if _FORMULA.match(cell) and not _FIGURE.fullmatch(cell) else cell
+
+
+def unguard_cell(cell: str) -> str:
+    """The text that `guard_cell` was given."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def _split(path: Path, lines: str, delimiter: str, header_row: int) -> list[list[str]]:
+    """The cells of every row; quotes that do not match are refused, for they would swallow the rows behind them."""
+    records: list[list[str]] = []
+    reader = csv.reader(io.StringIO(lines), delimiter=delimiter, strict=True)
+    read = 0
+    try:
+        for record in reader:
+            records.append(record)
+            read = reader.line_num
+    except csv.Error as error:
+        # only a quote makes one row of several lines; a single line can simply be too long for a cell
+        if "field limit" in str(error) and reader.line_num - read < 2:
+            raise UserError(f"{path} is not a CSV file ({error}). Save the table as CSV (UTF-8).") from error
+        raise UserError(
+            f'{path} row {header_row + len(records)}: a quote (") opens a cell in this row and is not closed where the '
+            "cell ends, so that the rows behind it would be lost. Close or remove the quote; a quote inside a quoted "
+            'cell is written twice ("").'
+        ) from error
+    return records
+
+
+def _refuse_line_breaks(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> None:
+    """Refuse names on two lines, with the first row and how many more there are."""
+    broken = [
+        (number, name, cells[name])
+        for number, cells in rows
+        for name in _ON_ONE_LINE
+        if len(cells.get(name, "").splitlines()) > 1
+    ]
+    if broken:
+        number, name, cell = broken[0]
+        shown = cell if len(cell) <= 60 else f"{cell[:60]}..."
+        more = f" (and {len(broken) - 1} more cells)" if len(broken) > 1 else ""
+        raise UserError(
+            f"{path} row {number}{more}: {name} {shown!r} contains a line break. A {name} stands on one line: remove "
+            'the line break, or close the quote (") that opens the cell.'
+        )
+
+
+def _find_swallowed_rows(rows: Sequence[tuple[int, dict[str, str]]], columns: int, delimiter: str) -> list[str]:
+    """A warning of cells that hold a whole row: a note may have several lines, but seldom one with as many cells."""
+    found = [
+        (number, name.splitlines()[0])
+        for number, cells in rows
+        for name, cell in cells.items()
+        if any(line.count(delimiter) == columns - 1 for line in cell.splitlines()[1:])
+    ]
+    if not found:
+        return []
+    more = f" (and {len(found) - 1} more cells)" if len(found) > 1 else ""
+    return [
+        f"row {found[0][0]}{more}: the cell of column {found[0][1]!r} has several lines, and one of them has "
+        f'{columns} cells, as many as a row. If it is a row, close the quote (") that opens the cell.'
+    ]
 
 
 def _decode(path: Path) -> str:
@@ -89,7 +179,8 @@ def _decode(path: Path) -> str:
 
 def _clean(cell: str) -> str:
     """Strip spaces (no-break ones too) and compose accents, so that one name is one string on every system."""
-    return unicodedata.normalize("NFC", cell.strip().strip("\ufeff\u200b").strip())
+    bare = unguard_cell(cell.strip().strip("\ufeff\u200b").strip())
+    return unicodedata.normalize("NFC", bare.strip())
 
 
 def _column(names: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ Pictures are built in optical density (natural logarithm): concentration maps of
 vectors, then Beer-Lambert. The shape of tissue is in micrometres; only the raster of fields is in pixels.
 """
 
-import csv
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.errors import UserError
+from hidisc.paths import AnyPath
 from hidisc.slides.pyramid import write_pyramid
+from hidisc.slides.spreadsheet import format_csv
 
 Image = NDArray[np.uint8]
 Map = NDArray[np.float32]
@@ -78,7 +79,7 @@ MARGIN_FIELDS = 1
 
 
 def draw_cohort(
-    out: Path,
+    out: AnyPath,
     *,
     patients: int = 72,
     slides: int = 3,
@@ -92,6 +93,7 @@ def draw_cohort(
     Diagnoses take turns over the patients, so they are balanced. A slide depends on `seed` and its own place
     only, so a larger cohort begins with the smaller one. Drawing again gives the same bytes.
     """
+    out = Path(out)
     for name, value, least in (("patients", patients, 1), ("slides", slides, 1), ("fields", fields, 1)):
         if value < least:
             raise UserError(f"{name} is {value}. At least {least} is needed to draw a cohort. Raise it.")
@@ -110,10 +112,7 @@ def draw_cohort(
             rows.append((f"P{p + 1:03d}", slide, f"slides/{slide}.tiff", label, site))
     table = out / "cohort.csv"
     beside = table.with_name("cohort.csv.part")
-    with beside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("patient", "slide", "path", "label", "site"))
-        writer.writerows(rows)
+    beside.write_text(format_csv(("patient", "slide", "path", "label", "site"), rows), encoding="utf-8", newline="")
     beside.replace(table)
     return table
 

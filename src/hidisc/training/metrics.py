@@ -1,9 +1,12 @@
 """`metrics.csv`: a row every few steps, cut back to the checkpoint when a run resumes."""
 
+import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 from hidisc.artefacts.files import write_atomic
+from hidisc.slides.spreadsheet import guard_cell, unguard_cell
 
 METRICS = "metrics.csv"
 
@@ -26,7 +29,10 @@ class Metrics:
             file.write((self._header() if new else "") + self._line(row))
 
     def _header(self) -> str:
-        return ",".join(self._columns) + "\n" if self._columns else ""
+        text = io.StringIO()
+        if self._columns:  # the names of levels are the user's
+            csv.writer(text, lineterminator="\n").writerow(map(guard_cell, self._columns))
+        return text.getvalue()
 
     def _line(self, row: Mapping[str, float]) -> str:
         return ",".join(repr(row[name]) for name in self._columns) + "\n"
@@ -37,7 +43,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     if not path.is_file():
         return []
     header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
-    columns = header.strip().split(",")
+    columns = [unguard_cell(name) for name in next(csv.reader([header.strip()]), [])]
     cells = [line.strip().split(",") for line in lines if line.endswith("\n") and line.count(",") + 1 == len(columns)]
     return [
         {name: int(cell) if name == "step" else float(cell) for name, cell in zip(columns, row, strict=True)}

@@ -25,7 +25,7 @@ class Monitor:
         self._store, self._k, self._every = store, config.k, config.every or 1
         split, sides = store.table.codes("split")
         labels, self._classes = store.table.codes("label")
-        if config.split not in sides:
+        if config.split is None or config.split not in sides:
             raise UserError(f"monitor.split = {config.split!r} is no side of {store.path}: {', '.join(sides)}.")
         if config.split in data.splits:
             raise UserError(

@@ -9,6 +9,7 @@ from hidisc.artefacts.artefact import OldFormatError, open_artefact
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder, EncoderCard, read_card
+from hidisc.paths import AnyPath
 from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 
@@ -51,11 +52,12 @@ class Run:
     info: RunInfo
 
     @classmethod
-    def load(cls, path: Path) -> "Run":
+    def load(cls, path: AnyPath) -> "Run":
         """Open a finished run; an unfinished or damaged one is refused with what to do.
 
         Runs of hidisc 0.1 are read as well: they have no checksums, but say what they learned from.
         """
+        path = Path(path)
         try:
             open_artefact(path, "train")
             known = json.loads((path / RUN).read_bytes())

@@ -17,6 +17,7 @@ from hidisc.machine import count_cores
 from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.patches.cluster import Report, run_tasks
 from hidisc.patches.store import PatchStore
+from hidisc.paths import AnyPath
 from hidisc.settings.benchmarking import SuiteConfig
 from hidisc.steps import reached
 from hidisc.training.fit import StepsDone
@@ -69,11 +70,11 @@ class Benchmarked:
 
 def benchmark(
     suite: SuiteConfig,
-    store: Path,
-    out: Path,
+    store: AnyPath,
+    out: AnyPath,
     *,
     scale: str = "small",
-    stores: Mapping[str, Path] | None = None,
+    stores: Mapping[str, AnyPath] | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
     device: str = "auto",
@@ -84,10 +85,11 @@ def benchmark(
     Several processes or machines may work on one folder: a cell is held by whoever does it, and the kernel lets go of
     it when that process dies. `workers`: cells at once here; `scheduler`: cells are given to Dask.
     """
+    out = Path(out)
     if scale not in SCALES:
         raise UserError(f"--scale {scale!r} is none of {', '.join(SCALES)}.")
     size = suite.small if scale == "small" else suite.full
-    places = {"": store, **(stores or {})}
+    places = {name: Path(path) for name, path in {"": store, **(stores or {})}.items()}
     missing = sorted({row.store for row in suite.rows} - set(places))
     if missing:
         raise UserError(

@@ -1,5 +1,6 @@
 """`hidisc embed`: a PatchStore and an encoder, ours or another's -> Embeddings."""
 
+import os
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make
@@ -9,6 +10,7 @@ from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embedding
 from hidisc.embeddings.extract import Say, extract
 from hidisc.embeddings.model import open_model
 from hidisc.patches.store import PatchStore
+from hidisc.paths import AnyPath
 from hidisc.settings.judging import EmbedConfig
 from hidisc.training.ranks import finished_before, made_by_first, start
 from hidisc.verbs.progress import show_patches
@@ -21,9 +23,9 @@ class _Settings(EmbedConfig):
 
 
 def embed(
-    store_path: Path,
-    model: str,
-    out: Path,
+    store_path: AnyPath,
+    model: AnyPath,
+    out: AnyPath,
     config: EmbedConfig | None = None,
     *,
     name: str | None = None,
@@ -35,15 +37,17 @@ def embed(
 ) -> Embeddings | None:
     """Embed the patches of a store; unfinished embeddings go on where they were.
 
+    `model`: what `embeddings.model.open_model` opens, such as the folder of a run or `timm:NAME`.
+
     On several devices every process calls this and only the first gets the embeddings, the others None. `shown`: with
     a progress bar.
     """
-    config = config or EmbedConfig()
+    config, out = config or EmbedConfig(), Path(out)
     store = PatchStore.load(store_path)
     rows = choose_rows(store, config)
     with start(config.precision, device, devices, nodes) as fabric, full_disk_said("What has been written is kept"):
         is_first = fabric.is_global_zero
-        opened = open_model(model, store, config, name)
+        opened = open_model(os.fspath(model), store, config, name)
         settings = _Settings(**config.model_dump(), name=opened.card.name)
         inputs = {"the store": store.checksum, "the encoder": opened.checksum}
         with made_by_first(fabric, make(out, "embed", settings, inputs)) as work:

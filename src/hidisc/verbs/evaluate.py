@@ -31,6 +31,7 @@ from hidisc.evaluation.scores import (
 )
 from hidisc.evaluation.sides import Question, ask
 from hidisc.machine import versions
+from hidisc.paths import AnyPath
 from hidisc.settings.judging import EvaluateConfig
 from hidisc.verbs.progress import show_patches
 
@@ -40,11 +41,11 @@ Say = Callable[[str], None]
 
 
 def evaluate(
-    embeddings: Path,
-    out: Path,
+    embeddings: AnyPath,
+    out: AnyPath,
     config: EvaluateConfig | None = None,
     *,
-    bank: Path | None = None,
+    bank: AnyPath | None = None,
     device: str = "auto",
     say: Say = lambda _: None,
     shown: bool = True,
@@ -53,7 +54,7 @@ def evaluate(
 
     `shown`: a progress bar.
     """
-    config = config or EvaluateConfig()
+    config, out = config or EvaluateConfig(), Path(out)
     queries = Embeddings.load(embeddings)
     known = Embeddings.load(bank) if bank is not None else queries
     question = ask(queries, known, config)

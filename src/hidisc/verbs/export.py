@@ -11,6 +11,7 @@ from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.errors import UserError
 from hidisc.models.export import FILES, TIMM_CONFIG, Target, export_encoder
 from hidisc.models.preprocessing import PREPROCESSING
+from hidisc.paths import AnyPath
 from hidisc.training.run import RUN, Run
 
 
@@ -20,8 +21,9 @@ class _Settings(Closed):
     to: str
 
 
-def export(run_path: Path, out: Path, to: Target) -> tuple[Path, float]:
+def export(run_path: AnyPath, out: AnyPath, to: Target) -> tuple[Path, float]:
     """Write a run's encoder for timm, ONNX or TorchScript; (the file, the largest relative difference found)."""
+    run_path, out = Path(run_path), Path(out)
     if to not in FILES:
         raise UserError(f"to = {to!r} is none of {', '.join(FILES)}. Embeddings become bags with `export_bags`.")
     if _is(run_path, EMBEDDINGS, "embed"):
@@ -39,8 +41,9 @@ def export(run_path: Path, out: Path, to: Target) -> tuple[Path, float]:
     return out / FILES[to], difference
 
 
-def export_bags(embeddings_path: Path, out: Path, say: Callable[[str], None] = lambda _: None) -> int:
+def export_bags(embeddings_path: AnyPath, out: AnyPath, say: Callable[[str], None] = lambda _: None) -> int:
     """Write embeddings as bags, one HDF5 a slide for CLAM, TRIDENT and STAMP; how many. A killed export goes on."""
+    embeddings_path, out = Path(embeddings_path), Path(out)
     if _is(embeddings_path, RUN, "train"):
         raise UserError(
             f"{embeddings_path} is a run, and --to {KIND} writes embeddings. Make them with `hidisc embed STORE "

@@ -13,6 +13,7 @@ from hidisc.errors import UserError
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.patches.store import PatchStore, SlideEntry
+from hidisc.paths import AnyPath
 from hidisc.reporting.figures import render
 from hidisc.reporting.heatmap import draw_heatmap, paint
 
@@ -22,9 +23,10 @@ _NAMED = 5
 
 
 def heatmap(
-    store_path: Path, scores_path: Path, slide: str, out: Path, label: str | None = None, opinion: str = "knn"
+    store_path: AnyPath, scores_path: AnyPath, slide: str, out: AnyPath, label: str | None = None, opinion: str = "knn"
 ) -> None:
     """Write a picture of a slide's patch scores, a panel a class, or of the class `label` alone."""
+    out = Path(out)
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {out} is neither a .png nor a .pdf file. Give a name that ends in one of these.")
     store, scores = PatchStore.load(store_path), Scores.load(scores_path)

@@ -6,13 +6,14 @@ from hidisc.errors import UserError
 from hidisc.patches.commit import Recipe
 from hidisc.patches.pack import PackTask
 from hidisc.patches.sources import Source
+from hidisc.paths import AnyPath
 from hidisc.settings.preparing import ImportConfig
 from hidisc.verbs.build import Built, Say, build_store
 
 
 def import_patches(
     source: Source,
-    out: Path,
+    out: AnyPath,
     config: ImportConfig | None = None,
     *,
     workers: int | None = None,
@@ -23,7 +24,7 @@ def import_patches(
 
     Sources: `patches.opensrh.find_opensrh`, `patches.folders.find_folder` and `find_table`, or one's own.
     """
-    config = config or ImportConfig()
+    config, out = config or ImportConfig(), Path(out)
     if source.root.is_dir() and out.resolve().is_relative_to(source.root.resolve()):
         raise UserError(f"--out {out} lies inside {source.root}, which is read. Give a folder outside of it.")
     for warning in source.warnings[:20]:

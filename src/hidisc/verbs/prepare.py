@@ -7,6 +7,7 @@ from hidisc.artefacts.checksums import hash_file
 from hidisc.errors import UserError
 from hidisc.patches.commit import Member, Recipe
 from hidisc.patches.cut import CutTask
+from hidisc.paths import AnyPath
 from hidisc.settings.preparing import PrepareConfig
 from hidisc.slides.cohort import Cohort
 from hidisc.slides.picture import read_picture
@@ -15,8 +16,8 @@ from hidisc.verbs.build import Built, Say, build_store
 
 
 def prepare(
-    cohort_csv: Path,
-    out: Path,
+    cohort_csv: AnyPath,
+    out: AnyPath,
     config: PrepareConfig | None = None,
     *,
     refilter: bool = False,
@@ -29,7 +30,7 @@ def prepare(
     `workers` processes on this machine (default: one a core, 0: this process), or those of a Dask `scheduler`.
     Slides that fail are listed in the result and in `failures.csv`; the others are finished all the same.
     """
-    config = config or PrepareConfig()
+    config, out = config or PrepareConfig(), Path(out)
     if refilter and not (out / CONFIG).exists():
         raise UserError(f"{out} holds no store to refilter. Run without --refilter first.")
     cohort = Cohort.load(cohort_csv, config.label_level)

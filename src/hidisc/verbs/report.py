@@ -6,6 +6,7 @@ from pathlib import Path
 from hidisc.artefacts.artefact import CONFIG, MANIFEST, make, open_artefact, read_kind
 from hidisc.artefacts.files import LOCK, full_disk_said, relate, write_atomic
 from hidisc.errors import UserError
+from hidisc.paths import AnyPath
 from hidisc.reporting.compose import Say, compose
 from hidisc.reporting.page import render
 from hidisc.reporting.subject import gather
@@ -15,16 +16,19 @@ _OWN = (LOCK, CONFIG, MANIFEST)
 """Files of the life cycle."""
 
 
-def report(paths: Sequence[Path], out: Path, config: ReportConfig | None = None, say: Say = lambda _: None) -> Path:
+def report(
+    paths: Sequence[AnyPath], out: AnyPath, config: ReportConfig | None = None, say: Say = lambda _: None
+) -> Path:
     """Write the page `out`, last, and `STEM_files/` beside it with every figure and table; a finished one stays."""
-    config = config or ReportConfig()
+    config, out = config or ReportConfig(), Path(out)
+    judged = [Path(path) for path in paths]
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out {out} is not a page. Give a name that ends in .html.")
     files, page = out.with_name(f"{out.stem}_files"), f"../{out.name}"
     if out.exists() and read_kind(files) != "report":
         raise UserError(f"{out} is there already and is not overwritten. Give another --out, or delete it.")
-    subjects = gather(paths)
-    inputs = {relate(path, files): _checksum(path) for path in paths}
+    subjects = gather(judged)
+    inputs = {relate(path, files): _checksum(path) for path in judged}
     with full_disk_said("What it is made from is as it was"), make(files, "report", config, inputs) as work:
         if out.exists() and page in (work.find_problems() or {}):
             raise UserError(f"{out} has been changed since it was written. Delete it to have it made anew.")

@@ -8,6 +8,7 @@ from hidisc.artefacts.files import full_disk_said
 from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.paths import AnyPath
 from hidisc.settings.training import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.fit import Say, Watch, fit
@@ -18,8 +19,8 @@ from hidisc.verbs.progress import show_training
 
 
 def train(
-    store_path: Path,
-    out: Path,
+    store_path: AnyPath,
+    out: AnyPath,
     config: TrainConfig | None = None,
     *,
     device: str = "auto",
@@ -33,7 +34,7 @@ def train(
     On several devices every process calls this and only the first gets the run, the others None. `watch` is told of
     every step instead of a progress bar.
     """
-    config = config or TrainConfig()
+    config, out = config or TrainConfig(), Path(out)
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
     store = PatchStore.load(store_path)
     inputs = {"the store": store.checksum}
