@@ -233,10 +233,12 @@ def test_a_hub_out_of_reach_says_what_to_do(hub: Hub) -> None:
 
 @pytest.mark.parametrize("name", ["hf-hub:lab/model", "hf_hub:lab/model"])
 def test_a_card_that_names_the_hub_is_refused_without_asking_it(hub: Hub, tmp_path: Path, name: str) -> None:
-    """As encoders were saved before their architecture was kept."""
+    """As hidisc 0.1 saved encoders: without their architecture, and without checksums."""
     hub.add("lab/model", "test_resnet")
     build("hf-hub:lab/model").save(tmp_path)
-    card = json.loads((tmp_path / CARD).read_text())
+    card = json.loads((tmp_path / CARD).read_text()) | {"format": "hidisc-encoder-1"}
+    for later in ("history", "weights", "sha256"):
+        del card[later]
     (tmp_path / CARD).write_text(json.dumps(card | {"backbone": name}))
     hub.asked.clear()
     with pytest.raises(UserError) as caught:
