@@ -4,9 +4,9 @@ PYTHON  ?= $(shell command -v python3.11 || echo python3)
 BIN     := $(VENV)/bin
 APT     := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 READY   := $(VENV)/.ready
-# a file of tests a core, each on one thread: networks this small are slower on two. Tests that stop processes at certain
-# moments (`alone`) run one after the other.
-PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
+# one file of tests per core, each on one thread: networks this small are slower on two. `tests/conftest.py` puts the files
+# that take longest first, and xdist is to keep that order.
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install system browser demo test lint check slow bench lock clean
 
@@ -42,8 +42,7 @@ check: lint      ## style, types and the fast tests
 	$(PYTEST) -m "not slow and not whole"
 
 test: $(READY) browser ## all tests but the slow ones
-	$(PYTEST) -m "not slow and not alone"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "alone and not slow"
+	$(PYTEST) -m "not slow"
 
 slow: $(READY)   ## the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow

@@ -18,6 +18,12 @@ settings.load_profile("same everywhere")
 SHARED = Path(__file__).parents[2] / "shared"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files with whole commands first: a long one that came last would keep one core waiting."""
+    whole = {item.path for item in items if item.get_closest_marker("whole")}
+    items.sort(key=lambda item: item.path not in whole)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup() -> None:
     """Begin every fixture with the same random numbers, whichever test asks for it first."""

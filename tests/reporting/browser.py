@@ -62,3 +62,10 @@ def open_page(browser: Any, path: Path, width: int = 1280, height: int = 900, **
         yield watched
     finally:
         context.close()
+
+
+def wait_for_drawing(page: Any) -> None:
+    """Wait until what the last event changed is drawn: scripts draw in the next frame, observers in the one after."""
+    page.evaluate(
+        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )

@@ -27,7 +27,7 @@ from hidisc.verbs.doctor import verify
 from hidisc.verbs.report import report
 from tests.evaluation.made import make_embeddings
 from tests.finished import refinish
-from tests.reporting.browser import Watched, open_browser, open_page
+from tests.reporting.browser import Watched, open_browser, open_page, wait_for_drawing
 from tests.reporting.judged import LACK, LEAK, LEFT, make_scores
 from tests.reporting.test_page import Reader
 from tests.reporting.test_pictures import alike, embed_store
@@ -404,7 +404,7 @@ def go_to(watched: Watched, number: int) -> dict[str, float]:
         "number => document.getElementById(`map-${number}`).scrollIntoView({block: 'center', behavior: 'instant'})",
         number,
     )
-    watched.page.wait_for_timeout(150)
+    wait_for_drawing(watched.page)
     return watched.page.locator(f"#map-{number}").bounding_box()
 
 
@@ -458,7 +458,7 @@ def test_pointing_at_a_patch_shows_it(
         tip = watched.page.locator("#tip")
         for index in tried:
             watched.page.mouse.move(*place_of(box, panel, index))
-            watched.page.wait_for_timeout(100)
+            wait_for_drawing(watched.page)
             assert tip.is_visible()
             patch = panel["patch"][index]
             assert tip.get_attribute("data-patch") == str(patch)
@@ -474,7 +474,7 @@ def test_pointing_at_a_patch_shows_it(
             assert likeness[row] > 0.9
         assert len(guesses) > 1
         watched.page.mouse.move(2, 2)
-        watched.page.wait_for_timeout(50)
+        wait_for_drawing(watched.page)
         assert not tip.is_visible()
         assert watched.errors == []
 
@@ -494,15 +494,15 @@ def test_the_legend_isolates_and_the_wheel_zooms(browser: Any, made: tuple[Path,
         assert page.locator("#legend .chip[aria-pressed=true]").count() == 1
         box = go_to(watched, 0)
         page.mouse.move(*place_of(box, panel, index))
-        page.wait_for_timeout(80)
+        wait_for_drawing(page)
         assert not page.locator("#tip").is_visible()  # a patch that is not shown is not found
         page.locator(f"#legend .chip[data-code='{other}']").click()
         box = go_to(watched, 0)
         page.mouse.move(*place_of(box, panel, index))
-        page.wait_for_timeout(80)
+        wait_for_drawing(page)
         assert page.locator("#tip").is_visible()
         page.mouse.wheel(0, -400)
-        page.wait_for_timeout(120)
+        wait_for_drawing(page)
         assert "zoomed" in (page.locator("#map-0").get_attribute("class") or "")
         assert page.locator("#tip").get_attribute("data-patch") == str(panel["patch"][index])  # zoomed around it
         before = drawn_share(watched, 0)
@@ -510,7 +510,7 @@ def test_the_legend_isolates_and_the_wheel_zooms(browser: Any, made: tuple[Path,
         page.mouse.move(box["x"] + 40, box["y"] + 40, steps=4)
         page.mouse.up()
         page.mouse.dblclick(box["x"] + 40, box["y"] + 40)
-        page.wait_for_timeout(120)
+        wait_for_drawing(page)
         assert "zoomed" not in (page.locator("#map-0").get_attribute("class") or "")
         assert drawn_share(watched, 0) != before
         for scheme in schemes:
@@ -535,7 +535,7 @@ def test_names_are_text_in_a_browser(browser: Any, hostile: Path) -> None:
         box = go_to(watched, 0)
         index = loneliest(data["panels"][0])
         page.mouse.move(*place_of(box, data["panels"][0], index))
-        page.wait_for_timeout(100)
+        wait_for_drawing(page)
         assert page.locator("#tip dd").nth(1).inner_text().startswith(WORSE)
         assert page.evaluate("document.querySelectorAll('img[src=x], script:not([type])').length") == 1
         assert watched.errors == []
@@ -553,7 +553,7 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, hostile: Path, made: 
             assert drawn_share(watched, 1) > 0.001
             index = loneliest(data["panels"][1])
             page.touchscreen.tap(*place_of(box, data["panels"][1], index))
-            page.wait_for_timeout(150)
+            wait_for_drawing(page)
             tip = page.locator("#tip")
             assert tip.is_visible()
             inside = tip.bounding_box()
