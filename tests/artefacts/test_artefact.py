@@ -1,6 +1,9 @@
 """The life of an artefact: begun once, gone on with from the same facts, whole or refused, verified file by file."""
 
+import hashlib
+import json
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -310,6 +313,30 @@ def test_what_is_no_artefact_cannot_be_verified(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         verify(tmp_path)
     assert str(caught.value) == f"{tmp_path} is no artefact of hidisc (no {MANIFEST}). Give a folder that hidisc made."
+
+
+@pytest.mark.parametrize("path", ["../victim", "/victim", "deep/../../victim", "..", "", "a\\b", "../../victim.html"])
+def test_a_manifest_from_elsewhere_leads_to_nothing_outside(out: Path, path: str) -> None:
+    """Its seal is whole: anyone can make one."""
+    victim = out.parent / "victim"
+    victim.write_text("mine")
+    entry = {"path": path, "bytes": 1, "sha256": "", "crc32": 0, "needed": True}
+    text = json.dumps({"format": "hidisc-2", "kind": "embed", "inputs": {"store": "abc"}, "files": [entry]}, indent=1)
+    text = text.removesuffix("\n}")
+    (out / MANIFEST).write_text(f'{text},\n "sha256": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}\n')
+    with begun(out) as work:
+        assert not work.is_finished()
+    assert victim.read_text() == "mine"
+
+
+def test_an_artefact_is_made_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with begun(tmp_path / "out") as work:
+        (work.out / "a.txt").write_text("a")
+        work.finish(("a.txt",))
+    with begun(tmp_path / "out") as work:
+        assert work.is_finished()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [LOCK, "a.txt", MANIFEST, CONFIG]
 
 
 def test_locks_are_no_files_of_an_artefact(out: Path) -> None:

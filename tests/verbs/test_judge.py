@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from hidisc import ImportConfig, PatchStore, find_table, import_patches
+from hidisc.artefacts.artefact import verify
 from hidisc.config import load_config
 from hidisc.errors import UserError
 from hidisc.settings.preparing import FilterConfig
@@ -76,6 +77,19 @@ def test_predictions_are_made_once(table: Path, run: Path, tmp_path: Path) -> No
     again = {path: path.stat().st_mtime_ns for path in out.glob("shards/*/predicted-*.parquet")}
     assert {path for path in again if again[path] != files[path]} == {lost}
     assert (out / "store.json").read_bytes() == before
+
+
+def test_damaged_predictions_are_made_again(table: Path, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    build(table, out, run=str(run), drop_labels=("blank",))
+    files = {path: path.read_bytes() for path in sorted(out.glob("shards/*/predicted-*.parquet"))[:3]}
+    for (path, data), place in zip(files.items(), (4, len(next(iter(files.values()))) // 3, -4), strict=True):
+        flipped = bytearray(data)
+        flipped[place] ^= 1
+        path.write_bytes(flipped)
+    build(table, out, run=str(run), drop_labels=("blank",))
+    assert all(path.read_bytes() == data for path, data in files.items())
+    assert verify(out) == []
 
 
 def test_labels_the_run_does_not_know(table: Path, run: Path, tmp_path: Path) -> None:

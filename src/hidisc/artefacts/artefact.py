@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import yaml
+from pydantic import model_validator
 
 from hidisc.artefacts.checksums import FileEntry, describe_file, find_problem, seal, unseal
 from hidisc.artefacts.files import LOCK, is_part, make_folder, sweep, sync, write_atomic
-from hidisc.artefacts.lock import hold
+from hidisc.artefacts.lock import OWNER, hold
 from hidisc.config import Closed, differences, keep_facts
 from hidisc.errors import UserError
 
@@ -67,6 +68,16 @@ class Manifest(Closed):
     """What it was made from: name and checksum."""
     files: tuple[FileEntry, ...]
 
+    @model_validator(mode="after")
+    def _stays_inside(self) -> "Manifest":
+        """A folder from elsewhere must not lead to files outside of it; a report's page lies beside its files."""
+        for file in self.files:
+            first, *rest = PurePosixPath(file.path).parts or ("",)
+            is_page = self.kind == "report" and first == ".." and len(rest) == 1
+            if "\\" in file.path or first in ("", "/") or ".." in rest or (first == ".." and not is_page):
+                raise ValueError(f"{file.path!r} is no file of it")
+        return self
+
 
 class OldFormatError(UserError):
     """A folder that hidisc 0.1 made."""
@@ -83,10 +94,10 @@ class Artefact:
     path: Path
     manifest: Manifest
 
-    @property
+    @cached_property
     def checksum(self) -> str:
-        """Names its whole content."""
-        return describe_file(self.path / MANIFEST).sha256
+        """Names its whole content: the SHA-256 of artefact.json."""
+        return hashlib.sha256(seal(self.manifest)).hexdigest()
 
     @cached_property
     def files(self) -> dict[str, FileEntry]:
@@ -127,7 +138,8 @@ class Work:
             say(f"note: {self.out} is damaged ({some}); what is damaged is made again")
             self.reopen()
             for path in problems:
-                (self.out / path).unlink(missing_ok=True)
+                if not path.startswith(".."):
+                    (self.out / path).unlink(missing_ok=True)
         return problems == {}
 
     def reopen(self) -> None:
@@ -248,7 +260,7 @@ def _compare(
 
 
 def _refuse_strangers(out: Path) -> None:
-    strangers = sorted(path.name for path in out.iterdir() if path.name != LOCK and not is_part(path))
+    strangers = sorted(path.name for path in out.iterdir() if path.name not in (LOCK, OWNER) and not is_part(path))
     if strangers:
         raise UserError(
             f"{out} holds something else ({', '.join(strangers[:3])}) and is not overwritten. "
@@ -261,7 +273,8 @@ def open_artefact(path: Path, *kinds: str, check: Iterable[str] | None = None) -
     try:
         manifest = read_manifest(path)
     except ValueError as error:
-        raise damaged(path, read_kind(path) or kinds[0], f"{MANIFEST}: {error}") from error
+        kind = read_kind(path)
+        raise damaged(path, kind if kind in kinds else kinds[0], f"{MANIFEST}: {error}") from error
     if manifest is None or manifest.kind not in kinds:
         raise _absent(path, kinds)
     artefact = Artefact(path, manifest)

@@ -20,14 +20,16 @@ def predicted_file(folder: Path, judge: str) -> Path:
 def save_predicted(folder: Path, judge: str, codes: NDArray[np.int16], scores: NDArray[np.float32]) -> None:
     """Codes (boxes,) into the run's labels, -1 for boxes without a stored patch, and their probabilities (boxes,)."""
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({LABEL: codes, SCORE: scores}), sink, compression="zstd")
+    pq.write_table(pa.table({LABEL: codes, SCORE: scores}), sink, compression="zstd", write_page_checksum=True)
     write_atomic(predicted_file(folder, judge), sink.getvalue().to_pybytes())
 
 
 def load_predicted(folder: Path, judge: str, boxes: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
-    """Codes and scores (boxes,) of a slide; all -1 and NaN when it was not judged."""
-    path = predicted_file(folder, judge)
-    if not path.is_file():
+    """Codes and scores (boxes,) of a slide; all -1 and NaN when it was not judged, or the file is damaged."""
+    try:
+        table = pq.read_table(predicted_file(folder, judge), page_checksum_verification=True)
+    except (OSError, pa.ArrowInvalid):
+        table = None
+    if table is None or len(table) != boxes or table.column_names != [LABEL, SCORE]:
         return np.full(boxes, -1, np.int16), np.full(boxes, np.nan, np.float32)
-    table = pq.read_table(path)
     return table[LABEL].to_numpy().copy(), table[SCORE].to_numpy().copy()
