@@ -19,6 +19,7 @@ STEPS = {
     "file.renamed": "the file has its final name",
     "folder.written": "a folder is whole and synced under its temporary name",
     "folder.renamed": "the folder has its final name",
+    "workers.starting": "Dask's workers are about to be started",
     "slide.done": "the command has heard that a slide is finished",
     "step.done": "the first process has finished a training step",
     "checkpoint.saved": "a checkpoint is written and old ones are removed",

@@ -134,6 +134,19 @@ def test_a_signal_stops_cleanly_and_the_same_command_goes_on(
 
 
 @pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_workers_start_is_not_lost(
+    cohort: Path, forks: Forks, tmp_path: Path, sent: str, code: int
+) -> None:
+    at = signal_at("workers.starting", 1, sent=sent, to="group")
+    started = forks.start(*command(cohort, tmp_path / "store", workers=2), at=at)
+    ended = started.ended()
+    assert (ended.code, ended.result) == (code, "")
+    assert ended.said.endswith(GO_ON)
+    assert ended.said.count("\n") == 2
+    started.wait_for_group()
+
+
+@pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_within_a_slide_or_a_table_leaves_no_half_file(
     cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path, sent: str, code: int
 ) -> None:

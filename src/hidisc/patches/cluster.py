@@ -5,11 +5,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import Any, Generic, TypeVar
 
 from hidisc.errors import UserError
+from hidisc.steps import reached
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -127,27 +129,33 @@ def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
         with client:
             yield client
         return
-    with _deaf_children():
-        cluster = distributed.LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",  # any free port: several runs on one machine are usual
-            memory_limit=0,  # a worker's memory is bounded by how a slide is cut
-            silence_logs=_SILENT,
-        )
-    with cluster, distributed.Client(cluster, set_as_default=False) as client:
-        yield client
+    with ExitStack() as opened:
+        with _deaf_children():
+            reached("workers.starting")
+            cluster = distributed.LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",  # any free port: several runs on one machine are usual
+                memory_limit=0,  # a worker's memory is bounded by how a slide is cut
+                silence_logs=_SILENT,
+            )
+            opened.enter_context(cluster)  # a Ctrl-C that came meanwhile is heard when this block ends
+        yield opened.enter_context(distributed.Client(cluster, set_as_default=False))
 
 
 @contextmanager
 def _deaf_children() -> Iterator[None]:
-    """Processes started in here do not hear Ctrl-C: a terminal sends it to all, and one answer is enough."""
-    if threading.current_thread() is not threading.main_thread():
+    """Threads and processes started in here do not hear Ctrl-C: a terminal sends it to all, and one answer is enough.
+
+    It is held back, not lost: this thread hears it at the end of the block.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # started later, it would let signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
