@@ -9,7 +9,7 @@ from pathlib import Path
 import hidisc
 
 ROOT = Path(hidisc.__file__).parent
-GROUND = ["errors", "paths", "config", "settings", "runs"]
+GROUND = ["errors", "paths", "seeds", "config", "settings", "runs"]
 STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "embeddings", "evaluation"]
 STAGES += ["reporting", "benchmark", "explorer", "verbs", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}

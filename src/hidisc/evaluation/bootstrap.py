@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hidisc.evaluation.metrics import TOPS, Floats, divide, measure, rank_truth, summarise
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import LevelScores, Value
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.judging import BootstrapConfig
 
 THRESHOLDS = 2048
@@ -27,7 +28,7 @@ and at most 2 x 2,048 columns: 50 KB a patient while a class is counted."""
 
 def draw_weights(clusters: int, resamples: int, seed: int) -> NDArray[np.int16]:
     """(B, P) how often each of P patients is in each of B resamples of P drawn with replacement."""
-    rng = np.random.default_rng(seed)
+    rng = make_rng(seed, Purpose.BOOTSTRAP)
     weights = np.empty((resamples, clusters), np.int16)
     for row in weights:  # each bounded, where a multinomial would hold 8 bytes a number at once
         row[:] = np.bincount(rng.integers(clusters, size=clusters), minlength=clusters)

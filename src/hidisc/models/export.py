@@ -22,6 +22,7 @@ from hidisc.models.encoder import Encoder
 from hidisc.models.foreign import OnnxNet, TorchScriptNet
 from hidisc.patches.inputs import InputRule
 from hidisc.runs import beside, write_atomic
+from hidisc.seeds import Purpose, make_seed
 
 Target = Literal["timm", "onnx", "torchscript"]
 PREPROCESSING = "preprocessing.json"
@@ -75,7 +76,8 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     encoder = encoder.eval()
     write = {"timm": _to_timm, "onnx": _to_onnx, "torchscript": _to_torchscript}[to]
     card = encoder.card
-    x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(make_seed(0, Purpose.EXPORT_CHECK))
+    x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=generator)
     write(encoder, out, x)
     write_atomic(out / PREPROCESSING, (_preprocessing(encoder, to).model_dump_json(indent=1) + "\n").encode())
     with torch.inference_mode():
