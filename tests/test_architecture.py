@@ -9,7 +9,7 @@ from pathlib import Path
 import hidisc
 
 ROOT = Path(hidisc.__file__).parent
-GROUND = ["errors", "steps", "stop", "paths", "config", "settings", "artefacts", "machine"]
+GROUND = ["errors", "steps", "stop", "paths", "seeds", "config", "settings", "artefacts", "machine"]
 STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "embeddings", "evaluation"]
 STAGES += ["reporting", "benchmark", "explorer", "verbs", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}

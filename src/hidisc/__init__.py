@@ -14,8 +14,8 @@ The map, in the order data flows; every stage reads one artefact from disk and w
     benchmark/  suites of trainings -> the paper's tables        cells claims published results tables
     verbs/      one file a verb, read top to bottom              prepare train embed evaluate report benchmark ...
 
-`settings/` has every setting, `config` how they are read, `artefacts/` the life of an output folder, `stop` what Ctrl-C
-does, `steps` the moments at which tests stop a command, `cli` the command line.
+`settings/` has every setting, `config` how they are read, `seeds` the streams of random numbers, `artefacts/` the life
+of an output folder, `stop` what Ctrl-C does, `steps` the moments at which tests stop a command, `cli` the command line.
 The names below are the public Python API; they load when first used, so that `import hidisc` has no cost and no effect.
 """
 

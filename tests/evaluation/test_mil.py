@@ -21,6 +21,7 @@ from hidisc.evaluation.linear import linear_scores
 from hidisc.evaluation.mil import GatedAttention, Vectors, find_bags, hold_out, mil_predictions, train
 from hidisc.evaluation.sides import Question, Side, ask
 from hidisc.patches.table import PatchTable
+from hidisc.seeds import Purpose, make_seed
 from hidisc.settings.judging import EvaluateConfig, LinearConfig, MilConfig
 from tests.evaluation.made import make_embeddings
 
@@ -314,9 +315,9 @@ def test_the_epoch_of_least_loss_on_the_held_out_is_taken() -> None:
     least, losses = [], []
     for epochs in range(1, 9):
         config = MilConfig(epochs=epochs, hidden_dim=8, learning_rate=0.02)
-        net, epoch = train(vectors, bags, labels, held_out, config, seed=1)
+        net, epoch = train(vectors, bags, labels, held_out, config, seed=5)
         least.append((held_out_loss(net, vectors, bags[:6], labels[:6]), epoch))
-        net, last = train(vectors, bags[6:], labels[6:], nobody, config, seed=1)
+        net, last = train(vectors, bags[6:], labels[6:], nobody, config, seed=5)
         assert last == epochs
         losses.append(held_out_loss(net, vectors, bags[:6], labels[:6]))
     best = int(np.argmin(losses))
@@ -357,7 +358,8 @@ def test_settings_of_the_optimiser_are_used() -> None:
         assert net.V.shape == (8, 5)
         return float(sum(p.detach().square().sum() for p in net.parameters()))
 
-    start = float(sum(p.detach().square().sum() for p in make_net(5, 8, 2).parameters()))
+    begun = make_net(5, 8, 2, make_seed(0, Purpose.ATTENTION_WEIGHTS))
+    start = float(sum(p.detach().square().sum() for p in begun.parameters()))
     assert size(learning_rate=1e-9) == pytest.approx(start, rel=1e-4)
     assert size(learning_rate=1e-2, weight_decay=5.0) < 0.5 * size(learning_rate=1e-2, weight_decay=0.0)
 
@@ -390,7 +392,7 @@ def test_the_head_finds_the_one_patch_of_twenty_that_tells(tmp_path: Path) -> No
     bank, queries = question.bank, question.queries
     found, _ = mil_predictions(question, MilConfig(), seed=0)
     assert found is not None
-    assert (found.predicted == found.truth).mean() > 0.9  # seeds 0 to 4: .96 to 1
+    assert (found.predicted == found.truth).mean() > 0.9  # seeds 0 to 4: .95 to 1
     neighbours = KNeighborsClassifier(200, metric="cosine").fit(bank.vectors(), bank.labels)
     bags = find_bags(queries, question.levels)
     for scores in (neighbours.predict_proba(queries.vectors()), linear_scores(question, LinearConfig(), 0)[0]):

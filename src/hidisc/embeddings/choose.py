@@ -1,12 +1,11 @@
 """Which patches are embedded: some sides of a store, and of each slide all or as many as asked for."""
 
-import hashlib
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.errors import UserError
 from hidisc.patches.store import PatchStore
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.judging import EmbedConfig
 
 
@@ -39,7 +38,6 @@ def _draw(store: PatchStore, rows: NDArray[np.int64], count: int, seed: int) -> 
     for number, name in enumerate(names):
         places = order[starts[number] : starts[number + 1]]
         if len(places) > count:
-            word = int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-            places = np.random.default_rng([seed, word]).choice(places, count, replace=False)
+            places = make_rng(seed, Purpose.EMBEDDED_PATCHES, name).choice(places, count, replace=False)
         kept.append(places)
     return rows[np.sort(np.concatenate(kept))]

@@ -30,6 +30,7 @@ from hidisc.models.foreign import (
 from hidisc.models.history import NOTHING, UNKNOWN, History, believe
 from hidisc.models.preprocessing import PIXELS, Preprocessing, hash_weights, read_preprocessing
 from hidisc.patches.store import PatchStore
+from hidisc.seeds import Purpose, make_seed
 from hidisc.settings.judging import EmbedConfig, ForeignConfig
 from hidisc.settings.training import TrainConfig
 from hidisc.training.run import RUN, Run
@@ -88,7 +89,7 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
     random numbers is touched.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+        torch.manual_seed(make_seed(config.seed, Purpose.UNTRAINED_WEIGHTS))
         found = _open(spec, store, config)
     _refuse_other_input(spec, found.fed, store)
     net = Prepared(found.net, found.size_px, found.fed.mean, found.fed.std).eval()

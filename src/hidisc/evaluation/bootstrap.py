@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hidisc.evaluation.metrics import TOPS, Floats, divide, measure, rank_truth, summarise
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import LevelScores, Value
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.judging import BootstrapConfig
 
 THRESHOLDS = 2048
@@ -25,9 +26,12 @@ _BLOCK = 2**18
 and at most 2 x 2,048 columns: 50 KB a patient while a class is counted."""
 
 
-def draw_weights(clusters: int, resamples: int, seed: int | np.random.SeedSequence) -> NDArray[np.int16]:
+def draw_weights(clusters: int, resamples: int, seed: int) -> NDArray[np.int16]:
     """(B, P) how often each of P patients is in each of B resamples of P drawn with replacement."""
-    rng = np.random.default_rng(seed)
+    return _draw(clusters, resamples, make_rng(seed, Purpose.BOOTSTRAP))
+
+
+def _draw(clusters: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int16]:
     weights = np.empty((resamples, clusters), np.int16)
     for row in weights:  # each bounded, where a multinomial would hold 8 bytes a number at once
         row[:] = np.bincount(rng.integers(clusters, size=clusters), minlength=clusters)
@@ -39,7 +43,7 @@ def draw_trainings(trainings: int, resamples: int, seed: int, side: int) -> NDAr
 
     The two sides were trained independently, and are drawn so: of each other and of the patients.
     """
-    return draw_weights(trainings, resamples, np.random.SeedSequence(seed, spawn_key=(side,)))
+    return _draw(trainings, resamples, make_rng(seed, Purpose.DRAWN_TRAININGS, side))
 
 
 def name_clusters(predictions: Predictions) -> NDArray[np.object_]:

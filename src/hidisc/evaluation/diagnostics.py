@@ -15,6 +15,7 @@ from hidisc.evaluation.folds import draw_alike
 from hidisc.evaluation.scores import Diagnostic
 from hidisc.evaluation.sides import Question, Side
 from hidisc.models.rank import effective_rank
+from hidisc.seeds import Purpose, make_rng
 
 _MOST = 4000
 """Patches looked at on a side."""
@@ -75,7 +76,7 @@ def diagnose(question: Question, seed: int) -> tuple[Diagnostic, ...]:
 
 def draw(side: Side, levels: tuple[str, ...], seed: int, most: int = _MOST) -> Sample:
     """At most `most` patches of a side, as many of each patient as there are or as of any other."""
-    places = draw_alike(side.codes("patient").astype(np.int64), most, np.random.default_rng(seed))
+    places = draw_alike(side.codes("patient").astype(np.int64), most, make_rng(seed, Purpose.DIAGNOSED_PATCHES))
     vectors = side.vectors(places)
     is_finite = np.isfinite(vectors).all(axis=1)
     places, vectors = places[is_finite], vectors[is_finite].astype(np.float64)
@@ -320,7 +321,7 @@ def _variance(sample: Sample, seed: int) -> Iterator[Diagnostic]:
             continue
         share, chance = variance_share(sample.z, groups), 0.0
         if name in ("label", "site"):
-            chance = chance_share(sample.z, groups, sample.patients, np.random.default_rng(seed))
+            chance = chance_share(sample.z, groups, sample.patients, make_rng(seed, Purpose.CHANCE))
         label = share if name == "label" else label
         yield _explained(name, share, chance, label)
 

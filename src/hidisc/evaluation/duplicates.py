@@ -16,6 +16,7 @@ from hidisc.errors import UserError
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.sides import Question, Side
 from hidisc.patches.store import PatchError, PatchStore
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.judging import LeakageConfig
 from hidisc.slides.display import as_rgb, shrink
 
@@ -60,7 +61,7 @@ def find_duplicates(
     """
     if not rows.shape[1]:
         return _unseen("no nearest neighbours were kept; set knn.keep=8")
-    pairs = _choose_pairs(question, rows, similarities, np.random.default_rng(seed))
+    pairs = _choose_pairs(question, rows, similarities, make_rng(seed, Purpose.DUPLICATE_PAIRS))
     if not len(pairs.queries):
         return None
     try:

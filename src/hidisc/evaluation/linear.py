@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from hidisc.evaluation.folds import deal_patients, draw_alike, find_lacking, find_patients
 from hidisc.evaluation.sides import Question
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.judging import LinearConfig
 
 _FOLDS = 3
@@ -31,7 +32,7 @@ def linear_scores(question: Question, config: LinearConfig, seed: int) -> tuple[
 
     Memory: the patches drawn, twice, and 32 MB of the queries, in float64; no other row of the bank is read.
     """
-    rng = np.random.default_rng([seed, 11])
+    rng = make_rng(seed, Purpose.LINEAR_PROBE)
     bank, queries, level = question.bank, question.queries, question.levels[0]
     patients = find_patients(bank, question.levels)
     places = draw_alike(patients, config.patches, rng)

@@ -17,6 +17,7 @@ from hidisc.evaluation.pooling import group, has_one_label
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.sides import Question, Side
 from hidisc.patches.columns import Columns
+from hidisc.seeds import Purpose, make_rng, make_seed
 from hidisc.settings.judging import MilConfig
 
 _HELD_OUT = 5
@@ -145,7 +146,7 @@ def mil_predictions(question: Question, config: MilConfig, seed: int) -> tuple[P
         scores[:, present] = 1
         remarks.append(f"All of them are {question.classes[present[0]]!r}, so every query is taken for that.")
     else:
-        rng = np.random.default_rng([seed, 12])
+        rng = make_rng(seed, Purpose.ATTENTION_FOLDS)
         patients = find_patients(bank, question.levels)
         scaler = StandardScaler().fit(bank.vectors(draw_alike(patients, _SCALE_PATCHES, rng)).astype(np.float64))
         held_out = hold_out(patients[[places[0] for places in known.places]], codes, rng)
@@ -181,9 +182,10 @@ def train(
     `bags`: places of `vectors`, `labels` (B,) codes from 0, `held_out` (B,). A step is one bag; bags held out are
     looked at through the same patches in every epoch.
     """
-    rng = np.random.default_rng([seed, 13])
+    rng = make_rng(seed, Purpose.ATTENTION_BAGS)
     targets = torch.from_numpy(labels)
-    net = GatedAttention(vectors.dim, config.hidden_dim, int(labels.max()) + 1, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(make_seed(seed, Purpose.ATTENTION_WEIGHTS))
+    net = GatedAttention(vectors.dim, config.hidden_dim, int(labels.max()) + 1, generator)
     optimizer = torch.optim.AdamW(net.parameters(), config.learning_rate, weight_decay=config.weight_decay)
     looked_at = {bag: _draw(bags[bag], config.patches, rng) for bag in np.flatnonzero(held_out).tolist()}
     best, least, taken = net, math.inf, config.epochs

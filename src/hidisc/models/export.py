@@ -28,6 +28,7 @@ from hidisc.models.preprocessing import (
     hash_weights,
     read_preprocessing,
 )
+from hidisc.seeds import Purpose, make_seed
 
 Target = Literal["timm", "onnx", "torchscript"]
 FILES: dict[Target, str] = {"timm": "model.safetensors", "onnx": "encoder.onnx", "torchscript": "encoder.pt"}
@@ -40,7 +41,8 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     encoder = encoder.eval()
     write = {"timm": _to_timm, "onnx": _to_onnx, "torchscript": _to_torchscript}[to]
     card = encoder.card
-    x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(make_seed(0, Purpose.EXPORT_CHECK))
+    x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=generator)
     write(encoder, out, x)
     write_atomic(out / PREPROCESSING, (_preprocessing(encoder, out, to).model_dump_json(indent=1) + "\n").encode())
     with torch.inference_mode():

@@ -32,6 +32,7 @@ from hidisc.patches.record import (
     is_whole,
 )
 from hidisc.patches.shard import Shard, ShardWriter
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.preparing import PrepareConfig
 from hidisc.slides.cohort import SlideRow, hash_slide, sample_slide
 from hidisc.slides.display import as_rgb, shrink
@@ -257,8 +258,8 @@ def _sample(slide: Slide, boxes: Boxes, fraction: NDArray[np.float32], task: Cut
     """
     wanted = task.config.stain.sample_patches if task.config.stain.method == "macenko" else _SHOWN
     rich = np.flatnonzero(fraction >= min(0.5, fraction.max(initial=0)))
-    seed = [task.config.seed, *task.row.slide.encode()]
-    chosen = np.sort(np.random.default_rng(seed).permutation(rich)[:wanted])
+    rng = make_rng(task.config.seed, Purpose.STAIN_PATCHES, task.row.slide)
+    chosen = np.sort(rng.permutation(rich)[:wanted])
     return dict(_read_boxes(slide, boxes, chosen, {}, task, lambda _: None))
 
 

@@ -4,9 +4,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
 
-import numpy as np
-
 from hidisc.errors import UserError
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.preparing import SplitConfig
 
 
@@ -27,7 +26,7 @@ def split_patients(
     total = sum(fractions.values())
     shares = {side: fraction / total for side, fraction in fractions.items() if fraction > 0}
     names = sorted(labels)
-    order = [names[index] for index in np.random.default_rng(seed).permutation(len(names))]
+    order = [names[index] for index in make_rng(seed, Purpose.SPLIT).permutation(len(names))]
     if config.keep_sites:
         if not sites or not any(site for seen in sites.values() for site in seen):
             raise UserError(

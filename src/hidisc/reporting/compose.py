@@ -36,6 +36,7 @@ from hidisc.reporting.subject import Subject, compare_subjects, find_embeddings
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tsne import map_points
 from hidisc.reporting.verdict import describe, find_verdict, gather_warnings, show_settings
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.judging import BootstrapConfig, ReportConfig
 
 Say = Callable[[str], None]
@@ -228,7 +229,7 @@ def _make_map(
     gone = [subject.name for subject in subjects if subject.name not in {one.name for one in charted}]
     if not charted:
         return None, ()
-    points = choose_points(charted, config.points, np.random.default_rng(config.seed))
+    points = choose_points(charted, config.points, make_rng(config.seed, Purpose.MAP_POINTS))
     columns = {column.key: column for column in name_points(charted, points)}
     label, patients = columns["label"], columns["patient"]
     panels, static, crops = [], [], []
@@ -291,7 +292,7 @@ def _make_sheets(
         elif predictions is None or neighbours is None:
             reasons.append(f"None of {subject.name}: no neighbours were kept (knn.keep=0), or no patches were judged.")
         else:
-            rng = np.random.default_rng(config.seed)
+            rng = make_rng(config.seed, Purpose.SHEET_PATCHES)
             for right in (True, False):
                 chosen = choose_queries(predictions, config.sheet_rows, right, rng)
                 label = str(scores.info.config["label"])

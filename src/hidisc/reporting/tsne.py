@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 from openTSNE import TSNE, initialization
 from threadpoolctl import threadpool_limits
 
+from hidisc.seeds import Purpose, make_rng, make_seed
+
 LEAST = 5
 """Points below which there are no neighbourhoods to show."""
 FLAT = 1e-6
@@ -26,7 +28,7 @@ def map_points(vectors: NDArray[Any], perplexity: float, seed: int) -> NDArray[n
         angle = 2 * np.pi * np.arange(count) / max(count, 1)
         return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     if float(unit.std(axis=0).max()) < FLAT:
-        return np.random.default_rng(seed).normal(size=(count, 2)).astype(np.float32)
+        return make_rng(seed, Purpose.COLLAPSED_MAP).normal(size=(count, 2)).astype(np.float32)
     # One thread: sums are then added up in one order everywhere, and a last bit is enough to change the whole map. A
     # second one hardly helps, and on a busy machine the two wait for each other: 3,000 points took three times as long.
     with threadpool_limits(1):
@@ -34,8 +36,8 @@ def map_points(vectors: NDArray[Any], perplexity: float, seed: int) -> NDArray[n
             perplexity=min(perplexity, (count - 1) / 3),
             metric="cosine",
             neighbors="exact",
-            initialization=_begin(unit, seed),
-            random_state=seed,
+            initialization=_begin(unit, make_seed(seed, Purpose.MAP_START, bits=32)),
+            random_state=make_seed(seed, Purpose.MAP_PLACES, bits=32),
             n_jobs=1,
         ).fit(unit)
     return np.asarray(placed, np.float32)

@@ -15,6 +15,7 @@ from hidisc.patches.inputs import InputRule, as_input
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.sampler import Sampler
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.training import DataConfig
 
 _TRIES = 8
@@ -86,7 +87,7 @@ class Batches:
             bad.append(str(error))
         first, last = self._tree.siblings(place)
         beside = first + np.flatnonzero(self._slides[leaves[first:last]] == self._slides[leaves[place]])
-        rng = np.random.default_rng([self._seed, step, 2, self._rank, index])
+        rng = make_rng(self._seed, Purpose.REPLACEMENT, step, self._rank, index)
         others = rng.permutation(beside[beside != place])[:_TRIES]
         for other in others:
             try:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from hidisc.errors import UserError
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.shuffle import Ints, draw_distinct, shuffled
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.training import BatchConfig
 
 
@@ -72,7 +73,7 @@ class Sampler:
         """The batch of a step, counted from 0, for one rank."""
         nodes = self._roots(step)
         ids = [nodes]
-        rng = np.random.default_rng([self._seed, step, 1])
+        rng = make_rng(self._seed, Purpose.BATCH, step)
         for starts, count in zip(self._tree.starts, self._children, strict=True):
             nodes = _draw_children(nodes, starts, count, rng)
             ids = [*(np.repeat(above, count) for above in ids), nodes]
@@ -92,7 +93,7 @@ class Sampler:
         """(world, count / world) of 0 ... size - 1."""
         steps_a_pass = -(-size // count)
         number, place = divmod(step, steps_a_pass)
-        rng = np.random.default_rng([self._seed, number, 0, group])
+        rng = make_rng(self._seed, Purpose.PATIENT_ORDER, number, group)
         each = count // self._world
         if size >= count:
             positions = (place * count + np.arange(count)) % size

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hidisc.errors import UserError
 from hidisc.paths import AnyPath
+from hidisc.seeds import Purpose, make_rng
 from hidisc.slides.pyramid import write_pyramid
 from hidisc.slides.spreadsheet import format_csv
 
@@ -102,9 +103,9 @@ def draw_cohort(
     for p in range(patients):
         label = list(DIAGNOSES)[p % len(DIAGNOSES)]
         site = list(SITES)[p // len(DIAGNOSES) % len(SITES)]
-        morphology = draw_patient(DIAGNOSES[label], np.random.default_rng([seed, 1, p]))
+        morphology = draw_patient(DIAGNOSES[label], make_rng(seed, Purpose.DRAWN_PATIENT, p))
         for s in range(slides):
-            rng = np.random.default_rng([seed, 2, p, s])
+            rng = make_rng(seed, Purpose.DRAWN_SLIDE, p, s)
             staining = draw_staining(SITES[site], rng)
             pixels = draw_slide(morphology, staining, rng, fields=fields, field_px=field_px, mpp=mpp)
             slide = f"P{p + 1:03d}-S{s + 1}"

@@ -6,6 +6,7 @@ from hidisc.models.batch_norm import normalise_over_ranks
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.seeds import Purpose, make_seed
 from hidisc.settings.training import TrainConfig
 from hidisc.training.learner import Learner
 from hidisc.training.material import Material
@@ -22,7 +23,7 @@ def build_learner(material: Material, config: TrainConfig, world: int) -> Learne
     kind = find_objective(settings)
     store = material.store
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+        torch.manual_seed(make_seed(config.seed, Purpose.LEARNER_WEIGHTS))
         encoder = build_encoder(
             config.model.backbone,
             config.model.options,

@@ -8,7 +8,6 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
@@ -19,6 +18,7 @@ from hidisc.models.rank import effective_rank
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches, to_input
 from hidisc.sampling.views import make_views
+from hidisc.seeds import Purpose, make_seed
 from hidisc.settings.training import TrainConfig
 from hidisc.steps import reached
 from hidisc.stop import StopRequest
@@ -173,10 +173,9 @@ def _forward(
     fabric: Fabric, learner: Any, batch: Batch, store: PatchStore, config: TrainConfig
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """Views on the device, then the loss; all randomness is a function of (seed, step, rank)."""
-    words = np.random.SeedSequence([config.seed, batch.step, fabric.global_rank, 4]).generate_state(1, np.uint64)
-    seed = int(words[0] >> 1)
-    torch.manual_seed(seed)  # dropout and stochastic depth draw from here
-    generator = torch.Generator(fabric.device).manual_seed(seed)
+    where = (batch.step, fabric.global_rank)
+    torch.manual_seed(make_seed(config.seed, Purpose.DROPOUT, *where))  # which draws from torch's global state
+    generator = torch.Generator(fabric.device).manual_seed(make_seed(config.seed, Purpose.VIEWS, *where))
     with torch.no_grad():
         x = to_input(fabric.to_device(batch.pixels))
         views = make_views(x, config.batch.views, config.views, generator, colour=store.is_colour)

@@ -10,6 +10,7 @@ from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchError, PatchStore
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.training import DataConfig, MonitorConfig
 
 _BATCH = 64
@@ -32,7 +33,7 @@ class Monitor:
                 f"monitor.split = {config.split!r} is learned from (data.splits), so it tells nothing. "
                 "Give another side."
             )
-        rng = np.random.default_rng([seed, 3])
+        rng = make_rng(seed, Purpose.MONITORED_PATCHES)
         self._bank, self._queries = (
             self._sample(np.isin(split, [sides.index(side) for side in names]) & (labels >= 0), config.patches, rng)
             for names in (data.splits, (config.split,))

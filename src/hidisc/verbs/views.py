@@ -12,6 +12,7 @@ from hidisc.reporting.views import draw_views
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
 from hidisc.sampling.views import make_views
+from hidisc.seeds import Purpose, make_seed
 from hidisc.settings.training import BatchConfig, ViewsConfig
 
 
@@ -25,5 +26,6 @@ def show_views(
     tree = Hierarchy().grow(store.table, np.ones(len(store), bool))
     rows = Sampler(tree, BatchConfig(images=patches, draw={}, views=1), seed).draw(0).ancestry[:, -1]
     x = torch.from_numpy(as_input(store.read_many(rows), store.info.input)).permute(0, 3, 1, 2)
-    made = make_views(x, views, config, torch.Generator().manual_seed(seed), colour=store.is_colour)
+    generator = torch.Generator().manual_seed(make_seed(seed, Purpose.SHOWN_VIEWS))
+    made = make_views(x, views, config, generator, colour=store.is_colour)
     draw_views(x, made, out)
