@@ -129,14 +129,17 @@ def make_training(gain: float, seed: int, patients: int = 40, patches: int = 10)
     return make_predictions(truth.tolist(), scores, names, "patch")
 
 
-def test_one_training_each_is_as_it_always_was():
-    """Numbers of the code before trainings were drawn."""
+def test_one_training_each_is_resampled_over_patients_alone():
     a, b = make_pair(gain=0.6)
-    one = compare([[a]], [[b]], 1, CONFIG, 0)
-    assert (one["accuracy"].value, one["accuracy"].low, one["accuracy"].high) == (0.1575, 0.1175, 0.2025)
-    assert (one["auroc"].low, one["auroc"].high) == (0.130974634740125, 0.2184351356912)
-    two = compare([[a, make_pair(gain=0.3)[0]]], [[b]], 1, CONFIG, 0)["auroc"]
-    assert (two.value, two.low, two.high) == (0.1333, 0.101118661842475, 0.167245393312975)
+    also = make_pair(gain=0.3)[0]
+    names = name_clusters(a)
+    weights = draw_weights(len(names), CONFIG.resamples, 0)
+    drawn = [resample(one, 1, weights, names) for one in (a, also, b)]
+    for metric in ("accuracy", "auroc"):
+        for side, draws in (([a], drawn[0][metric]), ([a, also], (drawn[0][metric] + drawn[1][metric]) / 2)):
+            found = compare([side], [[b]], 1, CONFIG, 0)[metric]
+            ends = np.quantile(draws - drawn[2][metric], [0.025, 0.975])
+            np.testing.assert_allclose([found.low, found.high], ends, rtol=0, atol=1e-12)
 
 
 def test_draws_are_those_of_really_repeated_patients_and_trainings():
