@@ -24,7 +24,7 @@ from hidisc.sampling.batches import Batches, to_input
 from hidisc.training import alarm, checkpoint, fit
 from hidisc.training.build import build_learner, choose_material
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
-from hidisc.training.stop import StopWish
+from hidisc.training.stop import StopWish, asks_for_wishes
 from tests.training.stores import damage, losses, outcome, tiny, train, train_until
 
 VIT = ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5}")
@@ -180,6 +180,15 @@ def test_a_wish_to_stop_is_heard_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert {number: signal.getsignal(number) for number in before} == before
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "world", "steps"),
+    [(1, 1, [1, 2, 3, 4, 5]), (1, 2, [10, 20, 30]), (4, 2, [2, 4, 6, 8]), (10, 2, [1, 2, 3]), (64, 2, [1, 2, 3])],
+)
+def test_ranks_ask_for_wishes_every_ten_batches(accumulate: int, world: int, steps: list[int]) -> None:
+    asked = [step for step in range(1, steps[-1] + 1) if asks_for_wishes(step, accumulate, world)]
+    assert asked == steps
 
 
 def test_a_training_outside_the_main_thread(store: Path, tmp_path: Path) -> None:

@@ -6,6 +6,13 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+BATCHES_BETWEEN = 10
+"""Batches after which ranks ask each other for wishes: asking makes every device wait for every other."""
+
+
+def asks_for_wishes(step: int, accumulate: int, world: int) -> bool:
+    """Whether ranks ask each other after a step of so many batches; a process alone knows its own wish at once."""
+    return world == 1 or step % max(1, BATCHES_BETWEEN // accumulate) == 0
 
 
 class StopWish:
