@@ -288,7 +288,7 @@ def test_weights_of_the_hub(store: Path, tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UserError, match=r"weights of 'test_resnet' cannot be fetched \(no repository timm/test_resnet"):
         opened("timm:test_resnet", store, weights="hub")
     hub.add("timm/test_resnet.r160_in1k", "test_resnet")
-    assert opened("timm:test_resnet", store, weights="hub").card.learned_from is None
+    assert opened("timm:test_resnet", store, weights="hub").card.history == UNKNOWN
 
 
 def test_an_encoder_of_the_hub_is_embedded_with_what_is_on_disk(

@@ -231,7 +231,7 @@ def test_noise_is_normal_of_its_sigma_and_clipped():
 
 def test_drawn_normals_are_normal_independent_and_the_generators_own():
     shape = (2, 3, 301, 299)
-    draw = filters.start_normals(generator(7))
+    draw = filters.start_normals(generator(7), torch.device("cpu"))
     first, second = draw(shape), draw(shape)
     assert first.shape == shape
     assert stats.kstest(first.flatten().numpy(), "norm").pvalue > 0.01
@@ -240,8 +240,8 @@ def test_drawn_normals_are_normal_independent_and_the_generators_own():
     for lag in (1, 2, 3, 4, 8, 299):
         assert abs(np.corrcoef(flat[:, lag:].ravel(), flat[:, :-lag].ravel())[0, 1]) < 0.005
     same = generator(7)
-    assert torch.equal(filters.start_normals(same)(shape), first)
-    assert not torch.equal(filters.start_normals(same)(shape), first)
+    assert torch.equal(filters.start_normals(same, torch.device("cpu"))(shape), first)
+    assert not torch.equal(filters.start_normals(same, torch.device("cpu"))(shape), first)
     assert draw((0, 3, 4, 4)).shape == (0, 3, 4, 4)
 
 

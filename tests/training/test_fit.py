@@ -23,6 +23,7 @@ from hidisc.sampling.batches import Batches, to_input
 from hidisc.training import alarm, checkpoint, fit
 from hidisc.training.build import build_learner, choose_material
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
+from hidisc.training.ranks import asks_others
 from tests.training.stores import damage, losses, outcome, tiny, train, train_until
 
 VIT = ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5}")
@@ -206,6 +207,15 @@ def test_time_adds_up_over_interruptions(store: Path, tmp_path: Path, monkeypatc
     train_until(5, monkeypatch, store, tmp_path / "run")
     before = read_checkpoint(list_checkpoints(tmp_path / "run")[-1])[0].seconds
     assert 0 < before <= train(store, tmp_path / "run").info.seconds + 0.05
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "world", "steps"),
+    [(1, 1, [1, 2, 3, 4, 5]), (1, 2, [10, 20, 30]), (4, 2, [2, 4, 6, 8]), (10, 2, [1, 2, 3]), (64, 2, [1, 2, 3])],
+)
+def test_ranks_ask_each_other_to_stop_every_ten_batches(accumulate: int, world: int, steps: list[int]) -> None:
+    asked = [step for step in range(1, steps[-1] + 1) if asks_others(step, accumulate, world)]
+    assert asked == steps
 
 
 def test_a_training_outside_the_main_thread(store: Path, tmp_path: Path) -> None:

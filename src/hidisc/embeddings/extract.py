@@ -21,6 +21,7 @@ from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.sampling.batches import as_tensor, to_input
+from hidisc.sampling.transfer import to_device
 from hidisc.settings.judging import EmbedConfig
 from hidisc.training.ranks import Fabric, check_others
 
@@ -67,11 +68,12 @@ def extract(
     ]
     dtype = torch.float16 if config.dtype == "float16" else torch.float32
     read, bad, held = 0, 0, []
-    source = do_ahead(lambda part: _read(store, part[1]), parts, config.threads, config.ahead)
+    pin = device.type == "cuda"
+    source = do_ahead(lambda part: _read(store, part[1], pin), parts, config.threads, config.ahead)
     with closing(source), torch.inference_mode():
         for (block, batch), (pixels, unread) in zip(parts, source, strict=True):
             check_others(fabric)
-            vectors = _embed(fabric, net, pixels.to(device)).to(dtype).cpu().numpy()
+            vectors = _embed(fabric, net, to_device(pixels, device)).to(dtype).cpu().numpy()
             _check(vectors, store, batch, config.dtype)
             for place, reason in unread:
                 vectors[place] = np.nan
@@ -93,8 +95,11 @@ def extract(
     fabric.barrier()
 
 
-def _read(store: PatchStore, rows: NDArray[np.int64]) -> tuple[Tensor, list[tuple[int, str]]]:
-    """Pixels (B, C, H, W) of rows, and the places that could not be read with why; those stay black."""
+def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor, list[tuple[int, str]]]:
+    """Pixels (B, C, H, W) of rows, and the places that could not be read with why; those stay black.
+
+    `pin` puts them in page-locked memory, for a GPU.
+    """
     pixels = np.zeros((len(rows), *store.shape), store.dtype)
     unread = []
     for place, row in enumerate(rows):
@@ -102,7 +107,8 @@ def _read(store: PatchStore, rows: NDArray[np.int64]) -> tuple[Tensor, list[tupl
             store.read(int(row), pixels[place])
         except PatchError as error:
             unread.append((place, str(error)))
-    return as_tensor(pixels, store.info.input), unread
+    found = as_tensor(pixels, store.info.input)
+    return found.pin_memory() if pin else found, unread
 
 
 def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from hidisc.models.encoder import Encoder
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
 from hidisc.objectives.positives import group, level_weights, mean_positive
+from hidisc.sampling.transfer import constant
 
 _BLOCK = 2**20
 """Similarities in memory at once."""
@@ -72,7 +73,7 @@ def hidisc_loss(
             loss = loss / groups.anchors
         levels.append(loss)
     values = torch.stack(levels)
-    return (values * values.new_tensor(list(weights))).sum(), values.detach()
+    return (values * constant(weights, values)).sum(), values.detach()
 
 
 class Loss(Objective):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hidisc.errors import UserError
+from hidisc.sampling.transfer import constant
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Groups:
     of: Tensor
     """(M,) the group of each row."""
     sizes: Tensor
-    """(G,) rows of each group."""
+    """(M,) how many rows each group has."""
 
     @property
     def anchors(self) -> Tensor:
@@ -25,13 +26,19 @@ class Groups:
 
 
 def group(ids: Tensor) -> Groups:
-    """Rows with equal ids (M,) in one group."""
-    _, of, sizes = torch.unique(ids, return_inverse=True, return_counts=True)
-    return Groups(of, sizes)
+    """Rows with equal ids (M,) in one group, numbered in the order of the ids.
+
+    There is room for M groups and those behind the last are empty: how many there are, only the device knows, and to
+    ask it (as `torch.unique` does) is to wait for it.
+    """
+    ordered, order = ids.sort()
+    number = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
+    of = torch.empty_like(order).scatter_(0, order, number)
+    return Groups(of, torch.zeros_like(of).scatter_add_(0, of, torch.ones_like(of)))
 
 
 def sum_groups(values: Tensor, groups: Groups) -> Tensor:
-    """(G, D) sums of the rows (M, D) of each group."""
+    """(M, D) sums of the rows (M, D) of each group."""
     return values.new_zeros(len(groups.sizes), values.shape[1]).index_add(0, groups.of, values)
 
 
@@ -62,7 +69,7 @@ def attract(queries: Tensor, targets: Tensor, ancestry: Tensor, weights: Sequenc
         similarity, has_any = mean_positive(queries, targets, groups)
         levels.append(-torch.where(has_any, similarity, 0).sum() / groups.anchors)
     values = torch.stack(levels)
-    return (values * values.new_tensor(list(weights))).sum(), values.detach()
+    return (values * constant(weights, values)).sum(), values.detach()
 
 
 def level_weights(weights: dict[str, float], levels: Sequence[str]) -> tuple[float, ...]:

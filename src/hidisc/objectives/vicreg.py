@@ -16,6 +16,7 @@ from hidisc.models.encoder import Encoder
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
 from hidisc.objectives.positives import group, level_weights, sum_groups
+from hidisc.sampling.transfer import constant
 
 _EPSILON = 1e-4
 
@@ -48,7 +49,7 @@ class Loss(Objective):
         (z, _), (ancestry, _) = gather(encoder.project(images).float()), gather(rows.ancestry)
         pairs = zip(ancestry.T, self.weights, strict=True)
         values = [invariance(z, ids) if weight else z.new_zeros(()) for ids, weight in pairs]
-        alike = (torch.stack(values) * z.new_tensor(self.weights)).sum()
+        alike = (torch.stack(values) * constant(self.weights, z)).sum()
         branches = z.reshape(-1, rows.views, z.shape[1]).transpose(0, 1)  # (V, M, D)
         varied = torch.stack([variance(branch) for branch in branches]).mean()
         unrelated = 2 * torch.stack([covariance(branch) for branch in branches]).mean()
@@ -64,7 +65,7 @@ def invariance(z: Tensor, ids: Tensor) -> Tensor:
     Summed over all pairs of a group of n, squared distances are 2 n times those from the group's mean.
     """
     groups = group(ids)
-    centre = sum_groups(z, groups) / groups.sizes[:, None]
+    centre = sum_groups(z, groups) / groups.sizes.clamp(min=1)[:, None]
     size = groups.sizes[groups.of]
     spread = ((z - centre.index_select(0, groups.of)) ** 2).mean(dim=1)
     return (2 * size / (size - 1).clamp(min=1) * spread).sum() / groups.anchors

@@ -45,10 +45,19 @@ class Batches:
     """
 
     def __init__(
-        self, store: PatchStore, tree: Tree, sampler: Sampler, config: DataConfig, seed: int, rank: int = 0
+        self,
+        store: PatchStore,
+        tree: Tree,
+        sampler: Sampler,
+        config: DataConfig,
+        seed: int,
+        rank: int = 0,
+        *,
+        pin: bool = False,
     ) -> None:
+        """`pin` puts batches into page-locked memory, from which a GPU takes them while the host goes on."""
         self._store, self._tree, self._sampler, self._config = store, tree, sampler, config
-        self._seed, self._rank = seed, rank
+        self._seed, self._rank, self._pin = seed, rank, pin
         self._labels: NDArray[np.int32] = store.table.codes("label")[0]
         self._slides: NDArray[np.int32] = store.table.codes("slide")[0]
         self.read, self.bad = 0, 0
@@ -69,13 +78,11 @@ class Batches:
         bad: list[str] = []
         for index, place in enumerate(draw.places):
             ancestry[index, -1] = self._read(int(place), pixels[index], step, index, bad)
-        return Batch(
-            step,
-            as_tensor(pixels, store.info.input),
-            torch.from_numpy(ancestry),
-            torch.from_numpy(self._labels[ancestry[:, -1]].astype(np.int64)),
-            tuple(bad),
-        )
+        labels = self._labels[ancestry[:, -1]].astype(np.int64)
+        tensors = as_tensor(pixels, store.info.input), torch.from_numpy(ancestry), torch.from_numpy(labels)
+        if self._pin:
+            tensors = tensors[0].pin_memory(), tensors[1].pin_memory(), tensors[2].pin_memory()
+        return Batch(step, *tensors, tuple(bad))
 
     def _read(self, place: int, out: NDArray[np.generic], step: int, index: int, bad: list[str]) -> int:
         """Read the patch at a place of the tree, or another of its slide; the table row that was read."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hidisc.sampling.planes import in_groups
+from hidisc.sampling.transfer import constant
 from hidisc.slides.stain import LIGHT, REFERENCE
 
 GREY = (0.2989, 0.587, 0.114)
@@ -22,7 +23,7 @@ def brighten(images: Tensor, factor: Tensor) -> Tensor:
 def change_contrast(images: Tensor, factor: Tensor, colour: bool) -> Tensor:
     """Distance of the pixels from the image's mean grey times `factor` (n,); all channels alike if not colour."""
     means = images.mean(dim=(2, 3))  # (n, C)
-    grey = means @ means.new_tensor(GREY) if colour else means.mean(dim=1)
+    grey = means @ constant(GREY, means) if colour else means.mean(dim=1)
     return images.mul_(_each(factor)).add_(_each((1 - factor) * grey)).clamp_(0, 1)
 
 

@@ -41,24 +41,25 @@ def blur(images: Tensor, kernel_px: int, sigma: float) -> Tensor:
 
 def add_noise(images: Tensor, sigma: Tensor, generator: torch.Generator) -> Tensor:
     """Independent normal noise of standard deviation `sigma` (n,) added, cut to [0, 1]."""
-    draw = start_normals(generator)
+    draw = start_normals(generator, images.device)
     groups = in_groups(images)
     sigmas = torch.split(sigma.repeat_interleave(images.shape[1]), len(groups[0]))
     for planes, scale in zip(groups, sigmas, strict=True):
-        planes.addcmul_(draw(planes.shape).to(planes.device), scale[:, None, None])
+        planes.addcmul_(draw(planes.shape), scale[:, None, None])
     return images.clamp_(0, 1)
 
 
-def start_normals(generator: torch.Generator) -> Callable[[Sequence[int]], Tensor]:
-    """Return a function that draws standard normal numbers of a shape, on the generator's device.
+def start_normals(generator: torch.Generator, device: torch.device) -> Callable[[Sequence[int]], Tensor]:
+    """Return a function that draws standard normal numbers of a shape on a device, started by a generator on the CPU.
 
     On a CPU `torch.randn` would be the dearest of all operations, as its bits come one after the other. There a
     quicker generator, started by the slow one, gives 16 bits a number, and a table their quantile: numbers rounded
     to 65,536 values alike in probability, the largest 4.3.
     """
-    if generator.device.type != "cpu":
-        return partial(torch.randn, generator=generator, device=generator.device)
-    quick = np.random.SFC64(int(torch.randint(2**63 - 1, (), generator=generator)))
+    seed = int(torch.randint(2**63 - 1, (), generator=generator))
+    if device.type != "cpu":
+        return partial(torch.randn, generator=torch.Generator(device).manual_seed(seed), device=device)
+    quick = np.random.SFC64(seed)
 
     def draw(shape: Sequence[int]) -> Tensor:
         size = math.prod(shape)

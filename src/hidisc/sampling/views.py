@@ -4,8 +4,8 @@ All parameters are drawn first, for every view at once; then a few views at a ti
 order, each of which sees only the views it was drawn for. `colour`, `filters` and `geometry` hold the operations.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,7 @@ from hidisc.errors import UserError
 from hidisc.sampling import colour as colours
 from hidisc.sampling import filters, geometry
 from hidisc.sampling.geometry import BOX_DRAWS, between
+from hidisc.sampling.transfer import to_device
 from hidisc.settings.training import Op, ViewsConfig
 
 ALONE_VALUES = 2**16
@@ -56,16 +57,19 @@ def make_views(images: Tensor, views: int, config: ViewsConfig, generator: torch
     """Return random views (N, V, C, H, W) of images (N, C, H, W), both float32 in [0, 1] and on the same device.
 
     A pure function of the arguments and the generator's state. `colour` says that the channels are red, green and
-    blue: only then hue, saturation and stain mean anything. The generator is on the images' device or on the CPU.
+    blue: only then hue, saturation and stain mean anything. The generator is on the CPU, wherever the images are:
+    which of them an operation gets must be known there, and reading that back from a device would wait for it.
     """
     _check(images, config, colour)
     count, channels, height, width = images.shape
     rows = count * views
     numbers = sum(DRAWS[op] for op in config.ops)
-    # To the CPU all at once: which images an operation gets must be known there, and they are few.
-    uniform = torch.rand((rows, numbers), generator=generator, device=generator.device).cpu()
+    uniform = torch.rand((rows, numbers), generator=generator)
     steps = list(_plan(uniform, (height, width), config, generator, colour))
     chosen = np.array([step.chosen.numpy() for step in steps]).reshape(len(steps), rows)
+    steps = [replace(step, parameters=to_device(step.parameters, images.device)) for step in steps]
+    taken = [np.flatnonzero(mask) for mask in chosen]
+    places = _split_on(images.device, taken)
 
     made = _allocate((rows, channels, height, width), images.device)
     source = torch.arange(count, device=images.device).repeat_interleave(views)
@@ -79,7 +83,8 @@ def make_views(images: Tensor, views: int, config: ViewsConfig, generator: torch
         else:
             now = torch.index_select(images, 0, source[start : start + size], out=chunk)
         for step in used:
-            now = _apply(steps[step], now, np.flatnonzero(here[step]), start)
+            first, last = np.searchsorted(taken[step], (start, start + len(chunk)))
+            now = _apply(steps[step], now, places[step][first:last], start)
         if now is not chunk:
             chunk.copy_(now)
     return made.view(count, views, channels, height, width)
@@ -99,14 +104,18 @@ def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.empty(shape, device=device)
 
 
-def _apply(step: _Step, chunk: Tensor, places: NDArray[np.int64], start: int) -> Tensor:
+def _split_on(device: torch.device, arrays: Sequence[NDArray[np.int64]]) -> tuple[Tensor, ...]:
+    """The arrays on a device, in one copy."""
+    whole = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *arrays]))
+    return torch.split(to_device(whole, device), [len(array) for array in arrays])
+
+
+def _apply(step: _Step, chunk: Tensor, places: Tensor, start: int) -> Tensor:
     """Return a chunk of rows from `start` on, which may be overwritten, with those at `places` put through a step."""
     if len(places) == len(chunk):
-        return step.apply(chunk, step.parameters[start : start + len(chunk)].to(chunk.device))
-    where = torch.from_numpy(places)
-    parameters = step.parameters[where + start].to(chunk.device)
-    where = where.to(chunk.device)
-    return chunk.index_copy_(0, where, step.apply(chunk[where], parameters))
+        return step.apply(chunk, step.parameters[start : start + len(chunk)])
+    where = places - start
+    return chunk.index_copy_(0, where, step.apply(chunk[where], step.parameters[places]))
 
 
 def _plan(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from lightning.fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from hidisc.errors import UserError
 from hidisc.settings.training import TrainConfig
@@ -12,6 +12,11 @@ from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.ranks import first_of_all, on_any
 
 _ADVICE = "Lower optim.learning_rate, set optim.clip=1, or use compute.precision=32, with a new --out."
+
+
+def note_finite(first_bad_step: Tensor, loss: Tensor, step: int) -> Tensor:
+    """The first step whose loss was not finite, -1 while all were; on the device, so that none waits to look at it."""
+    return torch.where(~torch.isfinite(loss) & (first_bad_step < 0), step, first_bad_step)
 
 
 def check_finite(fabric: Fabric, first_bad_step: int, out: Path) -> None:

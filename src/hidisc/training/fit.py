@@ -1,28 +1,25 @@
 """The training loop, read top to bottom: build, resume, step, write down, save."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from math import inf, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor
 
 from hidisc.artefacts.files import write_atomic
 from hidisc.machine import versions
 from hidisc.models.rank import effective_rank
 from hidisc.patches.store import PatchStore
-from hidisc.sampling.batches import Batch, Batches, to_input
-from hidisc.sampling.views import make_views
-from hidisc.seeds import Purpose, make_seed
+from hidisc.sampling.batches import Batch, Batches
 from hidisc.settings.training import TrainConfig
 from hidisc.steps import reached
 from hidisc.stop import StopRequest
-from hidisc.training.alarm import check_finite, check_rank, check_weights
+from hidisc.training.alarm import check_finite, check_rank, check_weights, note_finite
 from hidisc.training.build import build_learner, build_optimizer, choose_material
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
 from hidisc.training.journal import Journal
@@ -30,9 +27,10 @@ from hidisc.training.learner import Learner
 from hidisc.training.material import Material
 from hidisc.training.metrics import METRICS, read_metrics
 from hidisc.training.monitor import Monitor
-from hidisc.training.ranks import check_others, mean_of_all, on_any, sum_of_all
+from hidisc.training.ranks import asks_others, check_others, mean_of_all, on_any, sum_of_all
 from hidisc.training.run import RUN, RunInfo
 from hidisc.training.schedule import learning_rate
+from hidisc.training.step import take_step
 
 _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
 
@@ -69,7 +67,8 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     module: Learner = learner.module
 
     done = _resume(fabric, out, module, optimizer.optimizer, say)
-    batches = Batches(store, material.tree, sampler, config.data, config.seed, fabric.global_rank)
+    rank, pin = fabric.global_rank, fabric.device.type == "cuda"
+    batches = Batches(store, material.tree, sampler, config.data, config.seed, rank, pin=pin)
     monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
     if fabric.is_global_zero and done.step >= config.log.every and not read_metrics(out / METRICS):
         say(f"warning: {METRICS} is lost up to step {done.step:,}: its rows are not worked out again.")
@@ -95,6 +94,16 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
             )
 
     steps, accumulate = config.optim.steps, config.optim.accumulate
+
+    def read(step: int) -> Iterator[Batch]:
+        for _ in range(accumulate):
+            asked = time.monotonic()
+            batch = next(source)
+            journal.waited += time.monotonic() - asked
+            for reason in batch.bad:
+                say(f"warning: step {step}: {reason} Another patch of its slide was taken.")
+            yield batch
+
     learner.train()
     source = batches.steps(done.step * accumulate, steps * accumulate)
     with closing(journal), closing(source), StopRequest() as stop, torch.random.fork_rng(devices=[]):
@@ -104,28 +113,22 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
             is_logged = step % config.log.every == 0 or step == steps or is_looked_at
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step - 1, config.optim)
-            losses: dict[str, Tensor] = {}
-            for part in range(accumulate):
-                asked = time.monotonic()
-                batch = next(source)
-                journal.waited += time.monotonic() - asked
-                for reason in batch.bad:
-                    say(f"warning: step {step}: {reason} Another patch of its slide was taken.")
-                with fabric.no_backward_sync(learner, enabled=part < accumulate - 1):
-                    total, parts, embeddings = _forward(fabric, learner, batch, store, config)
-                    fabric.backward(total / accumulate)
-                for name, value in {"loss": total.detach(), **parts}.items():
-                    losses[name] = losses.get(name, 0) + value / accumulate
-            norm = _clip(fabric, learner, optimizer, config.optim.clip, is_logged)
-            optimizer.step()
-            optimizer.zero_grad()
-            module.objective.after_step(module.encoder, step / steps)
-            first_bad = torch.where(~torch.isfinite(losses["loss"]) & (first_bad < 0), step, first_bad)
+            taken = take_step(
+                fabric,
+                learner,
+                optimizer,
+                read(step),
+                config,
+                colour=store.is_colour,
+                progress=step / steps,
+                wants_norm=is_logged,
+            )
+            first_bad = note_finite(first_bad, taken.losses["loss"], step)
 
             if is_logged:
-                values = {name: mean_of_all(fabric, value) for name, value in losses.items()}
-                values |= {"learning_rate": learning_rate(step - 1, config.optim), "grad_norm": float(norm)}
-                values["effective_rank"] = effective_rank(embeddings)
+                values = {name: mean_of_all(fabric, value) for name, value in taken.losses.items()}
+                values |= {"learning_rate": learning_rate(step - 1, config.optim), "grad_norm": float(taken.norm)}
+                values["effective_rank"] = effective_rank(taken.embeddings)
                 if monitor:
                     values["knn_accuracy"] = monitor.accuracy(module.encoder, fabric.device) if is_looked_at else nan
                 journal.write(step, values)
@@ -135,7 +138,8 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
             if fabric.is_global_zero:
                 reached("step.done")
 
-            if on_any(fabric, stop.received is not None) and step < steps:
+            is_asked = is_logged or asks_others(step, accumulate, fabric.world_size)
+            if is_asked and step < steps and on_any(fabric, stop.received is not None):
                 save(step)
                 if fabric.is_global_zero:
                     say(f"stopped after step {step:,}, which is saved: run the same command to go on.")
@@ -167,31 +171,6 @@ def _resume(fabric: Fabric, out: Path, learner: Learner, optimizer: torch.optim.
 def _scaler_state(fabric: Fabric) -> dict[str, float]:
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     return dict(scaler.state_dict()) if scaler is not None else {}
-
-
-def _forward(
-    fabric: Fabric, learner: Any, batch: Batch, store: PatchStore, config: TrainConfig
-) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """Views on the device, then the loss; all randomness is a function of (seed, step, rank)."""
-    where = (batch.step, fabric.global_rank)
-    torch.manual_seed(make_seed(config.seed, Purpose.DROPOUT, *where))  # which draws from torch's global state
-    generator = torch.Generator(fabric.device).manual_seed(make_seed(config.seed, Purpose.VIEWS, *where))
-    with torch.no_grad():
-        x = to_input(fabric.to_device(batch.pixels))
-        views = make_views(x, config.batch.views, config.views, generator, colour=store.is_colour)
-        if config.compute.channels_last:
-            flat = views.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-            views = flat.view(views.shape[0], views.shape[1], *flat.shape[1:])
-    ancestry, labels = fabric.to_device((batch.ancestry, batch.labels))
-    return learner(views, ancestry, labels)
-
-
-def _clip(fabric: Fabric, learner: Any, optimizer: Any, limit: float | None, is_logged: bool) -> float | Tensor:
-    """The gradient norm, before it is clipped; only worked out when someone asks."""
-    if limit is None and not is_logged:
-        return 0.0
-    norm = fabric.clip_gradients(learner, optimizer, max_norm=limit or inf, error_if_nonfinite=False)
-    return norm if norm is not None else 0.0
 
 
 def _finish(

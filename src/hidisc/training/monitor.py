@@ -10,6 +10,7 @@ from hidisc.errors import UserError
 from hidisc.models.encoder import Encoder
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchError, PatchStore
+from hidisc.sampling.transfer import to_device
 from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.training import DataConfig, MonitorConfig
 
@@ -74,6 +75,6 @@ class Monitor:
         parts = []
         for start in range(0, len(rows), _BATCH):
             pixels = as_input(self._store.read_many(rows[start : start + _BATCH]), self._store.info.input)
-            x = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
+            x = to_device(torch.from_numpy(pixels).permute(0, 3, 1, 2), device)
             parts.append(F.normalize(encoder.features(x).float(), dim=1).cpu())
         return torch.cat(parts)

@@ -111,6 +111,15 @@ def finished_before(fabric: Fabric, work: Work | None, say: Callable[[str], None
     return on_any(fabric, work is not None and work.is_finished(say))
 
 
+BATCHES_BETWEEN = 10
+"""Batches after which ranks ask each other whether to stop: asking makes every device wait for every other."""
+
+
+def asks_others(step: int, accumulate: int, world: int) -> bool:
+    """Whether ranks ask each other after a step of so many batches; a process alone knows of its own signal at once."""
+    return world == 1 or step % max(1, BATCHES_BETWEEN // accumulate) == 0
+
+
 def on_any(fabric: Fabric, mine: bool) -> bool:
     """Whether it is so on any rank."""
     if fabric.world_size == 1:
