@@ -181,7 +181,8 @@ def test_the_monitor(store: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None
     run = Training(store)
     with fake_gpu(monkeypatch) as waits:
         run.begin()
-        monitor = Monitor(store, run.config.monitor, run.config.data, 0)
+        watched = run.config.monitor.model_copy(update={"split": "test"})
+        monitor = Monitor(store, watched, run.config.data, 0)
         monitor.accuracy(run.learner.module.encoder, CUDA)
         assert set(waits) == {"a copy to the host"}
 
