@@ -228,7 +228,9 @@ def read_table(written: _Written, _: Path) -> None:
     """A table of patches that is read has every row once."""
     source = find_table(written.path)
     found = [(member.patient, member.slide) for member, paths in source.slides for _ in paths]
-    rows = None if written.rows is None else [(row["patient"], f"{row['patient']}/{row['slide']}") for row in written.rows]
+    rows = (
+        None if written.rows is None else [(row["patient"], f"{row['patient']}/{row['slide']}") for row in written.rows]
+    )
     if rows is not None and sorted(rows) != sorted(found):
         raise Wrong(f"{len(rows)} rows became {len(found)} patches, or others")
     if rows is None:
@@ -290,9 +292,9 @@ def _expect_lines(path: Path, found: int, warned: bool) -> None:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = data.decode("cp1252")
-    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip("\ufeff\u200b,;\t\" '\u00a0") and line.strip()]
+    lines = [
+        line for line in re.split(r"\r\n|\r|\n", text) if line.strip("\ufeff\u200b,;\t\" '\u00a0") and line.strip()
+    ]
     hints = sum(line.lower().startswith("sep=") for line in lines[:1])
     if found < len(lines) - 1 - hints and not warned:
         raise Wrong(f"{len(lines) - 1 - hints} lines became {found} rows")
-
-
