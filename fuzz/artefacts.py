@@ -27,8 +27,11 @@ from hidisc.verbs.doctor import verify
 USED_SHARE, MENDED_SHARE = 0.05, 0.05
 """Of the inputs: those also given to the commands that come next, and to the one that made them."""
 NEXT = {
-    "store": ("run", "embeddings"), "run": ("embeddings", "timm"), "embeddings": ("scores", "bags"), "scores": ("report",),
-}  # fmt: skip
+    "store": ("run", "embeddings"),
+    "run": ("embeddings", "timm"),
+    "embeddings": ("scores", "bags"),
+    "scores": ("report",),
+}
 """The commands that read an artefact."""
 
 
@@ -37,11 +40,15 @@ class Artefacts(Kind):
 
     name, limit_s = "artefacts", 300
 
+    def __init__(self, names: tuple[str, ...] = tuple(world.COMMANDS)) -> None:
+        """`names`: of the commands whose artefacts are damaged."""
+        self.names = names
+
     def prepare(self, home: Path) -> None:
         """Two worlds of other content."""
         for seed, name in enumerate(("whole", "other")):
-            world.make_world(home / name, seed)
-        for name in world.COMMANDS:
+            world.make_world(home / name, seed, self.names)
+        for name in self.names:
             _expect_listed(home / "whole", name)
 
     def open(self, home: Path, folder: Path) -> Judge:
@@ -51,10 +58,10 @@ class Artefacts(Kind):
         torch.set_num_threads(1)
         here = folder / "world"
         shutil.copytree(home / "whole", here)
-        known = {name: read(here) for name, read in READERS.items()}
+        known = {name: read(here) for name, read in READERS.items() if name in self.names}
 
         def say(rng: Rng) -> Outcome:
-            name = list(world.COMMANDS)[int(rng.integers(len(world.COMMANDS)))]
+            name = self.names[int(rng.integers(len(self.names)))]
             path, entry = _choose(here, name, rng)
             before = path.read_bytes()
             done = _damage(path, home / "other" / path.relative_to(here), rng)
@@ -63,7 +70,7 @@ class Artefacts(Kind):
                 shutil.copy(path, folder / INPUT)
             outcome = judge(lambda: _look(here, name, known, harmless=not path.exists() and not entry.needed))
             if outcome.verdict != "fell through" and rng.random() < USED_SHARE:
-                outcome = _worse(outcome, judge(lambda: _use(here, home / "whole", name, folder)))
+                outcome = _worse(outcome, judge(lambda: self._use(here, home / "whole", name, folder)))
             if outcome.verdict != "fell through" and rng.random() < MENDED_SHARE:
                 outcome = _worse(outcome, judge(lambda: _mend(here, home / "whole", name, path, folder)))
                 world.restore(here, home / "whole", name)
@@ -74,6 +81,21 @@ class Artefacts(Kind):
             return outcome
 
         return say
+
+    def _use(self, here: Path, whole: Path, name: str, folder: Path) -> None:
+        """The commands that come next refuse a damaged artefact, or make of it what they made of the whole one."""
+        for following in NEXT.get(name, ()):
+            if following not in self.names:
+                continue
+            world.remove(here, following)
+            ended = world.run_command(world.COMMANDS[following].words(here), folder / "command.txt")
+            if ended.code not in (0, 2):
+                raise Wrong(f"the next command ({following}) ended with {ended.code}: {ended.said}")
+            if ended.code == 0 and not _is_said(ended.said):
+                different = world.differ(world.contents(here, following), world.contents(whole, following))
+                if different:
+                    raise Wrong(f"the next command ({following}) made other {different[:3]} of it")
+            world.restore(here, whole, following)
 
 
 def _worse(one: Outcome, other: Outcome) -> Outcome:
@@ -219,22 +241,6 @@ READERS: dict[str, Callable[[Path], str]] = {
     "timm": _read_timm,
 }
 """What the rest of hidisc reads of an artefact, as a checksum; pages and bags are for others."""
-
-
-def _use(here: Path, whole: Path, name: str, folder: Path) -> None:
-    """The commands that come next refuse a damaged artefact, or make of it what they made of the whole one."""
-    for following in NEXT.get(name, ()):
-        for top in world.COMMANDS[following].made:
-            shutil.rmtree(here / top) if (here / top).is_dir() else (here / top).unlink()
-        ended = world.run_command(world.COMMANDS[following].words(here), folder / "command.txt")
-        if ended.code not in (0, 2):
-            raise Wrong(f"the next command ({following}) ended with {ended.code}: {ended.said}")
-        different = (
-            world.differ(world.contents(here, following), world.contents(whole, following)) if ended.code == 0 else []
-        )
-        if different and not _is_said(ended.said):
-            raise Wrong(f"the next command ({following}) made other {different[:3]} of it")
-        world.restore(here, whole, following)
 
 
 def _is_said(said: str) -> bool:

@@ -1,4 +1,4 @@
-"""Judges inputs one by one in child processes, so that a crash, a hang or an eaten memory is one input's and no more."""
+"""Judges inputs one by one in child processes, so that a crash, a hang or eaten memory is one input's and no more."""
 
 import contextlib
 import multiprocessing
@@ -22,8 +22,8 @@ from hidisc.errors import UserError
 
 INPUT = "input"
 """Folder, below a judge's own, with the input at hand: what is kept of one that fell through."""
-_LONGEST = 30_000
-"""Characters that a sentence may have: fifty problems, a few lines each."""
+_LONGEST = 100_000
+"""Characters that a sentence may have: fifty problems of a few lines, or one of three names as long as they may be."""
 
 Verdict = Literal["accepted", "refused", "fell through"]
 

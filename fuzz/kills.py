@@ -11,22 +11,27 @@ from fuzz.mutations import Rng
 from hidisc.errors import UserError
 from hidisc.verbs.doctor import verify
 
-TIMES = (1, 1, 1, 2, 2, 3)
-"""How often a command is killed before it may end."""
-
 
 class Kills(Kind):
     """Commands killed at named steps of `hidisc.steps`."""
 
     name, limit_s = "kills", 900
 
+    def __init__(
+        self, names: tuple[str, ...] = tuple(world.COMMANDS), times: tuple[int, ...] = (1, 1, 1, 2, 2, 3)
+    ) -> None:
+        """`names`: of the commands that are killed; `times`: how often, before they may end."""
+        self.names, self.times = names, times
+
     def prepare(self, home: Path) -> None:
         """A world that nothing happened to, and the steps that each command goes through."""
-        world.make_world(home / "whole", 0)
+        world.make_world(home / "whole", 0, self.names)
         world.make_world(home / "traced", 0, ())
         (home / "steps").mkdir()
-        for name, command in world.COMMANDS.items():
-            ended = world.run_command(command.words(home / "traced"), home / "said.txt", trace=home / "steps" / name)
+        for name in self.names:
+            ended = world.run_command(
+                world.COMMANDS[name].words(home / "traced"), home / "said.txt", trace=home / "steps" / name
+            )
             if ended.code != 0:
                 raise SystemExit(f"{name}: {ended.said}")
             different = world.differ(world.contents(home / "whole", name), world.contents(home / "traced", name))
@@ -37,7 +42,7 @@ class Kills(Kind):
         """The cases whose kills together are the number, or a little more."""
         cases = kills = 0
         while kills < number:
-            kills += _times(rng_of(seed, self.name, cases))
+            kills += int(rng_of(seed, self.name, cases).choice(self.times))
             cases += 1
         return cases
 
@@ -45,11 +50,11 @@ class Kills(Kind):
         """Every command is begun anew in a world of its own."""
         here = folder / "world"
         shutil.copytree(home / "whole", here)
-        traces = {name: (home / "steps" / name).read_text().splitlines() for name in world.COMMANDS}
+        traces = {name: (home / "steps" / name).read_text().splitlines() for name in self.names}
 
         def say(rng: Rng) -> Outcome:
-            times = _times(rng)
-            name = list(world.COMMANDS)[int(rng.integers(len(world.COMMANDS)))]
+            times = int(rng.choice(self.times))
+            name = self.names[int(rng.integers(len(self.names)))]
             orders = _order(traces[name], times, rng)
             (folder / INPUT / "orders.txt").write_text(f"{name}\n" + "\n".join(orders) + "\n")
             outcome = judge(lambda: _kill(here, home / "whole", name, orders, folder), len(orders))
@@ -60,10 +65,6 @@ class Kills(Kind):
             return outcome
 
         return say
-
-
-def _times(rng: Rng) -> int:
-    return int(rng.choice(TIMES))
 
 
 def _order(trace: list[str], times: int, rng: Rng) -> list[str]:
@@ -80,15 +81,15 @@ def _order(trace: list[str], times: int, rng: Rng) -> list[str]:
 
 def _kill(here: Path, whole: Path, name: str, orders: list[str], folder: Path) -> None:
     command = world.COMMANDS[name]
-    for top in command.made:
-        shutil.rmtree(here / top) if (here / top).is_dir() else (here / top).unlink()
+    world.remove(here, name)
     for order in orders:
         ended = world.run_command(command.words(here), folder / "command.txt", at=order)
         if ended.code != -signal.SIGKILL:
             raise Wrong(f"it was to be killed at {order!r} and ended with {ended.code}: {ended.said}")
         _look(here / command.home)
     ended = world.run_command(command.words(here), folder / "command.txt")
-    if ended.code != 0:
+    is_there = ended.code == 2 and "is there already and is not overwritten" in ended.said  # killed when all was done
+    if ended.code != 0 and not is_there:
         raise Wrong(f"the same command again ended with {ended.code}: {ended.said}")
     different = world.differ(world.contents(here, name), world.contents(whole, name))
     if different:

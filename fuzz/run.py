@@ -12,11 +12,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy and torch are imported; a judge is a core
 
-from fuzz.artefacts import Artefacts  # noqa: E402
-from fuzz.harness import Kind, Tally, try_all  # noqa: E402
-from fuzz.kills import Kills  # noqa: E402
-from fuzz.slides import Slides  # noqa: E402
-from fuzz.tables import Tables  # noqa: E402
+from fuzz.artefacts import Artefacts
+from fuzz.harness import Kind, Tally, try_all
+from fuzz.kills import Kills
+from fuzz.slides import Slides
+from fuzz.tables import Tables
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Tables(), Slides(), Artefacts(), Kills())}
 SHARES = {"tables": 0.4, "slides": 0.4, "artefacts": 0.2}

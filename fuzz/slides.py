@@ -256,7 +256,7 @@ def _damage_directory(data: bytearray, rng: Rng) -> None:
                     ]
                 )
             ),
-        )  # noqa: E501
+        )
     elif what == 3:
         _put(data, entry + 2, f"{layout.order}H", int(rng.integers(0, 20)))
     elif what == 4:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from fuzz.harness import INPUT, Judge, Kind, Outcome, Wrong, judge
 from fuzz.mutations import Rng, mutate
 from hidisc.patches.folders import find_folder, find_table
@@ -31,7 +29,7 @@ CELLS = (
     "a\nb", "a\r\nb", '"', '""', 'a"b', ",", ";", "\t", "a,b;c", "\\", "%s", "{0}", "${x}", "<b>&amp;</b>",
     "\x07", "\x1b[31mred", "\x7f", "\x85", "\u2028", "\u202egnp.exe", "\u200b", "\u200f", "\ufeffP1", "\u00a0P1\u00a0",
     "P1\u200b", "Ｐ１", "p1", "P 1", "P\u00a01", "ﬁ", "e\u0301", "é", "😀", "\U0010ffff", "𝔓1", "ß", "İ",
-    "x" * 300, "x" * 5000, "é" * 140_000,
+    "x" * 300, "x" * 900, "x" * 5000, "x" * 100_000, "\u202e" * 4900, "=" * 4900, "é" * 140_000,
     "../../etc/passwd", "/etc/passwd", "/dev/zero", "/dev/stdin", ".", "..", "~", "C:\\slides\\s0.png", "file:///s0.png",
     "slides", "empty.png", "slides/" + "a" * 300 + ".png", "/".join(["a"] * 3000), "slides\\s0.png", "slides/./s0.png",
     "slides//s1.png", "SLIDES/S0.PNG", "slides/link.png", "slides/circle.png", "CON", "a:b", "*?", "s0.png ",
@@ -95,7 +93,7 @@ def write(folder: Path, kept: Path, rng: Rng) -> _Written:
     data = _serialise(table, delimiter, end, rng).encode(encoding)
     damaged = rng.random() < 0.5
     if damaged:
-        data, _ = mutate(data, rng)
+        data, _ = mutate(data, rng, most=2)
     path = folder / "table.csv"
     path.write_bytes(data)
     (kept / path.name).write_bytes(data)
@@ -123,8 +121,10 @@ def _change(table: Table, rng: Rng) -> None:
     row = int(rng.integers(len(table)))
     cells = table[row]
     cell = int(rng.integers(len(cells))) if cells else 0
-    change = int(rng.integers(12))
-    if change <= 4 and cells:
+    change = int(rng.integers(13))
+    if change == 12:
+        cells += [f"column {number}" for number in range(int(rng.integers(60_000)))]
+    elif change <= 4 and cells:
         cells[cell] = _pick(CELLS, rng)
     elif change == 5 and cells:
         cells[cell] = _twin(cells[cell], rng)
@@ -174,8 +174,8 @@ def _serialise(table: Table, delimiter: str, end: str, rng: Rng) -> str:
     for row in table:
         # Python 3.11 leaves a lone CR unquoted
         writer.writerow(row) if not any("\r" in cell for cell in row) else text.write(_quote(row, delimiter) + end)
-    hint = f"sep={delimiter}{end}" if rng.random() < 0.1 else ""
-    return hint + text.getvalue()
+    hint = _pick((delimiter, delimiter, "", '"', " ", "a"), rng)
+    return (f"sep={hint}{end}" if rng.random() < 0.1 else "") + text.getvalue()
 
 
 def _quote(row: Sequence[str], delimiter: str) -> str:
@@ -192,8 +192,9 @@ def _pick(items: Sequence[str], rng: Rng) -> str:
 
 def _rows_of(table: Table) -> list[dict[str, str]]:
     """The rows of a table that hold anything, as `{column: cell}`, in order."""
-    names = [_clean(cell).lower() for cell in table[0]]
-    rows = ([_clean(cell) for cell in row] for row in table[1:])
+    header = next(number for number, row in enumerate([*table, ["-"]]) if row)  # empty lines above it are none
+    names = [_clean(cell).lower() for cell in table[header]] if header < len(table) else []
+    rows = ([_clean(cell) for cell in row] for row in table[header + 1 :])
     return [dict(zip(names, row, strict=False)) for row in rows if any(row)]
 
 

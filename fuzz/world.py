@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,48 +47,41 @@ TIMES = ("images_per_s", "wait_share")
 """Columns of metrics.csv that no two runs share."""
 
 
-def _set(*changes: str) -> list[str]:
-    return [word for change in changes for word in ("--set", change)]
-
-
 @dataclass(frozen=True)
 class Command:
-    """A command and what it makes, by names within the world."""
+    """A command, `{at}` for the world's folder, and what it makes, by names within the world."""
 
-    words: Callable[[Path], list[str]]
-    made: tuple[str, ...]
-    home: str
+    text: str
+    settings: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+    home: str = ""
     """The folder of the artefact."""
 
+    def words(self, at: Path) -> list[str]:
+        """The command line without its first word."""
+        changes = [word for change in self.settings for word in ("--set", change)]
+        return [word.format(at=at) for word in self.text.split()] + changes
 
+
+def _command(name: str, text: str, *settings: str) -> Command:
+    """A command that makes one folder, called as it is."""
+    return Command(f"{text} --out {{at}}/{name}", settings, (name,), name)
+
+
+SMALL_GRID = ("grid.size_px=16", "tissue.skip_glass=false", "filter.min_pixel_std=0")
 COMMANDS = {
-    "store": Command(
-        lambda at: ["import", "folder", f"{at}/pictures", "--patients", f"{at}/patients.csv", "--workers", "0", "--out", f"{at}/store"],
-        ("store",), "store",
-    ),
-    "slides": Command(
-        lambda at: ["prepare", f"{at}/drawn/cohort.csv", "--workers", "0", "--out", f"{at}/slides"]
-        + _set("grid.size_px=16", "tissue.skip_glass=false", "filter.min_pixel_std=0"),
-        ("slides",), "slides",
-    ),
-    "run": Command(lambda at: ["train", f"{at}/store", "--device", "cpu", "--out", f"{at}/run", *_set(*TINY)], ("run",), "run"),
-    "embeddings": Command(
-        lambda at: ["embed", f"{at}/store", f"{at}/run", "--device", "cpu", "--out", f"{at}/embeddings", *_set("batch=1", "threads=1")],
-        ("embeddings",), "embeddings",
-    ),
-    "scores": Command(
-        lambda at: ["evaluate", f"{at}/embeddings", "--device", "cpu", "--out", f"{at}/scores", *_set(*QUICK)], ("scores",), "scores"
-    ),
+    "store": _command("store", "import folder {at}/pictures --patients {at}/patients.csv --workers 0"),
+    "slides": _command("slides", "prepare {at}/drawn/cohort.csv --workers 0", *SMALL_GRID),
+    "run": _command("run", "train {at}/store --device cpu", *TINY),
+    "embeddings": _command("embeddings", "embed {at}/store {at}/run --device cpu", "batch=1", "threads=1"),
+    "scores": _command("scores", "evaluate {at}/embeddings --device cpu", *QUICK),
     "report": Command(
-        lambda at: ["report", f"{at}/scores", "--out", f"{at}/report.html"], ("report.html", "report_files"), "report_files"
+        "report {at}/scores --out {at}/report.html", made=("report.html", "report_files"), home="report_files"
     ),
-    "benchmark": Command(
-        lambda at: ["benchmark", f"{at}/suite.yaml", f"{at}/store", "--workers", "1", "--device", "cpu", "--out", f"{at}/benchmark"],
-        ("benchmark",), "benchmark",
-    ),
-    "timm": Command(lambda at: ["export", f"{at}/run", "--to", "timm", "--out", f"{at}/timm"], ("timm",), "timm"),
-    "bags": Command(lambda at: ["export", f"{at}/embeddings", "--to", "bags", "--out", f"{at}/bags"], ("bags",), "bags"),
-}  # fmt: skip
+    "benchmark": _command("benchmark", "benchmark {at}/suite.yaml {at}/store --workers 1 --device cpu"),
+    "timm": _command("timm", "export {at}/run --to timm"),
+    "bags": _command("bags", "export {at}/embeddings --to bags"),
+}
 """In the order in which they need each other."""
 
 
@@ -125,7 +117,7 @@ class Ended:
 
 
 def run_command(words: list[str], said: Path, *, at: str = "", trace: Path | None = None) -> Ended:
-    """Run `hidisc` in a process of its own; `at`: an order for `hidisc.steps`; `trace`: a file for the steps reached."""
+    """Run `hidisc` in a process of its own; `at`: an order for `hidisc.steps`; `trace`: a file for steps reached."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -204,9 +196,15 @@ def differ(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
     return sorted(name for name in {**left, **right} if left.get(name) != right.get(name))
 
 
+def remove(world: Path, name: str) -> None:
+    """Remove an artefact."""
+    for top in COMMANDS[name].made:
+        shutil.rmtree(world / top) if (world / top).is_dir() else (world / top).unlink(missing_ok=True)
+
+
 def restore(world: Path, whole: Path, name: str) -> None:
     """Put an artefact back as it was made."""
+    remove(world, name)
     for top in COMMANDS[name].made:
         target = world / top
-        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
         shutil.copytree(whole / top, target) if (whole / top).is_dir() else shutil.copy2(whole / top, target)

@@ -7,6 +7,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,7 @@ OPTIONAL = ("label", "mpp", "site", "split")
 PLAUSIBLE_MPP = (0.01, 15.0)
 """Micrometres per pixel outside this are a slip of the pen (nm, dpi, magnification), not a microscope."""
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
+_SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill screens
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,10 @@ def refuse(source: Path, problems: Sequence[str]) -> None:
     """Raise all problems of a source at once, the first fifty in full; do nothing when there are none."""
     if not problems:
         return
-    shown = list(problems[:_SHOWN])
-    if len(problems) > _SHOWN:
-        shown.append(f"... and {len(problems) - _SHOWN} more.")
+    lengths = accumulate(map(len, problems[:_SHOWN]))
+    shown = list(problems[: max(1, sum(length <= _SHOWN_CHARACTERS for length in lengths))])
+    if len(problems) > len(shown):
+        shown.append(f"... and {len(problems) - len(shown)} more.")
     head = f"{source} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:"
     raise UserError("\n  ".join([head, *shown]))
 
