@@ -7,8 +7,12 @@ READY   := $(VENV)/.ready
 # one file of tests per core, each on one thread: networks this small are slower on two. `tests/conftest.py` puts the files
 # that take longest first, and xdist is to keep that order.
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+# how much `make fuzz` tries
+INPUTS  := 2000
+KILLS   := 20
+SEED    := 0
 
-.PHONY: help install system browser demo test lint check slow bench lock clean
+.PHONY: help install system browser demo test lint check slow bench fuzz lock clean
 
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +53,9 @@ slow: $(READY)   ## the tests that take minutes
 
 bench: $(READY)  ## measure every claim in bench/ and write bench/results.md
 	$(BIN)/python bench/run.py
+
+fuzz: $(READY)   ## mangled tables, slides and artefacts, killed commands: make fuzz INPUTS=10000 KILLS=100 SEED=1
+	$(BIN)/python -m fuzz.run --inputs $(INPUTS) --kills $(KILLS) --seed $(SEED)
 
 lock: $(READY)   ## resolve pyproject.toml anew into requirements.lock (Python 3.11; torch's CUDA packages left out)
 	$(BIN)/pip install --quiet --dry-run --ignore-installed --report .lock.json torch==2.14.1 torchvision==0.29.1 '.[dev]'

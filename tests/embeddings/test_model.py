@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hidisc.artefacts.artefact import MANIFEST
+from hidisc.artefacts.artefact import CONFIG, MANIFEST
 from hidisc.artefacts.checksums import hash_file
 from hidisc.embeddings.model import OpenedModel, open_model
 from hidisc.errors import UserError
@@ -207,6 +207,19 @@ def test_exports_give_the_embeddings_of_their_encoder(scaled: Path, store: Path,
         assert same(bare, expected)
         assert bare.card.name == file.name
         assert bare.card.checksum == model.card.checksum == hash_file(file)
+
+
+@pytest.mark.parametrize("name", ["preprocessing.json", "config.yaml", "artefact.json", "model.safetensors"])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_damaged_export_is_refused(run: Run, store: Path, tmp_path: Path, name: str, is_lost: bool) -> None:
+    """Without what lies beside its weights, the encoder would be fed something else and have seen nothing."""
+    export(run.path, tmp_path / "out", "timm")
+    assert opened(tmp_path / "out", store).card.kind == "timm"
+    file = tmp_path / "out" / name
+    file.unlink() if is_lost else file.write_bytes(file.read_bytes()[:-3] + b"\n\n\n")
+    sentence = "is not finished" if is_lost and name == MANIFEST else f"exported encoder .* is damaged: {name}"
+    with pytest.raises(UserError, match=sentence):
+        opened(tmp_path / "out", store)
 
 
 @pytest.mark.parametrize("form", ["encoder", "timm", "onnx", "torchscript"])
@@ -577,6 +590,10 @@ def test_weights_of_an_export_bring_what_they_have_seen_and_their_scale(
 def test_an_exported_file_that_was_swapped_is_refused(run: Run, store: Path, scaled: Path, tmp_path: Path) -> None:
     export(run.path, tmp_path / "timm", "timm")
     shutil.copy(scaled / "timm" / "model.safetensors", tmp_path / "timm" / "model.safetensors")
+    with pytest.raises(UserError, match=r"timm is damaged: model\.safetensors has .* `hidisc export` again: it mends"):
+        opened(tmp_path / "timm", store)
+    for name in (MANIFEST, CONFIG):  # as whoever copies the files of timm alone
+        (tmp_path / "timm" / name).unlink()
     with pytest.raises(UserError) as caught:
         opened(tmp_path / "timm", store)
     assert str(caught.value) == (

@@ -248,6 +248,14 @@ def test_a_missing_or_truncated_shard_is_named(own: Path, left: int | None) -> N
         store.read(5)
 
 
+def test_a_whole_shard_of_another_store_is_named(own: Path, tmp_path: Path) -> None:
+    name = shard_of(own)
+    other = make_store(tmp_path / "other", {path: pixels // 2 for path, pixels in pictures_of("P/S").items()})
+    shutil.copy(other.path / other.info.shards[0], own / name)
+    with pytest.raises(PatchError, match=rf"^patch 0 of .*{name} cannot be decoded \(.* bytes instead of "):
+        PatchStore.load(own).read(0)
+
+
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 @pytest.mark.parametrize("codec", ["png", "raw"])

@@ -314,6 +314,16 @@ def test_a_long_list_of_problems_is_cut(write_cohort: Write) -> None:
     assert lines[-1] == "... and 10 more."
 
 
+def test_a_list_of_long_problems_is_cut_sooner(write_cohort: Write) -> None:
+    path = write_cohort([HEAD, *(f"P{n},{'S' * 900}{n},{n}.svs" for n in range(60))])
+    with pytest.raises(UserError) as caught:
+        Cohort.load(path)
+    lines = str(caught.value).split("\n  ")
+    assert lines[0].endswith("has 60 problems:")
+    assert len(str(caught.value)) < 21_000
+    assert lines[-1] == f"... and {60 - len(lines[1:-1])} more."
+
+
 def test_mrxs_stubs_that_are_alike_are_told_apart_by_their_index(write_cohort: Write, tmp_path: Path) -> None:
     path = write_cohort([HEAD, "P1,S1,a.mrxs", "P2,S2,b.mrxs"])
     for name in "ab":

@@ -506,6 +506,65 @@ def test_one_huge_strip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("tag", "value", "sentence"),
+    [
+        ("TileLength", 2**30, "stored in pieces of 98304 MB, which would be read whole. Convert it, e.g. `vips"),
+        (
+            "ImageWidth",
+            600_000,
+            "cut short (the file ends too early: 600000 x 90 px need 56250 pieces, and it lists 6). Copy",
+        ),
+        (
+            "ImageLength",
+            600_000,
+            "cut short (the file ends too early: 50 x 600000 px need 37500 pieces, and it lists 6). Copy",
+        ),
+    ],
+)
+@pytest.mark.parametrize("compression", ["jpeg", "zstd"])  # which OpenSlide reads, and tifffile
+def test_a_damaged_number_that_would_fill_the_memory(
+    tmp_path: Path, compression: str, tag: str, value: int, sentence: str
+) -> None:
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, draw(90, 50), photometric="rgb", tile=(32, 32), compression=compression, metadata=None)
+    with tifffile.TiffFile(path, mode="r+b") as tif:
+        tif.pages.first.tags[tag].overwrite(value, dtype="I")
+    assert sentence in refusal(path)
+
+
+def test_a_damaged_number_of_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, draw(90, 50), photometric="rgb", tile=(32, 32), compression="jpeg", metadata=None)
+    with tifffile.TiffFile(path, mode="r+b") as tif:
+        counts = tif.pages.first.tags["TileByteCounts"]
+        counts.overwrite([*counts.value[:-1], 2**31], dtype="I")
+    assert "cut short (the file ends too early: a piece of it has 2,147,483,648 bytes). Copy it again." in refusal(path)
+
+
+def test_a_side_that_is_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, draw(90, 50, 1, np.uint16)[..., 0], photometric="minisblack", metadata=None)
+    with tifffile.TiffFile(path) as tif:
+        at = tif.pages.first.tags["ImageWidth"].offset
+    data = bytearray(path.read_bytes())
+    data[at + 2 : at + 4] = struct.pack("<H", 11)  # a float, by its type
+    path.write_bytes(bytes(data))
+    assert "damaged" in refusal(path)
+
+
+def test_a_page_that_does_not_say_how_wide_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    page = Image.fromarray(draw(90, 50)).quantize(16)
+    page.save(path, save_all=True, append_images=[page])
+    with tifffile.TiffFile(path) as tif:
+        at = tif.pages[1].aspage().tags["ImageWidth"].offset
+    data = bytearray(path.read_bytes())
+    data[at : at + 2] = struct.pack("<H", 60_000)
+    path.write_bytes(bytes(data))
+    assert "the picture is damaged or cut short (Missing dimensions). Copy it again." in refusal(path)
+
+
 def test_too_large_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picture, "MAX_MEGAPIXELS", 0.001)
     Image.fromarray(draw(40, 50)).save(tmp_path / "a.png")

@@ -181,6 +181,31 @@ def test_refusals(tmp_path: Path, data: bytes | str, sentence: str) -> None:
     assert sentence in refusal(tmp_path, data)
 
 
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (
+            f"patient,slide,path\nP,S,a\nP,{'x' * 5001},b\n",
+            'row 3: slide has 5,001 characters, more than 5,000. Shorten it, or close the quote (") that opens the',
+        ),
+        (f"patient,slide,path,{'x' * 9000}\nP,S,a,b\n", "row 1: the name of a column has 9,000 characters, more than"),
+        (
+            ",".join(f"column {number}" for number in range(30_000)),
+            "column 17, column 18, column 19 and 29980 more; patient, slide, path are needed. Add or rename.",
+        ),
+    ],
+    ids=["cell", "column", "columns"],
+)
+def test_what_no_sentence_could_show(tmp_path: Path, data: str, sentence: str) -> None:
+    said = refusal(tmp_path, data)
+    assert sentence in said
+    assert len(said) < 1000
+
+
+def test_a_long_note_is_none_of_our_names(tmp_path: Path) -> None:
+    assert len(read(tmp_path, f"patient,slide,path,note\nP,S,a,{'x' * 9000}\n").rows) == 1
+
+
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.csv does not exist\. Give the path of your CSV file\."):
         read_sheet(tmp_path / "none.csv", REQUIRED)

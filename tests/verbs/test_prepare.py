@@ -169,6 +169,18 @@ def test_pictures_and_counts_are_drawn(cohort: Path, tmp_path: Path) -> None:
     assert sum(int(row["patients"]) for row in counted) == 8
 
 
+def test_a_damaged_picture_is_drawn_again(cohort: Path, tmp_path: Path) -> None:
+    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    before = contents(tmp_path / "store")
+    sheet = tmp_path / "store" / "pictures" / "contact_sheet.jpg"
+    sheet.write_bytes(sheet.read_bytes()[:-9] + b"something")
+    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    assert contents(tmp_path / "store") == before
+    sheet.unlink()  # pictures may be deleted
+    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
+    assert not sheet.exists()
+
+
 def test_one_bad_slide_fails_alone_and_is_done_when_mended(own_cohort: Path, tmp_path: Path) -> None:
     victim = rows_of(own_cohort)[5]
     path = own_cohort.parent / victim["path"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hidisc.artefacts.artefact import read_kind, read_settings
+from hidisc.artefacts.artefact import open_artefact, read_kind, read_manifest, read_settings
 from hidisc.artefacts.checksums import digest, hash_file
 from hidisc.config import keep_facts
 from hidisc.embeddings.embeddings import ModelCard, ModelKind
@@ -127,9 +127,21 @@ def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Found:
     if (path / CARD).is_file():
         _refuse_settings(spec, given, ForeignConfig())
         return _found_encoder("encoder", path, Encoder.load(path))
+    _check_export(path if path.is_dir() else path.parent)
     if path.is_dir():
         return _open_folder(path, store, given)
     return _open_file(path, store, given)
+
+
+def _check_export(folder: Path) -> None:
+    """Refuse a damaged export of ours: without the files beside the weights, they would be fed something else."""
+    try:
+        manifest = read_manifest(folder)
+        kind = manifest.kind if manifest else read_kind(folder)
+    except ValueError:
+        kind = "export"
+    if kind == "export":
+        open_artefact(folder, "export")
 
 
 def _open_run(path: Path, given: ForeignConfig) -> _Found:

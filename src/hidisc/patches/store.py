@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.artefacts.artefact import CONFIG, Artefact, open_artefact
-from hidisc.artefacts.checksums import digest
+from hidisc.artefacts.checksums import digest, find_problem
 from hidisc.config import Closed
 from hidisc.errors import UserError
 from hidisc.patches.codec import CodecName, decode
@@ -138,7 +138,11 @@ class PatchStore:
         with self._lock:
             opened = self._open.get(shard)
             if opened is None:
-                opened = self._open[shard] = Shard(self.path / self.info.shards[shard])
+                name = self.info.shards[shard]
+                problem = find_problem(self.path, self.artefact.files[name], "size")
+                if problem:  # a whole shard of another store, whose patches are as they were written there
+                    raise ValueError(problem)
+                opened = self._open[shard] = Shard(self.path / name)
                 if len(self._open) > self._most_open:
                     self._open.popitem(last=False)
             else:

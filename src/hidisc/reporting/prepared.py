@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from hidisc.artefacts.artefact import read_manifest
+from hidisc.artefacts.checksums import find_problem
 from hidisc.artefacts.files import write_atomic
 from hidisc.machine import count_cores
 from hidisc.patches.record import SAMPLES
@@ -43,13 +44,18 @@ def draw_store(out: Path) -> None:
 
 
 def is_drawn(out: Path) -> bool:
-    """Whether the pictures of a finished store belong to it and are there."""
+    """Whether the pictures of a finished store belong to it, and are as they were drawn or deleted."""
     try:
         manifest = read_manifest(out)
     except ValueError:
         return False
-    name = f"pictures/{COUNTS}"
-    return manifest is not None and any(file.path == name for file in manifest.files) and (out / name).is_file()
+    listed = [file for file in manifest.files if file.path.startswith("pictures/")] if manifest else []
+    last = f"pictures/{COUNTS}"
+    return (
+        any(file.path == last for file in listed)
+        and (out / last).is_file()
+        and not any(find_problem(out, file) for file in listed)
+    )
 
 
 def list_pictures(out: Path) -> list[str]:

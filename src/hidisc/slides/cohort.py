@@ -7,6 +7,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from hidisc.slides.twins import Name, find_twins, fold
 REQUIRED = ("patient", "slide", "path")
 OPTIONAL = ("label", "mpp", "site", "split")
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
+_SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill screens
 
 
 @dataclass(frozen=True)
@@ -102,9 +104,10 @@ def refuse(source: Path, problems: Sequence[str]) -> None:
     """Raise all problems of a source at once, the first fifty in full; do nothing when there are none."""
     if not problems:
         return
-    shown = list(problems[:_SHOWN])
-    if len(problems) > _SHOWN:
-        shown.append(f"... and {len(problems) - _SHOWN} more.")
+    lengths = accumulate(map(len, problems[:_SHOWN]))
+    shown = list(problems[: max(1, sum(length <= _SHOWN_CHARACTERS for length in lengths))])
+    if len(problems) > len(shown):
+        shown.append(f"... and {len(problems) - len(shown)} more.")
     head = f"{source} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:"
     raise UserError("\n  ".join([head, *shown]))
 

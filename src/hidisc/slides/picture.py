@@ -13,6 +13,19 @@ MAX_MEGAPIXELS = 100
 """A picture is decoded whole: 100 megapixels are 300 MB, and 400 MB more while Pillow decodes them."""
 _STRIP_PX = 64
 """Rows that are converted at once, so that no second copy of the picture is made."""
+_BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RuntimeError,
+    struct.error,
+)
+"""What Pillow raises of damaged files."""
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX")
 
 
@@ -57,7 +70,7 @@ def read_picture(path: Path) -> Pixels:
         raise SlideError("not a picture or slide format known here.") from error
     except Image.DecompressionBombError as error:
         raise SlideError(f"{error}. Convert it to a tiled pyramidal TIFF.") from error
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except _BROKEN as error:
         raise SlideError(f"the picture is damaged or cut short ({error}). Copy it again.") from error
 
 
@@ -96,7 +109,7 @@ def _read_orientation(image: Image.Image) -> int:
     """How the camera was held, by the EXIF code 1 to 8; 1 (upright) where that cannot be read."""
     try:
         code = image.getexif().get(ExifTags.Base.Orientation)
-    except (struct.error, SyntaxError, ValueError, KeyError, TypeError, OSError):  # damage beside the pixels
+    except _BROKEN:  # damage beside the pixels
         code = None
     return code if isinstance(code, int) and 1 <= code <= 8 else 1
 

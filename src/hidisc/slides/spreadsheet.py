@@ -4,7 +4,8 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,10 @@ the apostrophes that make it text."""
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _FIGURE = re.compile(rf"{_NUMBER}( [\[(]{_NUMBER}(, {_NUMBER})?[\])])?")
 """A number, alone or with its deviation or interval as our tables print it; no formula, whatever its sign."""
+_NAMES = (*_ON_ONE_LINE, "mpp")
+_LONGEST = 5000
+"""Characters that a name may have; a longer one is a quote that was not closed, or another kind of file."""
+_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,14 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
         raise UserError(f"{path} is empty. It needs a header row with {', '.join(required)} and a row a slide.")
 
     columns = tuple(_clean(cell).lower() for cell in records[0])
+    _refuse_long(path, header_row, {"the name of a column": max(columns, key=len, default="")})
     missing = [name for name in required if name not in columns]
     if missing:
         raise UserError(
-            f"{path}: {_column(missing)} missing. Its columns are {', '.join(filter(None, columns))}; "
+            f"{path}: {_column(missing)} missing. Its columns are {_list(list(filter(None, columns)))}; "
             f"{', '.join(required)} are needed. Add or rename."
         )
-    doubled = sorted({name for name in columns if name and columns.count(name) > 1})
+    doubled = sorted(name for name, count in Counter(columns).items() if name and count > 1)
     if doubled:
         raise UserError(f"{path}: column {doubled[0]!r} stands twice in the header. Remove one of them.")
     rows, long = [], []
@@ -64,6 +70,8 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
         if any(cells):  # spreadsheets leave wholly empty rows behind
             cells += [""] * (len(columns) - len(cells))
             rows.append((number, {name: cell for name, cell in zip(columns, cells, strict=False) if name}))
+    for number, found in rows:
+        _refuse_long(path, number, {name: found[name] for name in _NAMES if name in found})
     if long:  # an unquoted decimal comma would pass for a smaller number
         more = f" (and {len(long) - 1} more rows)" if len(long) > 1 else ""
         raise UserError(
@@ -154,6 +162,23 @@ def _find_swallowed_rows(rows: Sequence[tuple[int, dict[str, str]]], columns: in
         f"row {found[0][0]}{more}: the cell of column {found[0][1]!r} has several lines, and one of them has "
         f'{columns} cells, as many as a row. If it is a row, close the quote (") that opens the cell.'
     ]
+
+
+def _refuse_long(path: Path, row: int, cells: Mapping[str, str]) -> None:
+    """Refuse a name that no sentence could show, and no one can have meant."""
+    for what, cell in cells.items():
+        if len(cell) > _LONGEST:
+            raise UserError(
+                f"{path} row {row}: {what} has {len(cell):,} characters, more than {_LONGEST:,}. Shorten it, or close "
+                'the quote (") that opens the cell.'
+            )
+
+
+def _list(names: Sequence[str]) -> str:
+    """The first names of columns, shortened, and how many more there are."""
+    shown = [name if len(name) <= 60 else f"{name[:60]}..." for name in names[:_SHOWN]]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(shown)}{more}"
 
 
 def _decode(path: Path) -> str:

@@ -3,6 +3,7 @@
 import math
 import struct
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -52,8 +53,13 @@ def sniff(path: Path) -> str | None:
                 return "picture"
             if page.photometric not in _LIGHT:
                 _refuse_colours(page)
-            plain = page.dtype == np.uint8 and page.samplesperpixel in (3, 4) and not (tif.is_ome or tif.is_qpi)
-            return "wsi" if plain else "tiff"
+            if page.dtype != np.uint8 or page.samplesperpixel not in (3, 4) or tif.is_ome or tif.is_qpi:
+                return "tiff"
+            if not tif.is_ndpi:  # whose pages are one JPEG each, and offsets longer than the TIFF says
+                with suppress(*_BROKEN):  # what else is damaged is the reader's to find
+                    for other in tif.pages:
+                        _check_pieces(other.aspage())
+            return "wsi"
     except _BROKEN:
         return None
 
@@ -67,11 +73,17 @@ class TiffSlide(Slide):
         self.path = path
         try:
             self._tif = tifffile.TiffFile(path)
-            _check_ends(self._tif)
-            series = _pyramid(self._tif)
-            self._levels = [_pages(level) for level in series.levels]
+            self._describe()
         except _BROKEN as error:
             raise SlideError(f"the TIFF is damaged or cut short ({error}). Copy it again.") from error
+        self._cache: OrderedDict[tuple[int, int, int], NDArray[Any]] = OrderedDict()
+        self._cached_bytes = 0
+
+    def _describe(self) -> None:
+        """Find the pyramid and what is to be known of it."""
+        _check_ends(self._tif)
+        series = _pyramid(self._tif)
+        self._levels = [_pages(level) for level in series.levels]
         if any(page.parent is not self._tif for pages in self._levels for page in pages):
             raise SlideError("its channels lie in several files. Save them as one OME-TIFF.")
         first = self._levels[0][0]
@@ -86,8 +98,6 @@ class TiffSlide(Slide):
             raise SlideError(f"it says that it has {self.channels} channels, more than {MAX_CHANNELS}. Copy it again.")
         self.levels = tuple(self.width / pages[0].imagewidth for pages in self._levels)
         self.mpp = _ome_mpp(self._tif, self._tif.series.index(series)) if self._tif.is_ome else _tag_mpp(first)
-        self._cache: OrderedDict[tuple[int, int, int], NDArray[Any]] = OrderedDict()
-        self._cached_bytes = 0
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """Pixels (height, width, C) of a rectangle inside `level`, in pixels of that level."""
@@ -118,10 +128,10 @@ class TiffSlide(Slide):
             if not count:
                 return None
             handle = self._tif.filehandle
+            if offset + count > handle.size:
+                raise ValueError("the file ends too early")
             handle.seek(offset)
             data = handle.read(count)
-            if len(data) < count:
-                raise ValueError("the file ends too early")
             decoded, _, _ = page.decode(data, index, jpegtables=page.jpegtables)
         except _BROKEN as error:
             raise SlideError(f"pixels of level {level} are damaged ({error}). Copy the file again.") from error
@@ -193,16 +203,36 @@ def _pages(level: tifffile.TiffPageSeries) -> list[tifffile.TiffPage]:
     for page in pages:
         if page.photometric not in _LIGHT or (page.photometric in _LIGHT[3:] and page.compression not in _JPEG):
             _refuse_colours(page)
-        wide, tall = (page.tilewidth, page.tilelength) if page.is_tiled else (page.imagewidth, page.rowsperstrip)
-        size = wide * min(tall, page.imagelength) * page.samplesperpixel * np.dtype(page.dtype).itemsize
-        if not size or not page.imagewidth:
-            raise ValueError("a page without pixels")
-        if size > MAX_SEGMENT_BYTES:
-            raise SlideError(
-                f"stored in pieces of {size // 2**20} MB, which would be read whole. "
-                "Convert it, e.g. `vips tiffsave in.tif out.tiff --tile --pyramid`."
-            )
+        _check_pieces(page)
     return pages
+
+
+def _check_pieces(page: tifffile.TiffPage) -> None:
+    """Raise where the pieces of a page are too large to be read, or a damaged number says that there are others."""
+    sides = page.imagewidth, page.imagelength
+    wide, tall = (page.tilewidth, page.tilelength) if page.is_tiled else (page.imagewidth, page.rowsperstrip)
+    if not all(isinstance(side, int) and side > 0 for side in (*sides, wide, tall, page.samplesperpixel)):
+        raise SlideError("the TIFF is damaged or cut short (a page without pixels). Copy it again.")
+    rows = tall if page.is_tiled else min(tall, page.imagelength)
+    size = wide * rows * page.tiledepth * page.samplesperpixel * (np.dtype(page.dtype).itemsize if page.dtype else 1)
+    if size > MAX_SEGMENT_BYTES:
+        raise SlideError(
+            f"stored in pieces of {size // 2**20} MB, which would be read whole. "
+            "Convert it, e.g. `vips tiffsave in.tif out.tiff --tile --pyramid`."
+        )
+    separate = page.planarconfig == tifffile.PLANARCONFIG.SEPARATE
+    needed = math.ceil(sides[0] / wide) * math.ceil(sides[1] / rows) * (page.samplesperpixel if separate else 1)
+    if len(page.dataoffsets) < needed:
+        raise SlideError(
+            f"the TIFF is damaged or cut short (the file ends too early: {sides[0]} x {sides[1]} px need {needed} "
+            f"pieces, and it lists {len(page.dataoffsets)}). Copy it again."
+        )
+    largest = max(page.databytecounts, default=0)
+    if largest > page.parent.filehandle.size:
+        raise SlideError(
+            f"the TIFF is damaged or cut short (the file ends too early: a piece of it has {largest:,} bytes). Copy it "
+            "again."
+        )
 
 
 def _refuse_colours(page: tifffile.TiffPage) -> None:
