@@ -73,10 +73,10 @@ def _start_watch(fabric: Fabric) -> Watch:
 
 def _end_group(failed: bool) -> None:
     """End the process group: left to the interpreter's end, its threads can abort it."""
+    destroy = torch.distributed.destroy_process_group
     if failed and torch.distributed.get_backend() == "nccl":  # destroyed, it would wait for ranks that wait for us
-        torch.distributed.distributed_c10d._abort_process_group()
-    else:
-        torch.distributed.destroy_process_group()
+        destroy = getattr(torch.distributed.distributed_c10d, "_abort_process_group", destroy)  # not in torch 2.4
+    destroy()
 
 
 def check_others(fabric: Fabric) -> None:
