@@ -17,7 +17,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",  # virtual machines can name AMX among their abilities and trap on it
 }
-LIMIT_S = 300
+LIMIT_S = 600
 """How long a command may take before it is taken for one that hangs."""
 FORKS = """
 import atexit, gc, json, os, runpy, signal, sys, threading, traceback
@@ -186,8 +186,10 @@ class Running:
         self.ended()
 
     def ended(self) -> Ended:
-        """Wait until the command ends."""
+        """Wait until the command ends; of one that was killed, until its processes have let go of what they held."""
         code = int(self._forks.wait(self.process))
+        if code < 0:
+            self.wait_for_group()
         result, said = (path.read_text() for path in self._output)
         return Ended(code, result, said)
 

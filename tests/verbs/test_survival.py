@@ -77,8 +77,8 @@ def test_kill_everyone_while_workers_are_at_slides(
 ) -> None:
     out, finished = tmp_path / "store", 0
     for step in ("folder.written", "slide.done"):  # in a worker; in the command that started the workers
-        started = forks.start(*command(cohort, out, workers=2), at=signal_at(step, 1, to="group"))
-        assert started.ended().code == -signal.SIGKILL
+        ended = forks.run(*command(cohort, out, workers=2), at=signal_at(step, 1, to="group"))
+        assert ended.code == -signal.SIGKILL
         assert finished_slides(out) >= finished
         finished = finished_slides(out)
         assert finished == 0 or step == "slide.done"
@@ -91,9 +91,8 @@ def test_kill_everyone_while_workers_are_at_slides(
 
 
 def test_workers_end_with_a_command_that_is_killed(cohort: Path, forks: Forks, tmp_path: Path) -> None:
-    started = forks.start(*command(cohort, tmp_path / "store", workers=2), at=signal_at("slide.done"))
-    assert started.ended().code == -signal.SIGKILL
-    started.wait_for_group()
+    ended = forks.run(*command(cohort, tmp_path / "store", workers=2), at=signal_at("slide.done"))
+    assert ended.code == -signal.SIGKILL  # and nobody of its group is left, which `run` waits for
 
 
 @pytest.mark.parametrize("step", ["file.written", "file.renamed"])
@@ -105,7 +104,7 @@ def test_kill_while_the_tables_and_pictures_are_written(
         before = (out / STORE).exists()
         assert forks.run(*command(cohort, out), at=signal_at(step, 1, file)).code == -signal.SIGKILL
         assert (out / STORE).exists() == (before or (step, file) == ("file.renamed", STORE))
-        if (step, file) == ("file.written", STORE):  # or its pictures would never be reached
+        if (step, file) == ("file.written", STORE):  # from here on it is there
             assert forks.run(*command(cohort, out), at=signal_at("file.renamed", 1, STORE)).code == -signal.SIGKILL
     assert forks.run(*command(cohort, out)).code == 0
     assert contents(out) == uninterrupted

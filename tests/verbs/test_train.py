@@ -301,9 +301,8 @@ def test_two_devices_stopped_and_killed(on_two: tuple[Path, Ended], store: Path,
     assert stopped.code == 130
     assert stopped.said.count("stopped after step ") == 1
     assert len(stopped.said.splitlines()) == 1
-    killed = forks.start(*command, at=signal_at("step.done", 2, to="group"), ranks=2)
-    assert killed.ended().code == -signal.SIGKILL
-    killed.wait_for_group()
+    killed = forks.run(*command, at=signal_at("step.done", 2, to="group"), ranks=2)
+    assert killed.code == -signal.SIGKILL
     ended = forks.run(*command, ranks=2)
     assert ended.code == 0
     assert ended.said.count("going on after step ") == 1
