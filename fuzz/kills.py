@@ -57,18 +57,21 @@ class Kills(Kind):
             name = self.names[int(rng.integers(len(self.names)))]
             orders = _order(traces[name], times, rng)
             (folder / INPUT / "orders.txt").write_text(f"{name}\n" + "\n".join(orders) + "\n")
-            outcome = judge(lambda: _kill(here, home / "whole", name, orders, folder), len(orders))
+            killed: list[str] = []
+            outcome = judge(lambda: _kill(here, home / "whole", name, orders, folder, killed))
+            said = outcome.said
             if outcome.verdict == "fell through":
-                shutil.copytree(here / world.COMMANDS[name].home, folder / INPUT / name, dirs_exist_ok=True)
-                outcome = Outcome("fell through", f"{name}, {'; '.join(orders)}: {outcome.said}", len(orders))
+                if (here / world.COMMANDS[name].home).is_dir():
+                    shutil.copytree(here / world.COMMANDS[name].home, folder / INPUT / name)
+                said = f"{name}, {'; '.join(orders)}: {said}"
             world.restore(here, home / "whole", name)
-            return outcome
+            return Outcome(outcome.verdict, said, tried=len(killed))
 
         return say
 
 
 def _order(trace: list[str], times: int, rng: Rng) -> list[str]:
-    """The moments to kill at: each at least one step behind the one before, so that it is reached again."""
+    """The moments to kill at: each at least one step behind the one before, so that it is nearly always reached."""
     moments = sorted(set(rng.integers(0, len(trace), times).tolist()))
     orders, before = [], -1
     for moment in moments:
@@ -79,17 +82,20 @@ def _order(trace: list[str], times: int, rng: Rng) -> list[str]:
     return orders
 
 
-def _kill(here: Path, whole: Path, name: str, orders: list[str], folder: Path) -> None:
+def _kill(here: Path, whole: Path, name: str, orders: list[str], folder: Path, killed: list[str]) -> None:
+    """Begin a command, kill it at every order (those that killed it are added to `killed`), and let it end."""
     command = world.COMMANDS[name]
     world.remove(here, name)
     for order in orders:
         ended = world.run_command(command.words(here), folder / "command.txt", at=order)
+        if ended.code == 0 and killed:
+            break  # what was done before it was killed is not done again
         if ended.code != -signal.SIGKILL:
             raise Wrong(f"it was to be killed at {order!r} and ended with {ended.code}: {ended.said}")
+        killed.append(order)
         _look(here / command.home)
     ended = world.run_command(command.words(here), folder / "command.txt")
-    is_there = ended.code == 2 and "is there already and is not overwritten" in ended.said  # killed when all was done
-    if ended.code != 0 and not is_there:
+    if ended.code != 0 and not world.is_there_already(ended):
         raise Wrong(f"the same command again ended with {ended.code}: {ended.said}")
     different = world.differ(world.contents(here, name), world.contents(whole, name))
     if different:

@@ -116,6 +116,11 @@ class Ended:
     said: str
 
 
+def is_there_already(ended: Ended) -> bool:
+    """Whether `export` found nothing to do, which it does not call well done."""
+    return ended.code == 2 and "is there already and is not overwritten" in ended.said
+
+
 def run_command(words: list[str], said: Path, *, at: str = "", trace: Path | None = None) -> Ended:
     """Run `hidisc` in a process of its own; `at`: an order for `hidisc.steps`; `trace`: a file for steps reached."""
     child = os.fork()
@@ -175,7 +180,7 @@ def _timeless(path: Path) -> Any:
     """What a file says, but for the time that something took."""
     if path.name == "metrics.csv":
         rows = [line.split(",") for line in path.read_text().splitlines()]
-        keep = [place for place, name in enumerate(rows[0]) if name.strip('"') not in TIMES]
+        keep = [place for place, name in enumerate(rows[0]) if name.strip('"') not in TIMES] if rows else []
         return [[row[place] for place in keep] for row in rows]
     if path.name == "run.json":
         return {**json.loads(path.read_bytes()), "seconds": None}

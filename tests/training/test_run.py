@@ -236,14 +236,6 @@ def test_the_same_command_mends_a_damaged_run(own: Path, run: Run, store: Path, 
     assert verify(own) == []
 
 
-def test_lost_metrics_are_said(own: Path, store: Path) -> None:
-    flip(own / METRICS)
-    said: list[str] = []
-    train(store, own, "optim.accumulate=2", "seed=4", said=said)
-    assert said[-1] == "warning: metrics.csv is lost up to step 6: its rows are not worked out again."
-    assert verify(own) == []
-
-
 def test_checkpoints_may_be_deleted_and_are_verified_while_they_are_there(own: Path) -> None:
     newest = list_checkpoints(own)[-1]
     flip(newest)

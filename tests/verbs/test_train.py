@@ -152,6 +152,28 @@ def test_kill_at_every_step_then_the_same_command(
     assert not list(out.rglob(f"{PART}*"))
 
 
+@pytest.mark.whole
+def test_killed_after_the_last_checkpoint_no_more_are_kept(store: Path, forks: Forks, tmp_path: Path) -> None:
+    at = signal_at("file.renamed", 1, f"step-{STEPS:08d}*")
+    assert forks.run(*words(store, tmp_path / "run", *LONG), at=at).code == -signal.SIGKILL
+    assert len(list_checkpoints(tmp_path / "run")) == 3
+    assert forks.run(*words(store, tmp_path / "run", *LONG)).code == 0
+    assert len(list_checkpoints(tmp_path / "run")) == 2
+
+
+@pytest.mark.whole
+def test_measurements_that_are_lost_are_not_made_up(store: Path, forks: Forks, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert forks.run(*words(store, out)).code == 0
+    (out / METRICS).write_text("step,loss\n1,0.0\n")
+    ended = forks.run(*words(store, out))
+    assert ended.code == 0
+    assert (
+        f"note: {out / METRICS} is lost. What was measured up to the last checkpoint cannot be made again without "
+        "training anew, in a new --out; the encoder is as it was.\n"
+    ) in ended.said
+
+
 # Stopped
 
 

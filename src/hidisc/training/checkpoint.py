@@ -58,10 +58,15 @@ def save_checkpoint(
     path = checkpoint_path(run, header.step)
     path.parent.mkdir(exist_ok=True)
     write_atomic(path, save(tensors, {"hidisc": header.model_dump_json()}))
-    for old in set(list_checkpoints(run)[: -config.keep]) - {checkpoint_path(run, step) for step in config.at}:
-        old.unlink()
+    remove_old(run, config)
     reached("checkpoint.saved", path)
     return path
+
+
+def remove_old(run: Path, config: CheckpointConfig) -> None:
+    """Remove all checkpoints but the newest `config.keep` and those of steps `config.at`."""
+    for old in set(list_checkpoints(run)[: -config.keep]) - {checkpoint_path(run, step) for step in config.at}:
+        old.unlink()
 
 
 def load_checkpoint(path: Path, learner: torch.nn.Module, optimizer: torch.optim.Optimizer) -> CheckpointInfo:

@@ -25,7 +25,6 @@ from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_ch
 from hidisc.training.journal import Journal
 from hidisc.training.learner import Learner
 from hidisc.training.material import Material
-from hidisc.training.metrics import METRICS, read_metrics
 from hidisc.training.monitor import Monitor
 from hidisc.training.ranks import asks_others, check_others, mean_of_all, on_any, sum_of_all
 from hidisc.training.run import RUN, RunInfo
@@ -70,8 +69,6 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     rank, pin = fabric.global_rank, fabric.device.type == "cuda"
     batches = Batches(store, material.tree, sampler, config.data, config.seed, rank, pin=pin)
     monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
-    if fabric.is_global_zero and done.step >= config.log.every and not read_metrics(out / METRICS):
-        say(f"warning: {METRICS} is lost up to step {done.step:,}: its rows are not worked out again.")
     journal = Journal(fabric, out, config, done.step)
     began = time.monotonic()
     first_bad = torch.full((), -1, device=fabric.device)  # a step; on the device, so that none waits to look at it

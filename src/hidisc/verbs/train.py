@@ -10,7 +10,7 @@ from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.paths import AnyPath
 from hidisc.settings.training import TrainConfig
-from hidisc.training.checkpoint import list_checkpoints
+from hidisc.training.checkpoint import list_checkpoints, remove_old
 from hidisc.training.fit import Say, Watch, fit
 from hidisc.training.metrics import METRICS
 from hidisc.training.ranks import finished_before, made_by_first, start
@@ -47,9 +47,15 @@ def train(
     ):
         is_first = fabric.is_global_zero
         if not finished_before(fabric, work, say):
+            if is_first and list_checkpoints(out) and not (out / METRICS).exists():
+                say(
+                    f"note: {out / METRICS} is lost. What was measured up to the last checkpoint cannot be made again "
+                    "without training anew, in a new --out; the encoder is as it was."
+                )
             with show_training(config.optim.steps, shown=is_first and watch is None) as bar:
                 fit(fabric, store, out, config, say, watch or bar)
             if work is not None:
+                remove_old(out, config.checkpoint)  # what a run that was killed after its last step has left
                 checkpoints = [path.relative_to(out).as_posix() for path in list_checkpoints(out)]
                 work.finish((RUN, CARD, WEIGHTS, METRICS), checkpoints)
     return Run.load(out) if is_first else None
