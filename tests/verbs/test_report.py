@@ -20,6 +20,7 @@ from hidisc.reporting import drawings as writing
 from hidisc.reporting import figures
 from hidisc.reporting.pictures import chart, choose_points
 from hidisc.reporting.subject import gather
+from hidisc.seeds import Purpose, make_rng
 from hidisc.settings.judging import EvaluateConfig, ReportConfig
 from hidisc.slides.display import shrink
 from hidisc.verbs import report as verb
@@ -446,7 +447,7 @@ def test_pointing_at_a_patch_shows_it(
     data = map_data(made[0])
     columns = {column["key"]: column for column in data["columns"]}
     charted = [one for subject in gather(judged) if (one := chart(subject))]
-    points = choose_points(charted, QUICK.points, np.random.default_rng(QUICK.seed))
+    points = choose_points(charted, QUICK.points, make_rng(QUICK.seed, Purpose.MAP_POINTS))
     opened = PatchStore.load(store)
     pictures = [shrink(opened.read(row), QUICK.picture_px) for row in range(len(opened))]
     panel = data["panels"][1]
