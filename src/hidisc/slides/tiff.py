@@ -57,8 +57,8 @@ def sniff(path: Path) -> str | None:
                 return "tiff"
             if not tif.is_ndpi:  # whose pages are one JPEG each, and offsets longer than the TIFF says
                 with suppress(*_BROKEN):  # what else is damaged is the reader's to find
-                    for one in tif.pages:
-                        _check_pieces(one.aspage())
+                    for other in tif.pages:
+                        _check_pieces(other.aspage())
             return "wsi"
     except _BROKEN:
         return None
