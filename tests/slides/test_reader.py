@@ -553,6 +553,15 @@ def test_a_side_that_is_no_number(tmp_path: Path) -> None:
     assert "damaged" in refusal(path)
 
 
+def test_a_page_of_nothing_but_transparency(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    pixels = draw(90, 50, 2, np.uint16)
+    tifffile.imwrite(path, pixels, photometric="minisblack", extrasamples=["unassalpha"], metadata=None)
+    with tifffile.TiffFile(path, mode="r+b") as tif:
+        tif.pages.first.tags["ExtraSamples"].overwrite([2, 2], dtype="H")
+    assert "the TIFF is damaged or cut short (a page without channels). Copy it again." in refusal(path)
+
+
 def test_a_page_that_does_not_say_how_wide_it_is(tmp_path: Path) -> None:
     path = tmp_path / "a.tif"
     page = Image.fromarray(draw(90, 50)).quantize(16)

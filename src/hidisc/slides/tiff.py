@@ -94,6 +94,8 @@ class TiffSlide(Slide):
         self.height, self.width = first.imagelength, first.imagewidth
         self._samples = _colours(first)
         self.channels = self._samples * len(self._levels[0])
+        if self.channels < 1:
+            raise ValueError("a page without channels")
         if self.channels > MAX_CHANNELS:
             raise SlideError(f"it says that it has {self.channels} channels, more than {MAX_CHANNELS}. Copy it again.")
         self.levels = tuple(self.width / pages[0].imagewidth for pages in self._levels)
