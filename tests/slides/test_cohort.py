@@ -315,7 +315,8 @@ def test_a_long_list_of_problems_is_cut(write_cohort: Write) -> None:
 
 
 def test_a_list_of_long_problems_is_cut_sooner(write_cohort: Write) -> None:
-    path = write_cohort([HEAD, *(f"P{n},{'S' * 900}{n},{n}.svs" for n in range(60))])
+    missing = (f"P{n},{'S' * 900}{n},{n}.svs" for n in range(60))
+    path = write_cohort([HEAD, "P,S,there.svs", *missing], ["there.svs"])
     with pytest.raises(UserError) as caught:
         Cohort.load(path)
     lines = str(caught.value).split("\n  ")
