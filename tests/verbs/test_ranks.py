@@ -1,9 +1,7 @@
 """An error that one of several processes meets ends all of them with its own words, said once."""
 
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from hidisc.training.build import choose_material
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 from hidisc.training.run import RUN
-from tests.commands import ENVIRONMENT, Ended, run, wait_for
+from tests.commands import ENVIRONMENT, Ended, Forks, run, signal_at
 from tests.training.stores import TINY, damage, make_store
 
 STRICT = ("batch.images=48", "data.max_bad_share=0", "optim.steps=30", "checkpoint.every=1000")
@@ -60,7 +58,7 @@ def name_of(store: Path, row: int) -> str:
     """What an error calls a patch."""
     opened = PatchStore.load(store)
     shard, number = (int(opened.table.column(name)[row]) for name in ("shard", "row"))
-    return f"patch {number} of {store / opened.info.shards[shard].path} cannot be decoded ("
+    return f"patch {number} of {store / opened.info.shards[shard]} cannot be decoded ("
 
 
 def settings(*changes: str) -> list[str]:
@@ -145,31 +143,20 @@ def test_recipes_that_share_batch_statistics(store: Path, tmp_path: Path, recipe
     assert two[0]["grad_norm"] == pytest.approx(one[0]["grad_norm"], rel=1e-5)
     mine, its = (read_tensors(out / WEIGHTS) for out in outs.values())
     assert mine.keys() == its.keys()
-    for name in [
-        name for name in mine if "running_" in name
-    ]:  # some weights have no gradient but noise, and AdamW's steps
+    # some weights have no gradient but noise, and AdamW's steps
+    for name in [name for name in mine if "running_" in name]:
         torch.testing.assert_close(its[name], mine[name], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
 
 
 @pytest.mark.whole
-def test_a_signal_between_two_rows_of_metrics(store: Path, tmp_path: Path) -> None:
+def test_a_signal_between_two_rows_of_metrics(store: Path, forks: Forks, tmp_path: Path) -> None:
     """Ranks ask each other after every tenth batch, whether or not anything is logged."""
     out = tmp_path / "run"
     changes = (*TINY, "batch.images=48", "optim.steps=100000", "log.every=100000", "checkpoint.every=10")
     words = ("train", str(store), "--out", str(out), "--device", "cpu", "--devices", "2", *settings(*changes))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hidisc", *words],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    )
-    wait_for(lambda: list_checkpoints(out))
-    os.killpg(process.pid, signal.SIGTERM)  # as a scheduler does: to everyone
-    _, said = process.communicate(timeout=60)
+    # as a scheduler does: to everyone
+    ended = forks.run(*words, at=signal_at("checkpoint.saved", sent="SIGTERM", to="group"), ranks=2)
     step = read_checkpoint(list_checkpoints(out)[-1])[0].step
-    assert (process.returncode, said) == (
-        143,
-        f"stopped after step {step}, which is saved: run the same command to go on.\n",
-    )
-    assert step % 10 == 0
+    sentence = f"stopped after step {step}, which is saved: run the same command to go on.\n"
+    assert (ended.code, ended.said) == (143, sentence)
+    assert step == 20

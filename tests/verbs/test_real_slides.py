@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hidisc.artefacts.artefact import verify
 from hidisc.config import load_config
-from hidisc.patches.store import PatchStore, verify_store
+from hidisc.patches.store import PatchStore
 from hidisc.settings.preparing import PrepareConfig
 from hidisc.verbs.prepare import prepare
 
@@ -18,7 +19,7 @@ def test_aperio_regions_are_cut_at_one_scale_whatever_theirs_is(shared_data: Pat
     built = prepare(shared_data / "monusac" / "cohort_svs.csv", tmp_path / "store", config, workers=2)
     assert built.info.failures == ()
     assert built.summary()["slides"] == 16
-    assert verify_store(tmp_path / "store") == []
+    assert verify(tmp_path / "store") == []
     store = PatchStore.load(tmp_path / "store")
     records = [store.record(slide) for slide in store.info.slides]
     assert {record.reader for record in records} == {"openslide"}
