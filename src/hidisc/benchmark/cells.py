@@ -49,6 +49,10 @@ class Cell:
         """The folder of its training."""
         return self.folder / "run"
 
+    def encoder(self, look: Look) -> Path:
+        """The folder of the encoder as it was at a look; at the last one it is the run's own."""
+        return self.run if look.is_last else self.folder / f"encoder-{look.step}"
+
     def embeddings(self, look: Look) -> Path:
         """The folder of a look's embeddings."""
         return self.folder / f"embeddings-{look.name}"
@@ -61,6 +65,7 @@ class Cell:
     def is_done(self) -> bool:
         """Whether all its evaluations are there; what they were made from may be deleted, but not damaged."""
         made_from = [(self.run, "train"), *((self.embeddings(look), "embed") for look in self.looks)]
+        made_from += [(self.encoder(look), "encoder") for look in self.looks if not look.is_last]
         try:
             for look in self.looks:
                 open_artefact(self.scores(look), "evaluate")

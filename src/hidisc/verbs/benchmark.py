@@ -174,9 +174,8 @@ def _train_and_judge(task: _Task, report: Report) -> None:
     train(task.store, cell.run, cell.train, device=task.device, devices=1, watch=watch)
     reached("cell.trained", cell.folder)
     for look in cell.looks:
-        model = cell.run
+        model = cell.encoder(look)
         if not look.is_last:
-            model = cell.folder / f"encoder-{look.step}"
             run = Run.load(cell.run)
             inputs = {"the run": run.card.weights}
             with make(model, "encoder", _EncoderSettings(step=look.step), inputs) as work:
