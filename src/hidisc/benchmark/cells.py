@@ -50,7 +50,7 @@ class Cell:
         return self.folder / "run"
 
     def encoder(self, look: Look) -> Path:
-        """The folder of the encoder as it was at a look; at the last one it is the run's own."""
+        """The folder of the encoder that a look judges."""
         return self.run if look.is_last else self.folder / f"encoder-{look.step}"
 
     def embeddings(self, look: Look) -> Path:
