@@ -274,6 +274,9 @@ def _mend(here: Path, whole: Path, name: str, path: Path, folder: Path) -> None:
     different = world.differ(world.contents(here, name), world.contents(whole, name))
     if path.name == "metrics.csv":  # what training measured is not measured again: the command says so
         different = [file for file in different if Path(file).name != path.name]
+    if path.parent.name == "checkpoints" and not path.exists():  # an old one may be deleted, and so is a damaged one
+        unlisted = [path, path.parent.parent / MANIFEST]
+        different = [file for file in different if here / file not in unlisted]
     if different:
         raise Wrong(f"mended, it has other {different[:3]}: {ended.said}")
     problems = verify(here / world.COMMANDS[name].home)

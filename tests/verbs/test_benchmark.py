@@ -183,6 +183,18 @@ def test_a_failed_cell_is_shown_with_its_reason_and_tried_again(store: Path, sui
     assert again[0] == "2 trainings, 1 to do, 1 at once"
 
 
+def test_a_damaged_encoder_on_the_way_is_made_again(store: Path, suite: Path, tmp_path: Path) -> None:
+    config, out = load(suite, "seeds=1", "looks=[0.5, 1.0]"), tmp_path / "out"
+    benchmark(config, store, out, workers=1, device="cpu")
+    encoder = out / "cells" / "01-simclr-0" / f"encoder-{STEPS // 2}"
+    before = (encoder / "encoder.safetensors").read_bytes()
+    (encoder / "encoder.safetensors").write_bytes(before[:-1] + b"x")
+    assert len(verify(out)) == 1
+    assert benchmark(config, store, out, workers=1, device="cpu").done == 2
+    assert verify(out) == []
+    assert (encoder / "encoder.safetensors").read_bytes() == before
+
+
 def test_a_cell_that_another_process_is_at_is_left_to_it(
     store: Path, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
