@@ -7,7 +7,8 @@ damage at the speed of memory, 25 times quicker, so that whatever is used can be
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -72,14 +73,19 @@ def crc_file(path: Path) -> int:
 
 def crc32(data: Any, start: int = 0) -> int:
     """CRC-32 of bytes, going on from that of those before."""
+    return _find_crc32()(data, start)
+
+
+@cache
+def _find_crc32() -> Callable[[Any, int], int]:
+    """The quickest that is installed; looked for once, as that takes longer than the checksum of a patch."""
     try:
-        from imagecodecs import DelayedImportError, deflate_crc32
+        from imagecodecs import deflate_crc32
+
+        deflate_crc32(b"")  # which may be there and not have been built
     except ImportError:
-        return zlib.crc32(data, start)
-    try:
-        return int(deflate_crc32(data, start))
-    except DelayedImportError:
-        return zlib.crc32(data, start)
+        return zlib.crc32
+    return deflate_crc32
 
 
 def sample_file(path: Path) -> str:
