@@ -21,7 +21,7 @@ from sklearn.metrics import (
 from harness import Claim, best_of, on_one_thread
 from hidisc.evaluation.bootstrap import draw_weights, name_clusters, resample, score_level
 from hidisc.evaluation.predictions import Predictions
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.settings.evaluate import BootstrapConfig
 
 PATIENTS, CLASSES, RESAMPLES, LOOPED = 200, 7, 2000, 4
 UNITS = {"patient": 200, "slide": 400, "patch": 40_000}

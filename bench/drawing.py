@@ -16,7 +16,7 @@ from harness import Claim, best_of
 from hidisc.patches.table import PatchTable, names_column
 from hidisc.sampling.hierarchy import Hierarchy, Tree
 from hidisc.sampling.sampler import Sampler
-from hidisc.settings.training import BatchConfig
+from hidisc.settings.train import BatchConfig
 from table import make_table
 
 STEPS, ROUNDS = 5, 150

@@ -18,8 +18,8 @@ from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS
 from hidisc.embeddings.extract import extract
 from hidisc.embeddings.model import open_model
 from hidisc.patches.store import PatchStore
-from hidisc.settings.judging import EmbedConfig
-from hidisc.training.ranks import start
+from hidisc.settings.embed import EmbedConfig
+from hidisc.training.processes import start
 from training import SIZE_PX, make_store
 
 BATCH, TURNS = 256, 9

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from harness import Claim, best_of, on_one_thread
-from hidisc.config import load_config
 from hidisc.patches.cut import CutTask, cut_slide
 from hidisc.patches.record import BOXES, SlideRecord
 from hidisc.patches.shard import Shard
-from hidisc.settings.preparing import PrepareConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.pyramid import write_pyramid
 from hidisc.slides.stain import Stains, normalise

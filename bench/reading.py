@@ -22,8 +22,9 @@ from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
-from hidisc.settings.preparing import ImportConfig, PixelsConfig
-from hidisc.settings.training import BatchConfig, DataConfig
+from hidisc.settings.imports import ImportConfig
+from hidisc.settings.prepare import PixelsConfig
+from hidisc.settings.train import BatchConfig, DataConfig
 from hidisc.verbs.imports import import_patches
 from reads import write_files
 
@@ -50,7 +51,7 @@ def open_batches(path: Path) -> Batches:
     store = PatchStore.load(path)
     tree = Hierarchy().grow(store.table, store.table.column("row") >= 0)
     config = BatchConfig(images=2 * PATCHES, draw={"patch": PATCHES // tree.roots})
-    return Batches(store, tree, Sampler(tree, config, seed=0), DataConfig(threads=WORKERS, ahead=AHEAD), seed=0)
+    return Batches(store, tree, Sampler(tree, config, seed=0), DataConfig(threads=WORKERS, prefetch=AHEAD), seed=0)
 
 
 def take(batches: Iterable[Batch]) -> None:

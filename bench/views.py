@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from harness import Claim, best_of, on_one_thread
 from hidisc.sampling.views import make_views
-from hidisc.settings.training import ViewsConfig
+from hidisc.settings.train import ViewsConfig
 from macenko import SIZE_PX, draw_tissue
 
 PATCHES, VIEWS = 48, 2

@@ -28,7 +28,7 @@ from hidisc import (
 
 OUT = Path("judged")
 PREPARE = load_config(PrepareConfig, None, ["grid.size_px=48", "split.fractions={train: 0.5, test: 0.5}"])
-EVALUATE = load_config(EvaluateConfig, None, ["opinions=[knn]", "knn.k=20"])  # a small bank, a few neighbours
+EVALUATE = load_config(EvaluateConfig, None, ["probes=[knn]", "knn.k=20"])  # a small bank, a few neighbours
 
 
 class Colours(nn.Module):

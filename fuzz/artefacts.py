@@ -13,14 +13,14 @@ from fuzz import world
 from fuzz.harness import INPUT, Judge, Kind, Outcome, Wrong, judge
 from fuzz.mutations import Rng, append, flip_bit, mutate, truncate
 from hidisc.artefacts.artefact import MANIFEST, read_manifest
-from hidisc.artefacts.checksums import FileEntry
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.embeddings.model import open_model
-from hidisc.errors import UserError
 from hidisc.evaluation.scores import Scores
+from hidisc.ground.checksums import FileEntry
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import Encoder
 from hidisc.patches.store import PatchStore
-from hidisc.settings.judging import EmbedConfig
+from hidisc.settings.embed import EmbedConfig
 from hidisc.training.run import Run
 from hidisc.verbs.doctor import verify
 
@@ -210,9 +210,9 @@ def _read_embeddings(path: Path) -> str:
 def _read_scores(path: Path) -> str:
     scores = Scores.load(path)
     parts: list[Any] = [scores.info.model_dump_json(), scores.verdict()]
-    for opinion in scores.info.opinions:
-        for level in opinion.levels:
-            told = scores.predictions(opinion.name, level.level)
+    for probe in scores.info.probes:
+        for level in probe.levels:
+            told = scores.predictions(probe.name, level.level)
             parts += [told.classes, told.truth.tobytes(), told.scores.tobytes()]
     neighbours = scores.neighbours()
     return _digest([*parts, [] if neighbours is None else [part.tobytes() for part in neighbours]])

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 
 INPUT = "input"
 """Folder, below a judge's own, with the input at hand: what is kept of one that fell through."""

@@ -8,12 +8,12 @@ from pathlib import Path
 from fuzz import world
 from fuzz.harness import INPUT, Judge, Kind, Outcome, Wrong, judge, rng_of
 from fuzz.mutations import Rng
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.verbs.doctor import verify
 
 
 class Kills(Kind):
-    """Commands killed at named steps of `hidisc.steps`."""
+    """Commands killed at named steps of `hidisc.ground.steps`."""
 
     name, limit_s = "kills", 900
 

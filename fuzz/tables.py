@@ -224,7 +224,7 @@ def read_cohort(written: _Written, _: Path) -> None:
         if row.mpp is not None and not 0.01 <= row.mpp <= 20:
             raise Wrong(f"slide {row.slide!r} has a scale of {row.mpp}")
     if len({row.split is None for row in slides}) > 1:
-        raise Wrong("some slides are on no side of the split")
+        raise Wrong("some slides are in no split")
 
 
 def read_table(written: _Written, _: Path) -> None:

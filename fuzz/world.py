@@ -20,9 +20,9 @@ import hidisc.verbs.export
 import hidisc.verbs.imports
 import hidisc.verbs.prepare
 import hidisc.verbs.report  # noqa: F401 - what commands import when they need it, once for all of them
-from hidisc import steps
-from hidisc.artefacts.files import LOCK
 from hidisc.cli import main
+from hidisc.ground import steps
+from hidisc.ground.files import LOCK
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.training.checkpoint import read_checkpoint
 
@@ -38,7 +38,7 @@ rows:
   - {{name: HiDisc, recipe: hidisc-patient+weak}}
 seeds: 1
 looks: [0.5, 1.0]
-evaluate: {{knn: {{k: 5}}, opinions: [knn], bootstrap: {{resamples: 20}}}}
+evaluate: {{knn: {{k: 5}}, probes: [knn], bootstrap: {{resamples: 20}}}}
 small: {{changes: [{", ".join(f'"{change}"' for change in TINY)}]}}
 """
 PATIENTS, SIZE_PX, PATCHES = 6, 32, 4
@@ -122,7 +122,7 @@ def is_there_already(ended: Ended) -> bool:
 
 
 def run_command(words: list[str], said: Path, *, at: str = "", trace: Path | None = None) -> Ended:
-    """Run `hidisc` in a process of its own; `at`: an order for `hidisc.steps`; `trace`: a file for steps reached."""
+    """Run `hidisc` in a process of its own; `at`: an order for `ground/steps.py`; `trace`: a file for steps reached."""
     child = os.fork()
     if child == 0:
         code = 1

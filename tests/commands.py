@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hidisc import steps
+from hidisc.ground import steps
 
 ENVIRONMENT = {
     **os.environ,
@@ -25,7 +25,7 @@ import hidisc.__main__
 import hidisc.verbs.benchmark, hidisc.verbs.doctor, hidisc.verbs.export, hidisc.verbs.heatmap, hidisc.verbs.imports
 import hidisc.verbs.demo, hidisc.verbs.prepare, hidisc.verbs.report, hidisc.verbs.views
 import distributed, pyarrow.dataset, rich.progress  # what commands import when they need it
-from hidisc import steps
+from hidisc.ground import steps
 from hidisc.cli import main
 
 def become(order):
@@ -88,7 +88,7 @@ for child in children:
 
 
 def signal_at(step: str, number: int = 1, file: str = "*", *, sent: str = "SIGKILL", to: str = "process") -> str:
-    """The order to send a signal when a command reaches a step of `hidisc.steps` for the `number`th time."""
+    """The order to send a signal when a command reaches a step of `hidisc.ground.steps` for the `number`th time."""
     order = f"{sent} {to} {number} {step} {file}"
     steps.signal_at(order)  # refuses a step that does not exist
     return order

@@ -6,8 +6,8 @@ from pathlib import Path
 import yaml
 
 from hidisc.artefacts.artefact import CONFIG, FORMAT, MANIFEST, Manifest, read_manifest
-from hidisc.artefacts.checksums import describe_file, seal
-from hidisc.artefacts.files import LOCK
+from hidisc.ground.checksums import describe_file, seal
+from hidisc.ground.files import LOCK
 
 
 def finish(folder: Path, kind: str, inputs: Mapping[str, str] | None = None) -> None:

@@ -11,12 +11,12 @@ from types import ModuleType
 import pytest
 
 import hidisc
-from hidisc.paths import AnyPath
+from hidisc.ground.paths import AnyPath
 from tests.patches.pictures import pictures_of, write_pictures
 from tests.patches.test_opensrh import study, write_opensrh
 from tests.training.stores import TINY
 
-QUICK = {"bootstrap": {"resamples": 20}, "opinions": ["knn"], "knn": {"k": 3}}
+QUICK = {"bootstrap": {"resamples": 20}, "probes": ["knn"], "knn": {"k": 3}}
 SUITE = {
     "title": "Tiny",
     "rows": [{"name": "HiDisc", "recipe": "hidisc-patient+weak"}],

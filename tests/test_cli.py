@@ -133,7 +133,7 @@ def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
     assert steps == ["1/5", "2/5", "3/5", "4/5", "5/5"]
     assert " min; one training each, patients that neither has seen, " in first.said
     for name, recipe in (("HiDisc-Patient", "hidisc-patient"), ("SimCLR", "simclr")):
-        patch, *_, patient = Scores.load(out / recipe / "scores").info.opinions[0].levels
+        patch, *_, patient = Scores.load(out / recipe / "scores").info.probes[0].levels
         row = next(line for line in first.said.splitlines() if line.startswith(f"  {name}"))
         assert row.split()[1] == patch.metrics["accuracy"].percent().split()[0]
         assert patient.metrics["accuracy"].percent() in row

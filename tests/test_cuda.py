@@ -20,8 +20,8 @@ from hidisc.embeddings import extract
 from hidisc.evaluation import neighbours
 from hidisc.evaluation.neighbours import find_neighbours
 from hidisc.models.batch_norm import BatchNormOfAllRanks
+from hidisc.models.effective_rank import effective_rank
 from hidisc.models.foreign import Prepared
-from hidisc.models.rank import effective_rank
 from hidisc.objectives import hidisc
 from hidisc.objectives.objective import list_objectives
 from hidisc.patches.store import PatchStore
@@ -29,12 +29,13 @@ from hidisc.sampling import colour, filters, views
 from hidisc.sampling.batches import Batches
 from hidisc.sampling.transfer import to_device
 from hidisc.sampling.views import DRAWS, make_views
-from hidisc.settings.training import ViewsConfig
-from hidisc.training import alarm, step
-from hidisc.training.alarm import note_finite
-from hidisc.training.build import build_learner, build_optimizer, choose_material
+from hidisc.settings.train import ViewsConfig
+from hidisc.training import sanity as alarm
+from hidisc.training import step
+from hidisc.training.build import build_learner, build_optimizer, choose_training_set
 from hidisc.training.monitor import Monitor
-from hidisc.training.ranks import Fabric
+from hidisc.training.processes import Fabric
+from hidisc.training.sanity import note_finite
 from hidisc.training.step import take_step
 from hidisc.verbs import judge
 from tests.fake_gpu import CUDA, fake_gpu, move
@@ -67,10 +68,10 @@ class Training:
 
     def __init__(self, store: PatchStore, *changes: str, world: int = 1) -> None:
         self.config, self.store = tiny(*changes), store
-        material = choose_material(store, self.config)
-        self.learner_on_cpu = build_learner(material, self.config, world).train()
-        sampler = material.sampler(self.config, world)
-        self._source = Batches(store, material.tree, sampler, self.config.data, self.config.seed, pin=True)
+        training_set = choose_training_set(store, self.config)
+        self.learner_on_cpu = build_learner(training_set, self.config, world).train()
+        sampler = training_set.sampler(self.config, world)
+        self._source = Batches(store, training_set.tree, sampler, self.config.data, self.config.seed, pin=True)
         precision: Any = {"32": "32-true", "bf16": "bf16-mixed"}[self.config.compute.precision]
         strategy = SingleDeviceStrategy(device=CUDA, accelerator=CPUAccelerator())
         self.fabric = Fabric(strategy=strategy, precision=precision)
@@ -82,7 +83,7 @@ class Training:
         self.learner, self.optimizer = self.fabric.setup(module, optimizer, move_to_device=False)
         self.batches = [self._source.load(part) for part in range(self.config.optim.accumulate)]
 
-    def step(self) -> step.Taken:
+    def step(self) -> step.StepResult:
         """An optimiser step that nobody logs."""
         return take_step(
             self.fabric,

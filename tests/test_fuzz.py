@@ -11,7 +11,7 @@ from fuzz.run import format_table
 from fuzz.slides import Slides
 from fuzz.tables import Tables
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 
 pytestmark = pytest.mark.whole
 

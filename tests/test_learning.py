@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from hidisc import PatchStore, Run, draw_cohort, prepare
-from hidisc.config import load_config
 from hidisc.models.encoder import Encoder
 from hidisc.patches.inputs import as_input
-from hidisc.settings.preparing import GridConfig, PrepareConfig
-from hidisc.settings.training import TrainConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import GridConfig, PrepareConfig
+from hidisc.settings.train import TrainConfig
 from hidisc.verbs.train import train
 
 METHODS = ("hidisc-patient", "hidisc-slide", "simclr")

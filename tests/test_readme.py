@@ -13,13 +13,17 @@ import typer.main
 from PIL import Image
 
 from hidisc.cli import app
-from hidisc.config import SHELVES, list_recipes, setting_names
 from hidisc.objectives.objective import list_objectives, load_settings
 from hidisc.patches.store import PatchStore
-from hidisc.settings.benchmarking import SuiteConfig
-from hidisc.settings.judging import EmbedConfig, EvaluateConfig, ReportConfig
-from hidisc.settings.preparing import ImportConfig, PrepareConfig
-from hidisc.settings.training import TrainConfig
+from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.config import list_settings
+from hidisc.settings.embed import EmbedConfig
+from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.imports import ImportConfig
+from hidisc.settings.load import VERBS, list_recipes
+from hidisc.settings.prepare import PrepareConfig
+from hidisc.settings.report import ReportConfig
+from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from tests.commands import Forks
 from tests.patches.test_opensrh import study, write_opensrh
@@ -129,9 +133,9 @@ def test_files_the_pages_name_are_there() -> None:
 
 
 def test_every_setting_named_in_the_docs_exists() -> None:
-    known = {name for model in CONFIGS for name in setting_names(model)}
+    known = {name for model in CONFIGS for name in list_settings(model)}
     for objective in list_objectives():
-        known |= {f"objective.{name}" for name in setting_names(type(load_settings({"name": objective})))}
+        known |= {f"objective.{name}" for name in list_settings(type(load_settings({"name": objective})))}
     groups = {name.split(".")[0] for name in known if "." in name}
     pattern = re.compile(rf"`((?:{'|'.join(groups)})\.[a-z_]+)[=`: ]")
     named = {name for page in PAGES for name in pattern.findall(page.read_text())}
@@ -142,6 +146,6 @@ def test_every_setting_named_in_the_docs_exists() -> None:
 def test_recipes_the_docs_name_are_shipped() -> None:
     named = {name for page in PAGES for name in re.findall(r"--recipe ([\w+-]+)", page.read_text())}
     assert {part for name in named for part in name.split("+")} <= {
-        recipe for shelf in SHELVES for recipe in list_recipes(shelf)
+        recipe for shelf in VERBS for recipe in list_recipes(shelf)
     }
     assert named

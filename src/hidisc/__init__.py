@@ -9,7 +9,7 @@ The map, in the order data flows; every stage reads one artefact from disk and w
     objectives/ embedding -> loss, one a file                    hidisc simclr simsiam byol vicreg supcon supervised
     training/   batches -> Run                                   fit checkpoint run
     embeddings/ PatchStore + any encoder -> Embeddings           model choose extract blocks bags
-    evaluation/ Embeddings -> Scores                             sides knn linear mil pooling metrics bootstrap leakage
+    evaluation/ Embeddings -> Scores                             task knn linear mil pooling metrics bootstrap leakage
     reporting/  pages and pictures to look at                    page tables figures tsne heatmap prepared views
     benchmark/  suites of trainings -> the paper's tables        cells claims published results tables
     verbs/      one file a verb, read top to bottom              prepare train embed evaluate report benchmark ...
@@ -25,13 +25,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hidisc.config import load_config
     from hidisc.embeddings.embeddings import Embeddings
-    from hidisc.errors import UserError
     from hidisc.evaluation.compare import compare
     from hidisc.evaluation.neighbours import find_neighbours
     from hidisc.evaluation.predictions import Predictions
     from hidisc.evaluation.scores import Scores
+    from hidisc.ground.errors import UserError
     from hidisc.models.encoder import Encoder
     from hidisc.objectives.hidisc import hidisc_loss
     from hidisc.patches.folders import find_folder, find_table
@@ -41,10 +40,14 @@ if TYPE_CHECKING:
     from hidisc.patches.table import PatchTable
     from hidisc.sampling.hierarchy import Hierarchy
     from hidisc.sampling.views import make_views
-    from hidisc.settings.benchmarking import SuiteConfig
-    from hidisc.settings.judging import EmbedConfig, EvaluateConfig, ReportConfig
-    from hidisc.settings.preparing import ImportConfig, PrepareConfig
-    from hidisc.settings.training import TrainConfig
+    from hidisc.settings.benchmark import SuiteConfig
+    from hidisc.settings.embed import EmbedConfig
+    from hidisc.settings.evaluate import EvaluateConfig
+    from hidisc.settings.imports import ImportConfig
+    from hidisc.settings.load import load_config
+    from hidisc.settings.prepare import PrepareConfig
+    from hidisc.settings.report import ReportConfig
+    from hidisc.settings.train import TrainConfig
     from hidisc.slides.cohort import Cohort
     from hidisc.slides.reader import open_slide
     from hidisc.slides.synthetic import draw_cohort
@@ -61,22 +64,22 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Cohort": "slides.cohort",
-    "EmbedConfig": "settings.judging",
+    "EmbedConfig": "settings.embed",
     "Embeddings": "embeddings.embeddings",
     "Encoder": "models.encoder",
-    "EvaluateConfig": "settings.judging",
+    "EvaluateConfig": "settings.evaluate",
     "Hierarchy": "sampling.hierarchy",
-    "ImportConfig": "settings.preparing",
+    "ImportConfig": "settings.imports",
     "PatchStore": "patches.store",
     "PatchTable": "patches.table",
     "Predictions": "evaluation.predictions",
-    "PrepareConfig": "settings.preparing",
-    "ReportConfig": "settings.judging",
+    "PrepareConfig": "settings.prepare",
+    "ReportConfig": "settings.report",
     "Run": "training.run",
     "Scores": "evaluation.scores",
-    "SuiteConfig": "settings.benchmarking",
-    "TrainConfig": "settings.training",
-    "UserError": "errors",
+    "SuiteConfig": "settings.benchmark",
+    "TrainConfig": "settings.train",
+    "UserError": "ground.errors",
     "benchmark": "verbs.benchmark",
     "compare": "evaluation.compare",
     "draw_cohort": "slides.synthetic",
@@ -91,7 +94,7 @@ _HOME = {
     "heatmap": "verbs.heatmap",
     "hidisc_loss": "objectives.hidisc",
     "import_patches": "verbs.imports",
-    "load_config": "config",
+    "load_config": "settings.load",
     "make_views": "sampling.views",
     "open_slide": "slides.reader",
     "prepare": "verbs.prepare",

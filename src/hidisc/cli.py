@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hidisc.errors import ReportedElsewhereError, UserError
+from hidisc.ground.errors import ReportedElsewhereError, UserError
 
 app = typer.Typer(
     name="hidisc",
@@ -36,7 +36,7 @@ Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from hidisc.machine import versions
+        from hidisc.ground.machine import versions
 
         typer.echo(f"hidisc {versions('hidisc')['hidisc']}")
         raise typer.Exit
@@ -72,8 +72,8 @@ def _prepare(
     as_json: Json = False,
 ) -> None:
     """Cut slides into a patch store: tissue, blanks, stain, splits."""
-    from hidisc.config import load_config
-    from hidisc.settings.preparing import PrepareConfig
+    from hidisc.settings.load import load_config
+    from hidisc.settings.prepare import PrepareConfig
     from hidisc.verbs.prepare import prepare
 
     flags = _flags(seed=seed, assume_mpp=assume_mpp)
@@ -108,10 +108,10 @@ def _import(
     as_json: Json = False,
 ) -> None:
     """Make a patch store from patches that exist as files."""
-    from hidisc.config import load_config
     from hidisc.patches.folders import find_folder, find_table
     from hidisc.patches.opensrh import find_opensrh
-    from hidisc.settings.preparing import ImportConfig
+    from hidisc.settings.imports import ImportConfig
+    from hidisc.settings.load import load_config
     from hidisc.verbs.imports import import_patches
 
     config = load_config(ImportConfig, recipe, [*(changes or []), *_flags(seed=seed)])
@@ -148,8 +148,8 @@ def _train(
     as_json: Json = False,
 ) -> None:
     """Learn an encoder from a patch store, without labels."""
-    from hidisc.config import load_config
-    from hidisc.settings.training import TrainConfig
+    from hidisc.settings.load import load_config
+    from hidisc.settings.train import TrainConfig
     from hidisc.verbs.train import train
 
     config = load_config(TrainConfig, recipe, [*(changes or []), *_flags(seed=seed)])
@@ -184,8 +184,8 @@ def _embed(
     as_json: Json = False,
 ) -> None:
     """Turn every patch into a vector, by an encoder of yours or of others."""
-    from hidisc.config import load_config
-    from hidisc.settings.judging import EmbedConfig
+    from hidisc.settings.embed import EmbedConfig
+    from hidisc.settings.load import load_config
     from hidisc.verbs.embed import embed
 
     config = load_config(EmbedConfig, recipe, [*(changes or []), *_flags(per_slide=per_slide, seed=seed)])
@@ -219,8 +219,8 @@ def _evaluate(
     as_json: Json = False,
 ) -> None:
     """Judge an encoder by held-out patients: nearest neighbours, a linear probe, attention; with intervals."""
-    from hidisc.config import load_config
-    from hidisc.settings.judging import EvaluateConfig
+    from hidisc.settings.evaluate import EvaluateConfig
+    from hidisc.settings.load import load_config
     from hidisc.verbs.evaluate import evaluate
 
     flags = _flags(seed=seed, **({"leakage.allow": True} if allow_leakage else {}))
@@ -242,8 +242,8 @@ def _report(
     seed: Seed = None,
 ) -> None:
     """Write one page to look at, and its figures and tables as files."""
-    from hidisc.config import load_config
-    from hidisc.settings.judging import ReportConfig
+    from hidisc.settings.load import load_config
+    from hidisc.settings.report import ReportConfig
     from hidisc.verbs.report import report
 
     config = load_config(ReportConfig, None, [*(changes or []), *_flags(seed=seed)])
@@ -268,7 +268,7 @@ def _benchmark(
             "+tcga over it samples patches as the paper does for TCGA."
         ),
     ],
-    store: Annotated[Path, typer.Argument(help="A patch store with labels and a held-out side.")],
+    store: Annotated[Path, typer.Argument(help="A patch store with labels and held-out patients.")],
     out: Out,
     scale: Annotated[Scale, typer.Option("--scale", help="small: for two cores; paper: the published setting.")] = (
         Scale.SMALL
@@ -283,8 +283,8 @@ def _benchmark(
     as_json: Json = False,
 ) -> None:
     """Rerun a table of the paper on your patches: every method, every seed, beside the published numbers."""
-    from hidisc.config import load_config
-    from hidisc.settings.benchmarking import SuiteConfig
+    from hidisc.settings.benchmark import SuiteConfig
+    from hidisc.settings.load import load_config
     from hidisc.verbs.benchmark import benchmark
 
     config = load_config(SuiteConfig, suite, changes or [])
@@ -379,8 +379,8 @@ def _views(
     seed: Annotated[int, typer.Option("--seed", help="Of the patches and the views.", min=0)] = 0,
 ) -> None:
     """Draw patches and what training makes of them."""
-    from hidisc.config import load_config
-    from hidisc.settings.training import TrainConfig
+    from hidisc.settings.load import load_config
+    from hidisc.settings.train import TrainConfig
     from hidisc.verbs.views import show_views
 
     config = load_config(TrainConfig, recipe, changes or [])

@@ -25,20 +25,21 @@ from hidisc.artefacts.artefact import (
     read_settings,
     verify,
 )
-from hidisc.artefacts.files import LOCK, PART, beside
 from hidisc.artefacts.lock import hold
-from hidisc.config import Closed, Pace, TakenOver
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import LOCK, PART, beside
+from hidisc.ground.records import Record
+from hidisc.settings.config import Config, Pace, TakenOver
 
 
-class Inner(Closed):
+class Inner(Record):
     """A group of settings."""
 
     k: int = 3
     threads: Annotated[int, Pace()] = 1
 
 
-class Settings(Closed):
+class Settings(Config):
     """A bit of everything."""
 
     seed: int = 0

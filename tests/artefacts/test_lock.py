@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from hidisc.artefacts import lock
-from hidisc.artefacts.files import LOCK
 from hidisc.artefacts.lock import OWNER, HeldError, hold
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import LOCK
 
 HOLD = """
 import signal, sys, time

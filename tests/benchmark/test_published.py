@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from hidisc.benchmark.published import Published, read_published
-from hidisc.config import list_recipes, load_config
-from hidisc.settings.benchmarking import SuiteConfig
+from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.load import list_recipes, load_config
 from tests.conftest import SHARED
 
 PAPER = SHARED / "paper" / "hidisc-cvpr2023.tex"
@@ -24,7 +24,7 @@ def read_tex(table: str) -> Counter[tuple[str, str]]:
         places = [place for place, cell in enumerate(cells) if NUMBER.search(cell)]
         if len(places) < 3 or "caption" in line:
             continue
-        if float_name(cells[places[0]]) and table == "tcga_tune_lr":  # rates with a point look like results
+        if float_name(cells[places[0]]) and table == "tcga_tune_lr":  # rates with a point point like results
             places = places[1:]
         name = " ".join(cell for cell in cells[: places[0]] if cell)
         for place in places:

@@ -7,17 +7,17 @@ import pytest
 
 from hidisc.benchmark.cells import FAILED, Cell, plan_cells
 from hidisc.benchmark.claims import Checked, check_claim
-from hidisc.benchmark.results import gather_subjects, write_results
+from hidisc.benchmark.results import gather_models, write_results
 from hidisc.benchmark.tables import beside_table, cells_table, claims_table
-from hidisc.config import load_config
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import compare
 from hidisc.reporting.axis import draw_axis
 from hidisc.reporting.cells import metric_values
-from hidisc.reporting.subject import Subject
+from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.table import DASH
-from hidisc.settings.benchmarking import ClaimConfig, SuiteConfig
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.settings.benchmark import ClaimConfig, SuiteConfig
+from hidisc.settings.evaluate import BootstrapConfig
+from hidisc.settings.load import load_config
 from tests.evaluation.made import make_embeddings
 from tests.reporting.browser import open_browser, open_page
 from tests.reporting.judged import LEAK, make_scores
@@ -36,17 +36,17 @@ def suite_of(*changes: str, name: str = "weak") -> SuiteConfig:
 
 def finish(cell: Cell, embeddings: Embeddings, accuracy: float, *, leak: bool = False) -> None:
     """What a finished training leaves, but for the training."""
-    for look in cell.looks:
-        share = accuracy * look.step / cell.train.optim.steps
+    for point in cell.points:
+        share = accuracy * point.step / cell.train.optim.steps
         make_scores(
-            cell.scores(look),
+            cell.scores(point),
             embeddings,
             name=cell.row.name,
             group=cell.row.name,
             seed=cell.seed,
-            sampling_seed=look.sampling,
+            sampling_seed=point.sampling,
             accuracy=share,
-            opinions=("knn",),
+            probes=("knn",),
             leak=leak,
             labels_used=("supcon",) if cell.row.name == "SupCon" else (),
         )
@@ -62,19 +62,19 @@ def done(tmp_path_factory: pytest.TempPathFactory, embeddings: Embeddings) -> tu
     return suite, cells, tmp_path
 
 
-def named(suite: SuiteConfig, cells: list[Cell]) -> dict[str, Subject]:
-    return {subject.name: subject for _, subject in gather_subjects(suite, cells)}
+def named(suite: SuiteConfig, cells: list[Cell]) -> dict[str, EvaluatedModel]:
+    return {model.name: model for _, model in gather_models(suite, cells)}
 
 
-def mean_accuracy(subject: Subject, level: str) -> float:
-    found = [scores.predictions("knn", level) for scores in subject.scores]
+def mean_accuracy(model: EvaluatedModel, level: str) -> float:
+    found = [scores.predictions("knn", level) for scores in model.scores]
     return float(np.mean([(one.truth == one.predicted).mean() for one in found]))
 
 
 def test_claims_are_held_not_held_or_not_measured(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
     suite, cells, _ = done
-    subjects = named(suite, cells)
-    found = [check_claim(claim, subjects, suite.evaluate) for claim in suite.claims]
+    models = named(suite, cells)
+    found = [check_claim(claim, models, suite.evaluate) for claim in suite.claims]
     assert [item.outcome for item in found][:3] == ["held", "held", "held"]
     for item in found:
         assert item.difference
@@ -82,16 +82,16 @@ def test_claims_are_held_not_held_or_not_measured(done: tuple[SuiteConfig, list[
         assert value is not None
         assert low is not None
         assert high is not None
-        sides = (subjects[name] for name in (item.claim.better, item.claim.than))
-        better, than = (mean_accuracy(subject, item.claim.level) for subject in sides)
+        sides = (models[name] for name in (item.claim.better, item.claim.than))
+        better, than = (mean_accuracy(model, item.claim.level) for model in sides)
         assert value == pytest.approx(better - than)
         assert (item.outcome == "held") == (low > 0)
     backwards = ClaimConfig(text="", better="SimCLR", than="HiDisc-Patient")
-    assert check_claim(backwards, subjects, suite.evaluate).outcome == "not held"
+    assert check_claim(backwards, models, suite.evaluate).outcome == "not held"
     no_better = backwards.model_copy(update={"expect": "no better"})
-    assert check_claim(no_better, subjects, suite.evaluate).outcome == "held"
-    del subjects["SimCLR"]
-    absent = check_claim(backwards, subjects, suite.evaluate)
+    assert check_claim(no_better, models, suite.evaluate).outcome == "held"
+    del models["SimCLR"]
+    absent = check_claim(backwards, models, suite.evaluate)
     assert (absent.outcome, absent.found) == ("not measured", "SimCLR has no finished training")
 
 
@@ -147,9 +147,9 @@ def test_seeds_that_scatter_do_not_hold_a_claim(tmp_path: Path, embeddings: Embe
     suite = suite_of("seeds=3")
     rows = {"HiDisc-Patient": (0.95, 0.9, 0.3), "SimCLR": (0.5, 0.5, 0.5)}
     cells = finish_rows(tmp_path, embeddings, suite, rows)
-    subjects = named(suite, cells)
+    models = named(suite, cells)
     alone = compare(
-        *([[one.predictions("knn", "patch") for one in subjects[name].scores]] for name in rows),
+        *([[one.predictions("knn", "patch") for one in models[name].scores]] for name in rows),
         2,
         suite.evaluate.bootstrap,
         0,
@@ -197,13 +197,13 @@ def test_published_numbers_stand_beside_ours(done: tuple[SuiteConfig, list[Cell]
 
 def test_a_wide_table_is_stacked_by_level(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
     suite, cells, _ = done
-    subjects = named(suite, cells)
-    table = beside_table(suite, subjects, "weak_tcga_extended")
+    models = named(suite, cells)
+    table = beside_table(suite, models, "weak_tcga_extended")
     assert table.columns[:3] == ("Level", "Method", "")
     assert table.blocks == (10, 10, 10)
     assert [row[0] for row in table.rows] == ["Patch"] * 10 + ["Slide"] * 10 + ["Patient"] * 10
     assert table.rows[-1][:4] == ("Patient", "SupCon †", "paper, TCGA", "88.4 (0.8)")
-    srh = beside_table(suite, subjects, "weak_srh_extended")
+    srh = beside_table(suite, models, "weak_srh_extended")
     supcon = [row for row in srh.rows if row[:2] == ("SupCon †", "paper, SRH")]
     assert supcon[0][2] == "90.0 (0.2)"  # the paper calls it supervised there
     table.to_latex("x"), table.to_markdown(), table.to_csv()
@@ -259,11 +259,11 @@ def test_the_page_asks_nothing_of_the_network(done: tuple[SuiteConfig, list[Cell
 
 
 def test_a_curve_is_drawn_over_the_steps(tmp_path: Path, embeddings: Embeddings) -> None:
-    suite = load_config(SuiteConfig, "iterations", ["small.changes=[optim.steps=100]", "looks=[0.5, 1.0]"])
+    suite = load_config(SuiteConfig, "iterations", ["small.changes=[optim.steps=100]", "evaluation_points=[0.5, 1.0]"])
     cells = plan_cells(suite, suite.small, tmp_path)
     finish(cells[0], embeddings, 0.9)
-    placed = gather_subjects(suite, cells)
-    assert [(at, subject.name) for at, subject in placed] == [
+    placed = gather_models(suite, cells)
+    assert [(at, model.name) for at, model in placed] == [
         (50.0, "HiDisc-Patient, 50 steps"),
         (100.0, "HiDisc-Patient, 100 steps"),
     ]
@@ -273,16 +273,16 @@ def test_a_curve_is_drawn_over_the_steps(tmp_path: Path, embeddings: Embeddings)
 
 def test_a_wide_axis_is_logarithmic_and_names_its_places(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
     suite, cells, _ = done
-    subjects = list(named(suite, cells).values())
-    figure = draw_axis(list(zip((1.0, 0.1, 1e-3), subjects, strict=False)), "learning rate", "knn")
+    models = list(named(suite, cells).values())
+    figure = draw_axis(list(zip((1.0, 0.1, 1e-3), models, strict=False)), "learning rate", "knn")
     figure.canvas.draw()
     for panel, metric in zip(figure.axes, ("accuracy", "mca"), strict=True):
         assert panel.get_xscale() == "log"
         assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0.001", "0.1", "1"]
         drawn = panel.containers[0].lines[0].get_ydata()
-        expected = [100 * np.mean(metric_values(subject, "knn", "patch", metric)) for subject in subjects[2::-1]]
+        expected = [100 * np.mean(metric_values(model, "knn", "patch", metric)) for model in models[2::-1]]
         assert list(drawn) == pytest.approx(expected)
-    narrow = draw_axis(list(zip((10.0, 20.0), subjects, strict=False)), "steps", "knn")
+    narrow = draw_axis(list(zip((10.0, 20.0), models, strict=False)), "steps", "knn")
     assert narrow.axes[0].get_xscale() == "linear"
 
 
@@ -291,9 +291,9 @@ def test_samplings_are_averaged_with_seeds(tmp_path: Path, embeddings: Embedding
     cells = plan_cells(suite, suite.small, tmp_path)
     for cell in cells:
         finish(cell, embeddings, 0.9)
-    subjects = named(suite, cells)
-    assert {len(subject.scores) for subject in subjects.values()} == {6}
-    sampled = {(one.info.model.seed, one.info.sampling["seed"]) for one in subjects["SimCLR"].scores}
+    models = named(suite, cells)
+    assert {len(model.scores) for model in models.values()} == {6}
+    sampled = {(one.info.model.seed, one.info.sampling["seed"]) for one in models["SimCLR"].scores}
     assert sampled == {(seed, draw) for seed in range(2) for draw in range(3)}
 
 

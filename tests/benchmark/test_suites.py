@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from hidisc.benchmark.cells import plan_cells, sampling_of
-from hidisc.config import list_recipes, load_config
-from hidisc.errors import UserError
-from hidisc.settings.benchmarking import SuiteConfig
-from hidisc.settings.training import TrainConfig
+from hidisc.ground.errors import UserError
+from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.load import list_recipes, load_config
+from hidisc.settings.train import TrainConfig
 
 SUITES = [name for name in list_recipes("benchmark") if name != "tcga"]
 
@@ -40,7 +40,7 @@ def test_every_suite_plans_trainings(suite: str, scale: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_suite_says_what_it_is_for(suite: str) -> None:
-    text = (resources.files("hidisc.recipes") / "benchmark" / f"{suite}.yaml").read_text(encoding="utf-8")
+    text = (resources.files("hidisc.settings.recipes") / "benchmark" / f"{suite}.yaml").read_text(encoding="utf-8")
     assert [f"# {word}" in text for word in ("Purpose:", "Command:", "Machine:", "Paper:")] == [True] * 4
     assert f"hidisc benchmark {suite} store" in text
 
@@ -58,26 +58,26 @@ def test_seeds_come_round_after_round(tmp_path: Path) -> None:
 def test_tcga_samples_patches_three_times(tmp_path: Path) -> None:
     config = load("weak+tcga")
     cells = plan_cells(config, config.full, tmp_path)
-    assert [(look.step, look.sampling) for look in cells[0].looks] == [(60_000, 0), (60_000, 1), (60_000, 2)]
-    assert [sampling_of(config, look).seed for look in cells[0].looks] == [0, 1, 2]
-    assert {sampling_of(config, look).per_slide for look in cells[0].looks} == {400}
+    assert [(point.step, point.sampling) for point in cells[0].points] == [(60_000, 0), (60_000, 1), (60_000, 2)]
+    assert [sampling_of(config, point).seed for point in cells[0].points] == [0, 1, 2]
+    assert {sampling_of(config, point).per_slide for point in cells[0].points} == {400}
     assert cells[0].train.batch.images == 448
 
 
 def test_looks_on_the_way_keep_their_checkpoints(tmp_path: Path) -> None:
     config = load("iterations", "small.changes=[optim.steps=100]")
     (cell,) = plan_cells(config, config.small, tmp_path)
-    assert [look.step for look in cell.looks] == list(range(10, 101, 10))
-    assert [look.is_last for look in cell.looks] == [False] * 9 + [True]
+    assert [point.step for point in cell.points] == list(range(10, 101, 10))
+    assert [point.is_last for point in cell.points] == [False] * 9 + [True]
     recipe = load_config(TrainConfig, "hidisc-patient+laptop").checkpoint
     assert cell.train.checkpoint == recipe.model_copy(update={"at": tuple(range(10, 100, 10))})
 
 
 def test_looks_keep_no_checkpoint_but_their_own(tmp_path: Path) -> None:
     """By their greatest common divisor, 333 and 667 of 1,000 steps would be 1,000 checkpoints."""
-    config = load("iterations", "small.changes=[optim.steps=1000]", "looks=[0.333, 0.667, 1.0]")
+    config = load("iterations", "small.changes=[optim.steps=1000]", "evaluation_points=[0.333, 0.667, 1.0]")
     (cell,) = plan_cells(config, config.small, tmp_path)
-    assert [look.step for look in cell.looks] == [333, 667, 1000]
+    assert [point.step for point in cell.points] == [333, 667, 1000]
     checkpoint = cell.train.checkpoint
     assert (checkpoint.at, checkpoint.every, checkpoint.keep) == ((333, 667), 200, 2)
     one = load("weak")
@@ -86,7 +86,7 @@ def test_looks_keep_no_checkpoint_but_their_own(tmp_path: Path) -> None:
 
 def test_looks_add_to_the_checkpoints_that_a_row_asks_for(tmp_path: Path) -> None:
     rows = "rows=[{name: A, recipe: hidisc-patient, changes: ['checkpoint.at=[40, 7]', 'checkpoint.every=30']}]"
-    config = load("iterations", "small.changes=[optim.steps=100]", "looks=[0.4, 1.0]", rows)
+    config = load("iterations", "small.changes=[optim.steps=100]", "evaluation_points=[0.4, 1.0]", rows)
     (cell,) = plan_cells(config, config.small, tmp_path)
     assert (cell.train.checkpoint.at, cell.train.checkpoint.every) == ((7, 40), 30)
 
@@ -94,7 +94,7 @@ def test_looks_add_to_the_checkpoints_that_a_row_asks_for(tmp_path: Path) -> Non
 def test_looks_of_a_short_training_are_all_checkpoints(tmp_path: Path) -> None:
     config = load("iterations", "small.changes=[optim.steps=15]")
     (cell,) = plan_cells(config, config.small, tmp_path)
-    assert [look.step for look in cell.looks] == [2, 3, 4, 6, 8, 9, 10, 12, 14, 15]
+    assert [point.step for point in cell.points] == [2, 3, 4, 6, 8, 9, 10, 12, 14, 15]
     assert cell.train.checkpoint.at == (2, 3, 4, 6, 8, 9, 10, 12, 14)
 
 
@@ -113,11 +113,11 @@ def test_learning_rates_and_lambdas_are_those_of_the_paper(tmp_path: Path) -> No
     ("changes", "sentence"),
     [
         (["samplings=3"], "samplings need per_slide"),
-        (["looks=[1.0, 0.5]"], "looks must rise"),
-        (["looks=[0.0, 0.5]"], "looks must rise"),
+        (["evaluation_points=[1.0, 0.5]"], "evaluation_points must rise"),
+        (["evaluation_points=[0.0, 0.5]"], "evaluation_points must rise"),
         (["rows=[{name: A, recipe: simclr}, {name: A, recipe: byol}]", "claims=[]"], "two rows have one name"),
         (["rows=[{name: A, recipe: simclr}]"], "a claim speaks of 'HiDisc-Patient', which is no row"),
-        (["looks=[0.5]"], "the last of looks must be 1.0"),
+        (["evaluation_points=[0.5]"], "the last of evaluation_points must be 1.0"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(changes: list[str], sentence: str) -> None:

@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from hidisc.artefacts.checksums import FileEntry
-from hidisc.artefacts.files import PART
 from hidisc.embeddings import bags
 from hidisc.embeddings.bags import EVERYTHING, FEATURES, SLIDES, STAMP, write_bags
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.errors import UserError
+from hidisc.ground.checksums import FileEntry
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import PART
+from hidisc.ground.spreadsheet import unguard_cell
 from hidisc.models.history import UNKNOWN
 from hidisc.patches.record import SlideRecord, folder_name
 from hidisc.patches.store import STORE, PatchStore, SlideEntry, StoreInfo
 from hidisc.patches.table import SCHEMA, PatchTable
-from hidisc.slides.spreadsheet import unguard_cell
 from tests.finished import finish, refinish
 
 DIM, SIZE = 5, 64

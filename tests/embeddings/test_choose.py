@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hidisc.embeddings.choose import choose_rows
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
-from hidisc.settings.judging import EmbedConfig
+from hidisc.settings.embed import EmbedConfig
 from tests.training.stores import make_store
 
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_chosen(opened: PatchStore, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         drawn(opened, splits=["val"])
     assert str(caught.value) == (
-        f"splits: 'val' is no side of {opened.path}, which has train, test. Set splits=[...] to some of these."
+        f"splits: 'val' is not a split of {opened.path}, which has train, test. Choose among these."
     )
     made = make_store(tmp_path, patches=1)
     whole = PatchStore.load(made)

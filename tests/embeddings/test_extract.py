@@ -15,11 +15,11 @@ import torch
 from hidisc.artefacts.artefact import MANIFEST
 from hidisc.embeddings import extract
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import WEIGHTS
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchStore
-from hidisc.settings.judging import EmbedConfig
+from hidisc.settings.embed import EmbedConfig
 from hidisc.training.run import Run
 from hidisc.verbs.doctor import verify
 from hidisc.verbs.embed import embed

@@ -14,15 +14,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hidisc.artefacts.artefact import CONFIG, MANIFEST
-from hidisc.artefacts.checksums import hash_file
 from hidisc.embeddings.model import OpenedModel, open_model
-from hidisc.errors import UserError
+from hidisc.ground.checksums import hash_file
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import CARD, WEIGHTS, Encoder, build_encoder
 from hidisc.models.export import export_encoder
 from hidisc.models.history import NOTHING, UNKNOWN, History, hash_name
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore, StoreInfo
-from hidisc.settings.judging import EmbedConfig, ForeignConfig
+from hidisc.settings.embed import EmbedConfig, ForeignConfig
 from hidisc.training.run import RUN, Run
 from hidisc.verbs.export import export
 from tests.finished import refinish
@@ -152,7 +152,7 @@ def test_trainings_that_differ_in_their_seed_share_a_group(run: Run, store: Path
         return opened(made.path, store).card.group
 
     mine = opened(run.path, store).card.group
-    assert group("seed=5", "log.every=2", "checkpoint.every=1", "data.ahead=2", "data.max_bad_share=0.5") == mine
+    assert group("seed=5", "log.every=2", "checkpoint.every=1", "data.prefetch=2", "data.max_bad_share=0.5") == mine
     assert group("optim.learning_rate=0.01") != mine
 
 

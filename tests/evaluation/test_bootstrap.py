@@ -14,7 +14,7 @@ from hidisc.evaluation.bootstrap import draw_weights, find_interval, name_cluste
 from hidisc.evaluation.metrics import BY_CLASS, measure
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.settings.evaluate import BootstrapConfig
 from tests.evaluation import oracles
 from tests.evaluation.made import make_predictions
 from tests.evaluation.test_metrics import predictions, shuffle

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hidisc.errors import UserError
 from hidisc.evaluation.bootstrap import draw_trainings, draw_weights, name_clusters, resample
 from hidisc.evaluation.compare import Difference, compare
 from hidisc.evaluation.metrics import measure
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.ground.errors import UserError
+from hidisc.settings.evaluate import BootstrapConfig
 from tests.evaluation import oracles
 from tests.evaluation.made import make_predictions
 from tests.evaluation.test_metrics import shuffle

@@ -25,10 +25,10 @@ from hidisc.evaluation.diagnostics import (
     variance_share,
 )
 from hidisc.evaluation.scores import Diagnostic
-from hidisc.evaluation.sides import Question, Side, ask
-from hidisc.models.rank import effective_rank
+from hidisc.evaluation.task import LabelledPatches, Task, choose_task
+from hidisc.models.effective_rank import effective_rank
 from hidisc.patches.table import PatchTable
-from hidisc.settings.judging import EvaluateConfig
+from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings
 
 LEVELS = ("patient", "slide", "patch")
@@ -50,7 +50,7 @@ class Patch:
     site: str | None = None
 
 
-def side_of(patches: Sequence[Patch], **columns: Sequence[str | None]) -> Side:
+def side_of(patches: Sequence[Patch], **columns: Sequence[str | None]) -> LabelledPatches:
     """A side of these patches, in their order."""
     names = {
         "patient": [patch.patient for patch in patches],
@@ -64,15 +64,15 @@ def side_of(patches: Sequence[Patch], **columns: Sequence[str | None]) -> Side:
     vectors = np.array([patch.z for patch in patches], np.float32)
     labels = np.array([patch.label for patch in patches], np.int64)
     embeddings = Embeddings(None, None, table, vectors)  # type: ignore[arg-type]
-    return Side(embeddings, np.arange(len(patches)), labels, 0)
+    return LabelledPatches(embeddings, np.arange(len(patches)), labels, 0)
 
 
 def look(patches: Sequence[Patch], bank: Sequence[Patch] | None = None, **options: Any) -> dict[str, Diagnostic]:
     """Diagnostics by name."""
     levels = options.pop("levels", LEVELS)
     queries = side_of(patches, **options)
-    question = Question(("a", "b", "c"), 0, levels, side_of(bank, **options) if bank else queries, queries)
-    found = diagnose(question, seed=0)
+    task = Task(("a", "b", "c"), 0, levels, side_of(bank, **options) if bank else queries, queries)
+    found = diagnose(task, seed=0)
     assert len({one.name for one in found}) == len(found)
     for one in found:
         assert one.meaning.endswith(".")
@@ -492,9 +492,9 @@ def test_names_of_any_kind() -> None:
 
 def test_what_is_made_like_a_cohort(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made", signal=2.0, patients=8)
-    question = ask(made, made, EvaluateConfig())
-    found = {one.name: one for one in diagnose(question, seed=0)}
-    assert diagnose(question, seed=0) == tuple(found.values())
+    task = choose_task(made, made, EvaluateConfig())
+    found = {one.name: one for one in diagnose(task, seed=0)}
+    assert diagnose(task, seed=0) == tuple(found.values())
     assert found["variance: label"].value > 0.5 > found["variance: label"].chance > 0
     assert found["neighbour of the same label"].value > 0.9
     assert found["neighbour of the same site"].value < 0.7

@@ -12,15 +12,15 @@ from PIL import Image
 
 from hidisc.artefacts.artefact import Artefact, Manifest
 from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.errors import UserError
 from hidisc.evaluation import duplicates
 from hidisc.evaluation.duplicates import compare, find_duplicates, store_rows, thumbnail
 from hidisc.evaluation.scores import Finding
-from hidisc.evaluation.sides import Question, Side
+from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.ground.errors import UserError
 from hidisc.models.history import UNKNOWN
 from hidisc.patches.store import PatchStore
-from hidisc.settings.judging import LeakageConfig
-from hidisc.settings.preparing import FilterConfig
+from hidisc.settings.evaluate import LeakageConfig
+from hidisc.settings.prepare import FilterConfig
 from tests.patches.pictures import make_store, noise
 from tests.training.stores import damage
 
@@ -91,14 +91,14 @@ def embed(store: PatchStore, rows: NDArray[np.int64] | None = None) -> Embedding
     return Embeddings(artefact, info, table, np.zeros((len(table), 2), np.float32))
 
 
-def side_of(embeddings: Embeddings, patients: tuple[str, ...]) -> Side:
+def side_of(embeddings: Embeddings, patients: tuple[str, ...]) -> LabelledPatches:
     rows = np.flatnonzero(np.isin(embeddings.table.column("patient"), patients))
-    return Side(embeddings, rows, np.zeros(len(rows), np.int64), 0)
+    return LabelledPatches(embeddings, rows, np.zeros(len(rows), np.int64), 0)
 
 
-def question_of(queries: Embeddings, bank: Embeddings | None = None) -> Question:
+def task_of(queries: Embeddings, bank: Embeddings | None = None) -> Task:
     levels = ("patient", "slide", "patch")
-    return Question(("a", "b"), 1, levels, side_of(bank or queries, BANK), side_of(queries, QUERIES))
+    return Task(("a", "b"), 1, levels, side_of(bank or queries, BANK), side_of(queries, QUERIES))
 
 
 def row_of(embeddings: Embeddings, slide: str, patch: int) -> int:
@@ -112,12 +112,12 @@ def look(
 ) -> Finding | None:
     """The finding when each query's nearest is patch 0 of A, but for those that `near` names by (slide, patch)."""
     embeddings = embed(store)
-    question = question_of(embeddings)
-    rows = np.full((len(question.queries), 1), row_of(embeddings, "A/a", 0))
+    task = task_of(embeddings)
+    rows = np.full((len(task.queries), 1), row_of(embeddings, "A/a", 0))
     for (slide, patch), there in (near or {}).items():
-        rows[question.queries.rows == row_of(embeddings, slide, patch)] = row_of(embeddings, *there)
+        rows[task.queries.rows == row_of(embeddings, slide, patch)] = row_of(embeddings, *there)
     similarities = np.full(rows.shape, 0.9, np.float32)
-    return find_duplicates(question, rows, similarities, LeakageConfig(**settings), store, store)
+    return find_duplicates(task, rows, similarities, LeakageConfig(**settings), store, store)
 
 
 def test_a_turned_and_saved_copy_is_found_and_named(copied: PatchStore) -> None:
@@ -146,10 +146,10 @@ def test_embeddings_alone_prove_nothing(plain: PatchStore, copied: PatchStore) -
 def test_an_encoder_that_finds_all_alike_raises_no_alarm(plain: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "_MOST", 4)
     embeddings = embed(plain)
-    question = question_of(embeddings)
-    rows = np.tile(question.bank.rows, (len(question.queries), 1))
+    task = task_of(embeddings)
+    rows = np.tile(task.bank.rows, (len(task.queries), 1))
     similarities = np.ones(rows.shape, np.float32) - np.float32(1e-6) * noise(0, len(rows), 1)[:, :1, 0]
-    assert find_duplicates(question, rows, similarities, LeakageConfig(), plain, plain) is None
+    assert find_duplicates(task, rows, similarities, LeakageConfig(), plain, plain) is None
 
 
 def test_glass_is_like_glass_and_no_duplicate(tmp_path: Path) -> None:
@@ -169,20 +169,20 @@ def test_the_nearest_of_another_patient_is_looked_at(copied: PatchStore) -> None
     """The bank has patches of Z too; those of its own patient are passed over."""
     embeddings = embed(copied)
     everyone = side_of(embeddings, (*BANK, *QUERIES))
-    question = replace(question_of(embeddings), bank=everyone)
-    count = len(question.queries)
-    own = question.queries.rows
+    task = replace(task_of(embeddings), bank=everyone)
+    count = len(task.queries)
+    own = task.queries.rows
     rows = np.stack(
         [own, np.full(count, row_of(embeddings, "B/b", 0)), np.full(count, row_of(embeddings, "A/a", 3))], axis=1
     )
     nearness = np.tile(np.array([1.0, 0.5, 0.6], np.float32), (count, 1))
-    found = find_duplicates(question, rows, nearness, LeakageConfig(), copied, copied)
+    found = find_duplicates(task, rows, nearness, LeakageConfig(), copied, copied)
     assert found is not None
     assert found.sentence.startswith("1 query patch is")
-    assert find_duplicates(question, rows[:, :1], nearness[:, :1], LeakageConfig(), copied, copied) is None
+    assert find_duplicates(task, rows[:, :1], nearness[:, :1], LeakageConfig(), copied, copied) is None
     rows[:, 2] = -1  # none
-    assert find_duplicates(question, rows, nearness, LeakageConfig(), copied, copied) is None
-    pairs = duplicates._choose_pairs(question, rows[:, 2:], nearness[:, 2:], np.random.default_rng(0))
+    assert find_duplicates(task, rows, nearness, LeakageConfig(), copied, copied) is None
+    pairs = duplicates._choose_pairs(task, rows[:, 2:], nearness[:, 2:], np.random.default_rng(0))
     assert len(pairs.queries) == pairs.candidates == 0
 
 
@@ -192,9 +192,9 @@ def test_patients_are_compared_by_name_between_stores(copied: PatchStore, tmp_pa
     other = stored(tmp_path, changed)
     queries, bank = embed(copied), embed(other)
     assert bank.table.codes("patient")[1].index("A") != queries.table.codes("patient")[1].index("A")
-    question = replace(question_of(queries, bank), queries=side_of(queries, ("A", "Z")))
-    rows = np.full((len(question.queries), 1), row_of(bank, "A/a", 3))
-    found = find_duplicates(question, rows, rows * np.float32(0), LeakageConfig(), copied, other)
+    task = replace(task_of(queries, bank), queries=side_of(queries, ("A", "Z")))
+    rows = np.full((len(task.queries), 1), row_of(bank, "A/a", 3))
+    found = find_duplicates(task, rows, rows * np.float32(0), LeakageConfig(), copied, other)
     assert found is not None
     assert found.sentence.startswith("1 query patch is")  # patch 3 of A itself is A's own
     assert "patch 1 of slide 'Z/z'" in found.sentence
@@ -204,13 +204,13 @@ def test_patients_are_compared_by_name_between_stores(copied: PatchStore, tmp_pa
 def test_what_is_looked_at_counts_for_the_rest(third: PatchStore, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """A third of 60 queries are copies, however many are looked at; embeddings rank them first, or all alike."""
     monkeypatch.setattr(duplicates, "_MOST", most)
-    question = question_of(embed(third))
-    rows = question.bank.rows[:, None]
+    task = task_of(embed(third))
+    rows = task.bank.rows[:, None]
     ranked = np.where(np.arange(60) % 3 == 0, 0.99, 0.5).astype(np.float32)[:, None]
     for nearness, seeds in ((ranked, 1), (np.full_like(ranked, 0.99), 40 if most < 60 else 1)):
         shares = []
         for seed in range(seeds):
-            found = find_duplicates(question, rows, nearness, LeakageConfig(), third, third, seed)
+            found = find_duplicates(task, rows, nearness, LeakageConfig(), third, third, seed)
             assert found is not None
             shares.append(float(found.sentence.split("(")[1].removeprefix("about ").split(" %")[0]))
             assert (f"as {most} of 60 pairs were looked at" in found.sentence) == (most < 60)
@@ -229,40 +229,40 @@ def third(tmp_path_factory: pytest.TempPathFactory) -> PatchStore:
 def test_the_most_alike_are_looked_at_first(copied: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "_MOST", 2)
     embeddings = embed(copied)
-    question = question_of(embeddings)
-    rows = np.full((len(question.queries), 1), row_of(embeddings, "A/a", 3))
+    task = task_of(embeddings)
+    rows = np.full((len(task.queries), 1), row_of(embeddings, "A/a", 3))
     nearness = np.linspace(0.1, 0.2, len(rows), dtype=np.float32)[:, None]
-    nearness[question.queries.rows == row_of(embeddings, "Z/z", 1)] = 0.21
-    found = find_duplicates(question, rows, nearness, LeakageConfig(), copied, copied)
+    nearness[task.queries.rows == row_of(embeddings, "Z/z", 1)] = 0.21
+    found = find_duplicates(task, rows, nearness, LeakageConfig(), copied, copied)
     assert found is not None
     assert "(about 10 % of all 10, as 2 of 10 pairs were looked at" in found.sentence  # counts for itself alone
 
 
 def test_the_rest_is_drawn_at_even_steps(plain: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "_MOST", 4)
-    question = question_of(embed(plain))
-    rows = np.full((len(question.queries), 1), question.bank.rows[0])
+    task = task_of(embed(plain))
+    rows = np.full((len(task.queries), 1), task.bank.rows[0])
     nearness = np.linspace(0.9, 0.1, 10, dtype=np.float32)[:, None]
-    pairs = duplicates._choose_pairs(question, rows, nearness, np.random.default_rng(0))
+    pairs = duplicates._choose_pairs(task, rows, nearness, np.random.default_rng(0))
     # two of the most alike, then the middle of the next four and of the last four
-    np.testing.assert_array_equal(pairs.queries, question.queries.rows[[0, 1, 4, 8]])
+    np.testing.assert_array_equal(pairs.queries, task.queries.rows[[0, 1, 4, 8]])
 
 
 def test_ties_are_spread_over_all_queries(third: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "_MOST", 24)
-    question = question_of(embed(third))
-    rows = question.bank.rows[:, None]
+    task = task_of(embed(third))
+    rows = task.bank.rows[:, None]
     chosen = []
     for seed in (0, 0, 1):
         # apart by the rounding of float32 only
         nearness = np.linspace(1, 1 - 1e-6, 60, dtype=np.float32)[:, None]
-        pairs = duplicates._choose_pairs(question, rows, nearness, np.random.default_rng(seed))
+        pairs = duplicates._choose_pairs(task, rows, nearness, np.random.default_rng(seed))
         assert (pairs.sure, pairs.candidates) == (12, 60)
         assert len(set(pairs.queries)) == 24
-        places = pairs.queries - question.queries.rows[0]
+        places = pairs.queries - task.queries.rows[0]
         assert (np.bincount(places // 20, minlength=3) >= 3).all()
         assert (np.bincount(places[:12] // 20, minlength=3) >= 1).all()
-        np.testing.assert_array_equal(pairs.bank, question.bank.rows[places])
+        np.testing.assert_array_equal(pairs.bank, task.bank.rows[places])
         chosen.append(pairs.queries.tolist())
     assert chosen[0] == chosen[1] != chosen[2]
 
@@ -281,9 +281,9 @@ def test_names_of_any_kind_are_quoted(tmp_path: Path) -> None:
     files = {"A/a/0.png": tissue(0), f"{odd}/z/0.png": tissue(0)}
     store = make_store(tmp_path, files)
     embeddings = embed(store)
-    question = replace(question_of(embeddings), queries=side_of(embeddings, (odd,)))
-    rows = question.bank.rows[:, None]
-    found = find_duplicates(question, rows, rows * np.float32(0), LeakageConfig(), store, store)
+    task = replace(task_of(embeddings), queries=side_of(embeddings, (odd,)))
+    rows = task.bank.rows[:, None]
+    found = find_duplicates(task, rows, rows * np.float32(0), LeakageConfig(), store, store)
     assert found is not None
     assert f"of patient {odd!r} is" in found.sentence
     assert "\n" not in found.sentence
@@ -296,19 +296,19 @@ def unseen(why: str) -> Finding:
 
 def test_without_pictures_nobody_has_looked(copied: PatchStore, plain: PatchStore) -> None:
     embeddings = embed(copied)
-    question = question_of(embeddings)
-    rows = np.full((len(question.queries), 1), row_of(embeddings, "A/a", 3))
+    task = task_of(embeddings)
+    rows = np.full((len(task.queries), 1), row_of(embeddings, "A/a", 3))
     nearness = np.ones(rows.shape, np.float32)
 
     def found(ours: PatchStore | None, theirs: PatchStore | None) -> Finding | None:
-        return find_duplicates(question, rows, nearness, LeakageConfig(), ours, theirs)
+        return find_duplicates(task, rows, nearness, LeakageConfig(), ours, theirs)
 
     assert found(None, copied) == unseen("the store 'store' is not there, or has changed")
     assert found(copied, None) == found(None, copied)
     assert found(copied, plain) == unseen(
         f"store {plain.path} has changed since made was made from it. Embed it again to see its pictures"
     )
-    kept_none = find_duplicates(question, rows[:, :0], nearness[:, :0], LeakageConfig(), copied, copied)
+    kept_none = find_duplicates(task, rows[:, :0], nearness[:, :0], LeakageConfig(), copied, copied)
     assert kept_none == unseen("no nearest neighbours were kept; set knn.keep=8")
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidisc.evaluation.folds import count_before, deal_patients, draw_alike, find_lacking, find_patients
-from hidisc.evaluation.sides import ask
-from hidisc.settings.judging import EvaluateConfig
+from hidisc.evaluation.folds import count_before, deal_patients, find_lacking, find_patients, sample_per_patient
+from hidisc.evaluation.task import choose_task
+from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings
 
 
@@ -18,7 +18,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def test_patients_are_those_of_the_coarsest_level(tmp_path: Path) -> None:
-    bank = ask(made := make_embeddings(tmp_path / "e"), made, EvaluateConfig()).bank
+    bank = choose_task(made := make_embeddings(tmp_path / "e"), made, EvaluateConfig()).bank
     names = bank.names("patient")
     patients = find_patients(bank, ("patient", "slide", "patch"))
     assert len({*zip(patients, names, strict=True)}) == len(np.unique(patients)) == len(np.unique(names)) == 9
@@ -29,7 +29,7 @@ def test_patients_are_those_of_the_coarsest_level(tmp_path: Path) -> None:
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=15), st.integers(1, 60), st.integers(0, 99))
 def test_everybody_gives_as_many_until_they_have_no_more(sizes: list[int], count: int, seed: int) -> None:
     patients = rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    drawn = draw_alike(patients, count, rng(seed))
+    drawn = sample_per_patient(patients, count, rng(seed))
     assert len(drawn) == min(count, len(patients))
     assert (np.diff(drawn) > 0).all()
     given_by = np.bincount(patients[drawn], minlength=len(sizes))
@@ -39,11 +39,11 @@ def test_everybody_gives_as_many_until_they_have_no_more(sizes: list[int], count
 
 def test_a_draw_is_at_random_and_by_the_seed() -> None:
     patients = np.repeat(np.arange(3), 1000)
-    first, again, other = (draw_alike(patients, 90, rng(seed)) for seed in (0, 0, 1))
+    first, again, other = (sample_per_patient(patients, 90, rng(seed)) for seed in (0, 0, 1))
     assert (first == again).all()
     assert len(np.intersect1d(first, other)) < 15
     assert 400 < (first % 1000).mean() < 600  # not the first of each
-    lone = [int(draw_alike(np.arange(10), 1, rng(seed))[0]) for seed in range(200)]
+    lone = [int(sample_per_patient(np.arange(10), 1, rng(seed))[0]) for seed in range(200)]
     assert len(set(lone)) == 10
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.evaluation.knn import ask_neighbours, vote
+from hidisc.evaluation.knn import predict_by_neighbours, vote
 from hidisc.evaluation.neighbours import find_neighbours
-from hidisc.evaluation.sides import ask
-from hidisc.settings.judging import EvaluateConfig, KnnConfig
+from hidisc.evaluation.task import choose_task
+from hidisc.settings.evaluate import EvaluateConfig, KnnConfig
 from tests.evaluation.made import make_embeddings
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "knn.json").read_text())
@@ -42,31 +42,29 @@ def test_small_temperatures_do_not_overflow() -> None:
 
 def test_a_question_is_answered(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made", signal=3)
-    question = ask(made, made, EvaluateConfig())
-    told = ask_neighbours(question, KnnConfig(k=20, keep=5))
-    assert told.scores.shape == (len(question.queries), 3)
+    task = choose_task(made, made, EvaluateConfig())
+    told = predict_by_neighbours(task, KnnConfig(k=20, keep=5))
+    assert told.scores.shape == (len(task.queries), 3)
     np.testing.assert_allclose(told.scores.sum(axis=1), 1)
-    assert (told.scores.argmax(axis=1) == question.queries.labels).mean() > 0.9
+    assert (told.scores.argmax(axis=1) == task.queries.labels).mean() > 0.9
     # the neighbours are rows of the embeddings, on the bank's side, and as near as is said
     assert set(made.table.column("split")[told.rows].ravel()) == {"train"}
     unit = made.vectors / np.linalg.norm(made.vectors, axis=1, keepdims=True)
-    expected = np.einsum("nd,nmd->nm", unit[question.queries.rows], unit[told.rows])
+    expected = np.einsum("nd,nmd->nm", unit[task.queries.rows], unit[told.rows])
     np.testing.assert_allclose(told.similarities, expected, atol=1e-6)
-    assert told.remarks == (
-        f"20 nearest of {len(question.bank):,} patches by cosine, weighed by exp(similarity / 0.07).",
-    )
+    assert told.remarks == (f"20 nearest of {len(task.bank):,} patches by cosine, weighed by exp(similarity / 0.07).",)
 
 
 def test_k_larger_than_the_bank_is_handled_and_said(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made", patients=2, patches=3)
-    question = ask(made, made, EvaluateConfig())
-    told = ask_neighbours(question, KnnConfig(k=200))
-    all_of_them = ask_neighbours(question, KnnConfig(k=len(question.bank)))
+    task = choose_task(made, made, EvaluateConfig())
+    told = predict_by_neighbours(task, KnnConfig(k=200))
+    all_of_them = predict_by_neighbours(task, KnnConfig(k=len(task.bank)))
     np.testing.assert_array_equal(told.scores, all_of_them.scores)
     assert told.remarks[1] == "The bank has 18 patches, fewer than k = 200, so all of them were asked."
 
 
 def test_the_second_softmax_is_said(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made", patients=2, patches=3)
-    told = ask_neighbours(ask(made, made, EvaluateConfig()), KnnConfig(k=3, second_softmax=True))
+    told = predict_by_neighbours(choose_task(made, made, EvaluateConfig()), KnnConfig(k=3, second_softmax=True))
     assert told.remarks[-1] == "Scores were soft-maxed once more before they were averaged, as the public code does."

@@ -6,8 +6,8 @@ import pytest
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.labels import check_labels
-from hidisc.evaluation.sides import ask
-from hidisc.settings.judging import EvaluateConfig
+from hidisc.evaluation.task import choose_task
+from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings, relabel
 
 
@@ -18,8 +18,8 @@ def made(tmp_path: Path) -> Embeddings:
 
 
 def check(made: Embeddings, **settings: object) -> list[tuple[str, str]]:
-    question = ask(made, made, EvaluateConfig.model_validate(settings))
-    return [(finding.kind, finding.sentence) for finding in check_labels(question)]
+    task = choose_task(made, made, EvaluateConfig.model_validate(settings))
+    return [(finding.kind, finding.sentence) for finding in check_labels(task)]
 
 
 def test_whole_labels_have_nothing_to_mind(made: Embeddings) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.errors import UserError
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks, slides_of
 from hidisc.evaluation.scores import Finding
-from hidisc.evaluation.sides import Question, ask
+from hidisc.evaluation.task import Task, choose_task
+from hidisc.ground.errors import UserError
 from hidisc.models.history import NOTHING, UNKNOWN, History
 from hidisc.patches.record import SlideId
-from hidisc.settings.judging import EvaluateConfig
+from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings
 
 
@@ -42,8 +42,8 @@ def saved_again(embeddings: Embeddings, slide: str, other: str) -> Embeddings:
     return change(embeddings, slides=tuple(slides))
 
 
-def question_of(queried: Embeddings, known: Embeddings | None = None, /, **settings: Any) -> Question:
-    return ask(queried, known or queried, EvaluateConfig(**settings))
+def task_of(queried: Embeddings, known: Embeddings | None = None, /, **settings: Any) -> Task:
+    return choose_task(queried, known or queried, EvaluateConfig(**settings))
 
 
 def said(findings: Sequence[Finding], kind: str) -> list[str]:
@@ -51,45 +51,46 @@ def said(findings: Sequence[Finding], kind: str) -> list[str]:
 
 
 def test_patients_apart_and_nothing_found(made):
-    assert find_overlap(question_of(made)) == ()
+    assert find_overlap(task_of(made)) == ()
 
 
 def test_slides_of_a_side_are_those_with_rows(made):
-    question = question_of(made)
-    names = [slide.slide for slide in slides_of(question.queries)]
+    task = task_of(made)
+    names = [slide.slide for slide in slides_of(task.queries)]
     assert names == ["a-0/0", "a-0/1", "a-1/0", "a-1/1", "b-0/0", "b-0/1", "b-1/0", "b-1/1"]
-    few = replace(question.queries, rows=question.queries.rows[[0, 1, 3]], labels=question.queries.labels[[0, 1, 3]])
+    few = replace(task.queries, rows=task.queries.rows[[0, 1, 3]], labels=task.queries.labels[[0, 1, 3]])
     assert [slide.slide for slide in slides_of(few)] == ["a-0/0", "a-0/1"]
     assert slides_of(few)[0] == SlideId(patient="a-0", slide="a-0/0", checksum="sha-a-0/0")
 
 
 def test_a_patient_on_both_sides_is_a_leak(made):
     # the encoder has not seen the test side, which is here both bank and queries
-    [leak] = find_overlap(question_of(made, bank=("train", "test")))
+    [leak] = find_overlap(task_of(made, bank=("train", "test")))
     assert leak.kind == "leak"
     assert leak.sentence == (
         "4 patients are both in the bank and in the queries ('a-0', 'a-1', 'b-0' and 1 more), so that their own "
-        "patches answer for them. Split the cohort by patient, or choose other sides with bank=[...] and queries=[...]."
+        "patches answer for them. Split the cohort by patient, or choose other splits with bank=[...] and "
+        "queries=[...]."
     )
 
 
 def test_only_patients_with_rows_on_both_sides_count(made):
-    question = question_of(made, bank=("train", "test"))
-    bank = question.bank
+    task = task_of(made, bank=("train", "test"))
+    bank = task.bank
     keep = (bank.names("patient") != "a-0") & (bank.names("patient") != "b-1")
     bank = replace(bank, rows=bank.rows[keep], labels=bank.labels[keep])
-    [leak] = find_overlap(replace(question, bank=bank))
+    [leak] = find_overlap(replace(task, bank=bank))
     assert leak.sentence.startswith("2 patients are both in the bank and in the queries ('a-1', 'b-0'), so")
 
 
 def test_one_slide_of_a_patient_on_each_side_is_a_leak(made):
-    question = question_of(made, bank=("test",))
-    bank, queries = question.bank, question.queries
+    task = task_of(made, bank=("test",))
+    bank, queries = task.bank, task.queries
     first = bank.names("slide") == "a-0/0"
     second = queries.names("slide") == "a-0/1"
     bank = replace(bank, rows=bank.rows[first], labels=bank.labels[first])
     queries = replace(queries, rows=queries.rows[second], labels=queries.labels[second])
-    [leak] = find_overlap(replace(question, bank=bank, queries=queries))
+    [leak] = find_overlap(replace(task, bank=bank, queries=queries))
     assert leak.sentence.startswith("1 patient is both in the bank and in the queries ('a-0')")
     assert "coincide" not in leak.sentence  # one store: it is the same patient
 
@@ -97,7 +98,7 @@ def test_one_slide_of_a_patient_on_each_side_is_a_leak(made):
 def test_one_file_under_two_patients_names_is_a_leak(made):
     model = made.info.model.model_copy(update={"history": NOTHING})
     twice = change(saved_again(made, "a-0/0", "b-3/1"), model=model)
-    [leak] = find_overlap(question_of(twice))
+    [leak] = find_overlap(task_of(twice))
     assert leak.kind == "leak"
     assert leak.sentence == (
         "1 slide file is both in the bank and in the queries, under another patient's name ('a-0/0' of patient 'a-0' "
@@ -112,7 +113,7 @@ def test_one_file_under_two_slide_names_of_one_patient_is_the_patients_leak(made
         for one in other.info.slides
     ]
     other = change(other, slides=tuple(slides), store_checksum="other")
-    leaks = said(find_overlap(question_of(made, other, bank=("train", "test"))), "leak")
+    leaks = said(find_overlap(task_of(made, other, bank=("train", "test"))), "leak")
     assert len(leaks) == 1
     assert leaks[0].startswith("4 patients are both")
     assert "coincide" not in leaks[0]  # a file says that it is the same
@@ -122,23 +123,21 @@ def test_patients_of_two_stores_may_only_share_a_name(made, tmp_path):
     other = make_embeddings(tmp_path / "other", classes=("a", "b"), patients=4, patches=3, dim=4)
     slides = [one.model_copy(update={"checksum": f"other {one.slide}"}) for one in other.info.slides]
     other = change(other, slides=tuple(slides), store_checksum="other")
-    question = question_of(other, made, bank=("test",))
-    [leak] = find_overlap(question)
+    task = task_of(other, made, bank=("test",))
+    [leak] = find_overlap(task)
     assert leak.kind == "leak"
     assert "No slide file of theirs is the same: if only the names coincide, rename" in leak.sentence
 
 
 def test_an_unknown_checksum_is_like_no_other(made):
     slides = [one.model_copy(update={"checksum": ""}) for one in made.info.slides]
-    assert find_overlap(question_of(change(made, slides=tuple(slides)))) == ()
-    assert find_overlap(question_of(change(made, slides=()))) == ()
-    assert (
-        len(find_overlap(question_of(change(made, slides=()), bank=("test",)))) == 1
-    )  # patients have names all the same
+    assert find_overlap(task_of(change(made, slides=tuple(slides)))) == ()
+    assert find_overlap(task_of(change(made, slides=()))) == ()
+    assert len(find_overlap(task_of(change(made, slides=()), bank=("test",)))) == 1  # patients have names all the same
 
 
 def test_queries_that_the_encoder_learned_from_are_a_leak(made):
-    leaks = said(find_overlap(question_of(made, bank=("test",), queries=("train",))), "leak")
+    leaks = said(find_overlap(task_of(made, bank=("test",), queries=("train",))), "leak")
     assert leaks == [
         "4 patients are in the queries and among those 'made' learned from ('a-2', 'a-3', 'b-2' and 1 more), so that "
         "it has seen what it is asked about. Evaluate on patients it has not seen, or train it without these."
@@ -147,12 +146,12 @@ def test_queries_that_the_encoder_learned_from_are_a_leak(made):
 
 def test_a_bank_that_the_encoder_learned_from_is_none(made):
     assert all(slide.patient[-1] in "23" for slide in made.info.model.history.slides)
-    assert find_overlap(question_of(made)) == ()
+    assert find_overlap(task_of(made)) == ()
 
 
 def test_another_slide_of_a_patient_learned_from_may_be_a_namesake(made):
     learned = (SlideId(patient="b-1", slide="unheard of", checksum="x"),)
-    [leak] = find_overlap(question_of(change_model(made, history=History(slides=learned))))
+    [leak] = find_overlap(task_of(change_model(made, history=History(slides=learned))))
     assert leak.sentence.startswith("1 patient is in the queries and among those 'made' learned from ('b-1'), so")
     assert "if only the names coincide" in leak.sentence
 
@@ -162,7 +161,7 @@ def test_a_file_learned_from_under_another_name_is_a_leak(made):
         SlideId(patient="Q", slide="R", checksum="sha-b-0/1"),
         SlideId(patient="Q", slide="S", checksum=""),
     )
-    assert said(find_overlap(question_of(change_model(made, history=History(slides=learned)))), "leak") == [
+    assert said(find_overlap(task_of(change_model(made, history=History(slides=learned)))), "leak") == [
         "1 slide file is in the queries and, under another patient's name, among those 'made' learned from ('b-0/1' of "
         "patient 'b-0' is 'R' of patient 'Q'). Take these out of the queries, or train it without them."
     ]
@@ -173,12 +172,12 @@ def test_a_namesake_does_not_hide_a_file_of_someone_else(made):
         SlideId(patient="b-0", slide="namesake", checksum="x"),
         SlideId(patient="Q", slide="R", checksum="sha-b-0/1"),
     )
-    leaks = said(find_overlap(question_of(change_model(made, history=History(slides=learned)))), "leak")
+    leaks = said(find_overlap(task_of(change_model(made, history=History(slides=learned)))), "leak")
     assert len(leaks) == 2
 
 
 def test_an_encoder_of_unknown_training_is_a_note(made):
-    assert find_overlap(question_of(change_model(made, history=UNKNOWN))) == (
+    assert find_overlap(task_of(change_model(made, history=UNKNOWN))) == (
         Finding(
             kind="note",
             sentence="What 'made' has seen is not known, so overlap with its training cannot be ruled out.",
@@ -196,14 +195,14 @@ def test_an_encoder_of_unknown_training_is_a_note(made):
 )
 def test_labels_used_are_a_note(made, used, sentence):
     history = made.info.model.history.model_copy(update={"labels_used": used})
-    assert find_overlap(question_of(change_model(made, history=history))) == (Finding(kind="note", sentence=sentence),)
+    assert find_overlap(task_of(change_model(made, history=history))) == (Finding(kind="note", sentence=sentence),)
 
 
 def test_names_of_any_kind_are_quoted(tmp_path):
     odd = make_embeddings(
         tmp_path / "odd", classes=("<script>alert(1)</script>", "'\n{0}"), patients=2, patches=2, dim=4, name="a\nb"
     )
-    leaks = said(find_overlap(question_of(odd, bank=("test",), queries=("test", "train"))), "leak")
+    leaks = said(find_overlap(task_of(odd, bank=("test",), queries=("test", "train"))), "leak")
     assert len(leaks) == 2
     assert "'<script>alert(1)</script>-0'" in leaks[0]
     assert '"\'\\n{0}-0"' in leaks[0]
@@ -238,7 +237,7 @@ def test_as_two_loops_find_it_in_any_order(made, seed):
     for order in (np.arange(len(slides)), rng.permutation(len(slides))):
         now = change(made, slides=tuple(slides[place] for place in order))
         now = change_model(now, history=History(slides=tuple(learned[place] for place in rng.permutation(5))))
-        findings = find_overlap(question_of(now))
+        findings = find_overlap(task_of(now))
         counts = [int(finding.sentence.split()[0].replace(",", "")) for finding in findings]
         assert counts == [count for count in expected if count]
         found.append(sorted(finding.sentence[:40] for finding in findings))

@@ -15,24 +15,24 @@ from sklearn.preprocessing import StandardScaler
 from hidisc.evaluation import linear
 from hidisc.evaluation.folds import find_patients
 from hidisc.evaluation.linear import Choice, choose_penalty, fit_model, linear_scores
-from hidisc.evaluation.sides import Question, ask
-from hidisc.settings.judging import EvaluateConfig, LinearConfig
+from hidisc.evaluation.task import Task, choose_task
+from hidisc.settings.evaluate import EvaluateConfig, LinearConfig
 from tests.evaluation.made import make_embeddings
 
 OFFERED = "0.001, 0.01, 0.1, 1"
 
 
 @pytest.fixture
-def question(tmp_path: Path) -> Question:
+def task(tmp_path: Path) -> Task:
     """Three classes, three patients each on both sides, 180 patches a side."""
     made = make_embeddings(tmp_path / "e")
-    return ask(made, made, EvaluateConfig())
+    return choose_task(made, made, EvaluateConfig())
 
 
-def keep(question: Question, mask: np.ndarray) -> Question:
-    """The question with some of the bank's patches only."""
-    bank = question.bank
-    return replace(question, bank=replace(bank, rows=bank.rows[mask], labels=bank.labels[mask]))
+def keep(task: Task, mask: np.ndarray) -> Task:
+    """The task with some of the bank's patches only."""
+    bank = task.bank
+    return replace(task, bank=replace(bank, rows=bank.rows[mask], labels=bank.labels[mask]))
 
 
 class Watched:
@@ -46,13 +46,13 @@ class Watched:
         return np.asarray(self.vectors[rows])
 
 
-def test_scores_are_scikit_learns_on_the_same_rows(question: Question) -> None:
-    question = keep(question, (question.bank.labels > 0) | (np.arange(180) < 20))  # few of `a`: classes are not weighed
-    scores, remarks = linear_scores(question, LinearConfig(penalties=(0.1,)), seed=3)
+def test_scores_are_scikit_learns_on_the_same_rows(task: Task) -> None:
+    task = keep(task, (task.bank.labels > 0) | (np.arange(180) < 20))  # few of `a`: classes are not weighed
+    scores, remarks = linear_scores(task, LinearConfig(penalties=(0.1,)), seed=3)
     theirs = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200))
-    theirs.fit(question.bank.vectors().astype(float), question.bank.labels)
-    np.testing.assert_allclose(scores, theirs.predict_proba(question.queries.vectors().astype(float)), rtol=1e-9)
-    assert (scores.argmax(axis=1) == question.queries.labels).mean() > 0.9
+    theirs.fit(task.bank.vectors().astype(float), task.bank.labels)
+    np.testing.assert_allclose(scores, theirs.predict_proba(task.queries.vectors().astype(float)), rtol=1e-9)
+    assert (scores.argmax(axis=1) == task.queries.labels).mean() > 0.9
     assert remarks == (
         "Learned from all 140 patches of the bank.",
         "The penalty is C = 0.1, the only one of linear.penalties.",
@@ -60,19 +60,19 @@ def test_scores_are_scikit_learns_on_the_same_rows(question: Question) -> None:
     )
 
 
-def test_only_the_patches_drawn_are_read_alike_of_every_patient(question: Question) -> None:
-    watched = Watched(question.bank.embeddings.vectors)
-    bank = replace(question.bank, embeddings=replace(question.bank.embeddings, vectors=watched))
+def test_only_the_patches_drawn_are_read_alike_of_every_patient(task: Task) -> None:
+    watched = Watched(task.bank.embeddings.vectors)
+    bank = replace(task.bank, embeddings=replace(task.bank.embeddings, vectors=watched))
     config = LinearConfig(patches=45, penalties=(0.1,))
-    scores, remarks = linear_scores(replace(question, bank=bank), config, seed=0)
+    scores, remarks = linear_scores(replace(task, bank=bank), config, seed=0)
     read = np.concatenate(watched.read)
     assert len(read) == len(np.unique(read)) == 45
-    patients = find_patients(question.bank, question.levels)
-    drawn = np.isin(question.bank.rows, read)
+    patients = find_patients(task.bank, task.levels)
+    drawn = np.isin(task.bank.rows, read)
     assert drawn.sum() == 45
     assert (np.unique(patients[drawn], return_counts=True)[1] == 5).all()
-    same, _ = fit_model(question.bank.vectors(drawn.nonzero()[0]), question.bank.labels[drawn], 0.1, 200)
-    np.testing.assert_allclose(scores, same.predict_proba(question.queries.vectors()), atol=1e-5)
+    same, _ = fit_model(task.bank.vectors(drawn.nonzero()[0]), task.bank.labels[drawn], 0.1, 200)
+    np.testing.assert_allclose(scores, same.predict_proba(task.queries.vectors()), atol=1e-5)
     assert remarks[0] == "Learned from 45 of the bank's 180 patches, drawn alike of every patient."
 
 
@@ -126,7 +126,7 @@ def test_the_penalty_is_that_of_the_least_loss_of_patients_left_out() -> None:
     assert not {penalties[2], sorted(penalties)[2]} & set(least), "the middle one would say nothing"
 
 
-def test_a_large_sample_is_thinned_before_the_folds(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_sample_is_thinned_before_the_folds(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
     def watched(x: np.ndarray, *rest: Any) -> Any:
@@ -135,51 +135,51 @@ def test_a_large_sample_is_thinned_before_the_folds(question: Question, monkeypa
 
     monkeypatch.setattr(linear, "fit_model", watched)
     monkeypatch.setattr(linear, "_FOLD_PATCHES", 90)
-    linear_scores(question, LinearConfig(), seed=0)
+    linear_scores(task, LinearConfig(), seed=0)
     assert sizes == [60] * 12 + [180]
 
 
-def test_what_was_chosen_is_said(question: Question, tmp_path: Path) -> None:
-    _, remarks = linear_scores(question, LinearConfig(), seed=0)
+def test_what_was_chosen_is_said(task: Task, tmp_path: Path) -> None:
+    _, remarks = linear_scores(task, LinearConfig(), seed=0)
     chosen = (
         f"The penalty is C = 1, chosen of {OFFERED} by the log loss of 3 folds of the bank, each patient in one of "
     )
     assert remarks[1] == f"{chosen}them. It is the weakest of linear.penalties, so that one beyond may do better."
     made = make_embeddings(tmp_path / "faint", signal=0.2)
-    faint = ask(made, made, EvaluateConfig())
+    faint = choose_task(made, made, EvaluateConfig())
     _, remarks = linear_scores(faint, LinearConfig(penalties=(1e3, 1e-6, 0.003)), seed=0)
     assert remarks[1] == (
         "The penalty is C = 0.003, chosen of 1e-06, 0.003, 1000 by the log loss of 3 folds of the bank, each patient "
         "in one of them."
     )
-    _, remarks = linear_scores(question, LinearConfig(penalties=(1e3, 1e4)), seed=0)
+    _, remarks = linear_scores(task, LinearConfig(penalties=(1e3, 1e4)), seed=0)
     assert remarks[1].endswith("It is the strongest of linear.penalties, so that one beyond may do better.")
 
 
-def test_a_class_of_one_patient_takes_the_middle_penalty(question: Question) -> None:
-    names = question.bank.names("patient")
-    scores, remarks = linear_scores(keep(question, ~np.isin(names, ["b-3", "b-4"])), LinearConfig(), seed=0)
+def test_a_class_of_one_patient_takes_the_middle_penalty(task: Task) -> None:
+    names = task.bank.names("patient")
+    scores, remarks = linear_scores(keep(task, ~np.isin(names, ["b-3", "b-4"])), LinearConfig(), seed=0)
     assert np.isfinite(scores).all()
     assert remarks[1] == (
         f"The penalty is C = 0.01, the middle one of {OFFERED}: to choose, each patient of the bank has to be left out "
         "once, which would leave no 'b' to learn from."
     )
     odd = LinearConfig(penalties=(10.0, 0.1, 1.0))
-    _, remarks = linear_scores(keep(question, ~np.isin(names, ["b-3", "b-4"])), odd, seed=0)
+    _, remarks = linear_scores(keep(task, ~np.isin(names, ["b-3", "b-4"])), odd, seed=0)
     assert "C = 1, the middle one of 0.1, 1, 10:" in remarks[1]
 
 
-def test_a_class_of_two_patients_is_enough(question: Question) -> None:
-    names = question.bank.names("patient")
+def test_a_class_of_two_patients_is_enough(task: Task) -> None:
+    names = task.bank.names("patient")
     for seed in range(5):
-        _, remarks = linear_scores(keep(question, names != "b-3"), LinearConfig(penalties=(0.1, 1)), seed=seed)
+        _, remarks = linear_scores(keep(task, names != "b-3"), LinearConfig(penalties=(0.1, 1)), seed=seed)
         assert "by the log loss of 3 folds" in remarks[1]
 
 
-def test_one_patient_of_all_classes(question: Question) -> None:
-    codes = question.bank.codes("patient")
-    one = replace(question.bank.embeddings, table=OnePatient(question.bank.embeddings.table))
-    lone = replace(question, bank=replace(question.bank, embeddings=one))
+def test_one_patient_of_all_classes(task: Task) -> None:
+    codes = task.bank.codes("patient")
+    one = replace(task.bank.embeddings, table=OnePatient(task.bank.embeddings.table))
+    lone = replace(task, bank=replace(task.bank, embeddings=one))
     assert len(np.unique(codes)) > 1
     _, remarks = linear_scores(lone, LinearConfig(), seed=0)
     assert remarks[1].endswith("which would leave no 'a' to learn from.")
@@ -196,8 +196,8 @@ class OnePatient:
         return codes * 0, names
 
 
-def test_a_class_without_patches_has_probability_0(question: Question) -> None:
-    scores, remarks = linear_scores(keep(question, question.bank.labels != 1), LinearConfig(), seed=0)
+def test_a_class_without_patches_has_probability_0(task: Task) -> None:
+    scores, remarks = linear_scores(keep(task, task.bank.labels != 1), LinearConfig(), seed=0)
     assert (scores[:, 1] == 0).all()
     np.testing.assert_allclose(scores.sum(axis=1), 1)
     assert remarks[:2] == (
@@ -206,8 +206,8 @@ def test_a_class_without_patches_has_probability_0(question: Question) -> None:
     )
 
 
-def test_a_bank_of_one_class_gives_that_class(question: Question) -> None:
-    scores, remarks = linear_scores(keep(question, question.bank.labels == 2), LinearConfig(), seed=0)
+def test_a_bank_of_one_class_gives_that_class(task: Task) -> None:
+    scores, remarks = linear_scores(keep(task, task.bank.labels == 2), LinearConfig(), seed=0)
     assert (scores == [0, 0, 1]).all()
     assert remarks[1:] == (
         "Class 'a' has no patch among them, so its probability is always 0.",
@@ -216,63 +216,63 @@ def test_a_bank_of_one_class_gives_that_class(question: Question) -> None:
     )
 
 
-def test_labels_of_the_queries_are_not_looked_at(question: Question) -> None:
-    labels = np.random.default_rng(0).permutation(question.queries.labels)
-    blind = replace(question, queries=replace(question.queries, labels=labels))
-    assert (linear_scores(blind, LinearConfig(), 0)[0] == linear_scores(question, LinearConfig(), 0)[0]).all()
+def test_labels_of_the_queries_are_not_looked_at(task: Task) -> None:
+    labels = np.random.default_rng(0).permutation(task.queries.labels)
+    blind = replace(task, queries=replace(task.queries, labels=labels))
+    assert (linear_scores(blind, LinearConfig(), 0)[0] == linear_scores(task, LinearConfig(), 0)[0]).all()
 
 
-def test_a_query_does_not_depend_on_the_others(question: Question) -> None:
-    queries = question.queries
-    few = replace(question, queries=replace(queries, rows=queries.rows[40:43], labels=queries.labels[40:43]))
+def test_a_query_does_not_depend_on_the_others(task: Task) -> None:
+    queries = task.queries
+    few = replace(task, queries=replace(queries, rows=queries.rows[40:43], labels=queries.labels[40:43]))
     np.testing.assert_allclose(
-        linear_scores(few, LinearConfig(), 0)[0], linear_scores(question, LinearConfig(), 0)[0][40:43], rtol=1e-9
+        linear_scores(few, LinearConfig(), 0)[0], linear_scores(task, LinearConfig(), 0)[0][40:43], rtol=1e-9
     )
 
 
 @pytest.mark.parametrize("numbers", [1, 16 * 7, 16 * 180])
-def test_blocks_change_nothing(question: Question, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_change_nothing(task: Task, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     config = LinearConfig(penalties=(0.1,))
-    whole, _ = linear_scores(question, config, seed=0)
+    whole, _ = linear_scores(task, config, seed=0)
     monkeypatch.setattr(linear, "_BLOCK", numbers)
-    watched = Watched(question.queries.embeddings.vectors)
-    queries = replace(question.queries, embeddings=replace(question.queries.embeddings, vectors=watched))
-    blocked, _ = linear_scores(replace(question, queries=queries), config, seed=0)
+    watched = Watched(task.queries.embeddings.vectors)
+    queries = replace(task.queries, embeddings=replace(task.queries.embeddings, vectors=watched))
+    blocked, _ = linear_scores(replace(task, queries=queries), config, seed=0)
     np.testing.assert_allclose(blocked, whole, rtol=1e-9)
     assert max(len(rows) for rows in watched.read) == max(1, numbers // 16)
 
 
-def test_the_seed_says_which_patches(question: Question) -> None:
+def test_the_seed_says_which_patches(task: Task) -> None:
     config = LinearConfig(patches=60)
-    first, again, other = (linear_scores(question, config, seed)[0] for seed in (0, 0, 1))
+    first, again, other = (linear_scores(task, config, seed)[0] for seed in (0, 0, 1))
     assert (first == again).all()
     assert not np.allclose(first, other)
 
 
-def test_global_random_numbers_are_left_alone(question: Question) -> None:
+def test_global_random_numbers_are_left_alone(task: Task) -> None:
     np.random.seed(3)  # noqa: NPY002 - it is the global state that is looked at
     before = np.random.get_state()[1].copy()  # noqa: NPY002
-    linear_scores(question, LinearConfig(patches=60), seed=0)
+    linear_scores(task, LinearConfig(patches=60), seed=0)
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
-def test_an_unfinished_solver_says_so_and_warns_nobody(question: Question, recwarn: pytest.WarningsRecorder) -> None:
-    scores, remarks = linear_scores(question, LinearConfig(iterations=2), seed=0)
+def test_an_unfinished_solver_says_so_and_warns_nobody(task: Task, recwarn: pytest.WarningsRecorder) -> None:
+    scores, remarks = linear_scores(task, LinearConfig(iterations=2), seed=0)
     assert remarks[-1] == "The solver had not converged after linear.iterations = 2; more may help."
     assert np.isfinite(scores).all()
     assert not recwarn.list
 
 
 @pytest.mark.parametrize("constant", [0.0, 7.0, 1e-30])
-def test_a_dimension_that_never_changes_does_no_harm(question: Question, constant: float) -> None:
-    vectors = np.array(question.bank.embeddings.vectors)
+def test_a_dimension_that_never_changes_does_no_harm(task: Task, constant: float) -> None:
+    vectors = np.array(task.bank.embeddings.vectors)
     fewer, dead = vectors[:, 1:], vectors.copy()
     dead[:, 0] = constant
     found = []
     for changed in (fewer, dead.astype(np.float16), dead):
-        made = replace(question.bank.embeddings, vectors=changed)
-        sides = replace(question.bank, embeddings=made), replace(question.queries, embeddings=made)
-        found.append(linear_scores(replace(question, bank=sides[0], queries=sides[1]), LinearConfig(), 0)[0])
+        made = replace(task.bank.embeddings, vectors=changed)
+        sides = replace(task.bank, embeddings=made), replace(task.queries, embeddings=made)
+        found.append(linear_scores(replace(task, bank=sides[0], queries=sides[1]), LinearConfig(), 0)[0])
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found[2], found[0], atol=2e-3)
     np.testing.assert_allclose(found[1], found[0], atol=2e-2)

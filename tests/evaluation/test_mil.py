@@ -19,27 +19,27 @@ from sklearn.preprocessing import StandardScaler
 from hidisc.evaluation import mil
 from hidisc.evaluation.linear import linear_scores
 from hidisc.evaluation.mil import GatedAttention, Vectors, find_bags, hold_out, mil_predictions, train
-from hidisc.evaluation.sides import Question, Side, ask
+from hidisc.evaluation.task import LabelledPatches, Task, choose_task
+from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.patches.table import PatchTable
-from hidisc.seeds import Purpose, make_seed
-from hidisc.settings.judging import EvaluateConfig, LinearConfig, MilConfig
+from hidisc.settings.evaluate import EvaluateConfig, LinearConfig, MilConfig
 from tests.evaluation.made import make_embeddings
 
 QUICK = MilConfig(epochs=3, hidden_dim=8)
 
 
 @pytest.fixture
-def question(tmp_path: Path) -> Question:
+def task(tmp_path: Path) -> Task:
     """Three classes, three patients each on both sides, two slides of ten patches each."""
     made = make_embeddings(tmp_path / "e")
-    return ask(made, made, EvaluateConfig())
+    return choose_task(made, made, EvaluateConfig())
 
 
 def make_net(dim: int = 5, hidden_dim: int = 4, classes: int = 3, seed: int = 0) -> GatedAttention:
     return GatedAttention(dim, hidden_dim, classes, torch.Generator().manual_seed(seed))
 
 
-def some(side: Side, mask: np.ndarray) -> Side:
+def some(side: LabelledPatches, mask: np.ndarray) -> LabelledPatches:
     return replace(side, rows=side.rows[mask], labels=side.labels[mask])
 
 
@@ -83,13 +83,13 @@ def test_blocks_with_scores_beyond_floats_are_still_numbers() -> None:
     torch.testing.assert_close(net.forward_blocks(h.flip(0).split(7)), net(h).detach())
 
 
-def test_bags_are_told_apart_by_their_ancestors(question: Question) -> None:
-    arrow = question.bank.embeddings.table.arrow
+def test_bags_are_told_apart_by_their_ancestors(task: Task) -> None:
+    arrow = task.bank.embeddings.table.arrow
     names = [name.split("/")[1] for name in arrow.column("slide").to_pylist()]  # "0" and "1" for everybody
     place = arrow.column_names.index("slide")
     arrow = arrow.set_column(place, "slide", pa.array(names).dictionary_encode())
-    made = replace(question.bank.embeddings, table=PatchTable(arrow))
-    bags = find_bags(replace(question.bank, embeddings=made), question.levels)
+    made = replace(task.bank.embeddings, table=PatchTable(arrow))
+    bags = find_bags(replace(task.bank, embeddings=made), task.levels)
     assert len(bags) == 18
     assert list(bags.units) == ["patient", "slide"]
     assert sorted(zip(*bags.units.values(), strict=True)) == [
@@ -97,16 +97,16 @@ def test_bags_are_told_apart_by_their_ancestors(question: Question) -> None:
     ]
     assert np.array_equal(np.sort(np.concatenate(bags.places)), np.arange(180))
     for patient, label, places in zip(bags.units["patient"], bags.labels, bags.places, strict=True):
-        assert set(question.bank.names("patient")[places]) == {patient}
+        assert set(task.bank.names("patient")[places]) == {patient}
         assert "abc"[label] == patient[0]
         assert (np.diff(places) > 0).all()
-    scattered = np.random.default_rng(0).permutation(question.bank.rows)  # bags need not lie together
-    lain = replace(question.bank, rows=scattered, labels=question.bank.labels[scattered.argsort().argsort()])
-    assert {len(places) for places in find_bags(lain, question.levels).places} == {10}
+    scattered = np.random.default_rng(0).permutation(task.bank.rows)  # bags need not lie together
+    lain = replace(task.bank, rows=scattered, labels=task.bank.labels[scattered.argsort().argsort()])
+    assert {len(places) for places in find_bags(lain, task.levels).places} == {10}
 
 
-def test_predictions_name_the_bags_of_the_queries(question: Question) -> None:
-    found, remarks = mil_predictions(question, QUICK, seed=0)
+def test_predictions_name_the_bags_of_the_queries(task: Task) -> None:
+    found, remarks = mil_predictions(task, QUICK, seed=0)
     assert found is not None
     assert (found.level, found.classes, len(found), found.left_out) == ("slide", ("a", "b", "c"), 18, 0)
     assert sorted(found.units["slide"]) == [f"{label}-{n}/{s}" for label in "abc" for n in (0, 1, 2) for s in (0, 1)]
@@ -125,16 +125,20 @@ def test_predictions_name_the_bags_of_the_queries(question: Question) -> None:
 
 def test_any_level_above_the_patch_can_be_the_bag(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "e")
-    found, remarks = mil_predictions(ask(made, made, EvaluateConfig(levels=("patient", "patch"))), QUICK, seed=0)
+    found, remarks = mil_predictions(
+        choose_task(made, made, EvaluateConfig(levels=("patient", "patch"))), QUICK, seed=0
+    )
     assert found is not None
     assert (found.level, list(found.units), len(found)) == ("patient", ["patient"], 9)
     assert remarks[0] == "Learned from 9 bags of the bank, each the patches of a patient."
-    found, _ = mil_predictions(ask(made, made, EvaluateConfig(levels=("site", "patient", "slide", "patch"))), QUICK, 0)
+    found, _ = mil_predictions(
+        choose_task(made, made, EvaluateConfig(levels=("site", "patient", "slide", "patch"))), QUICK, 0
+    )
     assert found is not None
     assert list(found.units) == ["site", "patient", "slide"]
 
 
-def relabel(side: Side, slides: Sequence[str]) -> Side:
+def relabel(side: LabelledPatches, slides: Sequence[str]) -> LabelledPatches:
     """The first patch of some slides, and every patch of the others, as it is; the rest of those slides as `a`."""
     labels = side.labels.copy()
     for slide in slides:
@@ -142,10 +146,8 @@ def relabel(side: Side, slides: Sequence[str]) -> Side:
     return replace(side, labels=labels)
 
 
-def test_bags_of_several_labels_are_left_out_on_both_sides(question: Question) -> None:
-    mixed = replace(
-        question, bank=relabel(question.bank, ["c-3/0", "b-3/1"]), queries=relabel(question.queries, ["c-0/1"])
-    )
+def test_bags_of_several_labels_are_left_out_on_both_sides(task: Task) -> None:
+    mixed = replace(task, bank=relabel(task.bank, ["c-3/0", "b-3/1"]), queries=relabel(task.queries, ["c-0/1"]))
     found, remarks = mil_predictions(mixed, QUICK, seed=0)
     assert found is not None
     assert len(found) == 17
@@ -158,25 +160,23 @@ def test_bags_of_several_labels_are_left_out_on_both_sides(question: Question) -
 
 
 @pytest.mark.parametrize("role", ["bank", "queries"])
-def test_nothing_but_mixed_bags_is_no_question(question: Question, role: str) -> None:
-    side = getattr(question, role)
+def test_nothing_but_mixed_bags_is_no_question(task: Task, role: str) -> None:
+    side = getattr(task, role)
     side = some(side, side.labels == 2)
-    found, remarks = mil_predictions(
-        replace(question, **{role: relabel(side, np.unique(side.names("slide")))}), QUICK, 0
-    )
+    found, remarks = mil_predictions(replace(task, **{role: relabel(side, np.unique(side.names("slide")))}), QUICK, 0)
     assert found is None
     assert remarks == (f"Every slide of the {role} has patches of several labels, so that it has none itself.",)
 
 
-def test_a_class_without_bags_has_probability_0(question: Question) -> None:
-    few = replace(question, bank=some(question.bank, question.bank.labels != 1))
+def test_a_class_without_bags_has_probability_0(task: Task) -> None:
+    few = replace(task, bank=some(task.bank, task.bank.labels != 1))
     found, remarks = mil_predictions(few, QUICK, seed=0)
     assert found is not None
     assert (found.scores[:, 1] == 0).all()
     assert (found.scores[:, [0, 2]] > 0).all()
     np.testing.assert_allclose(found.scores.sum(axis=1), 1)
     assert remarks[1] == "Class 'b' has no such bag, so its probability is always 0."
-    one = replace(question, bank=some(question.bank, question.bank.labels == 2))
+    one = replace(task, bank=some(task.bank, task.bank.labels == 2))
     found, remarks = mil_predictions(one, QUICK, seed=0)
     assert found is not None
     assert (found.scores == [0, 0, 1]).all()
@@ -188,51 +188,51 @@ def test_a_class_without_bags_has_probability_0(question: Question) -> None:
     )
 
 
-def test_with_too_few_patients_the_last_epoch_is_taken(question: Question) -> None:
-    names = question.bank.names("patient")
+def test_with_too_few_patients_the_last_epoch_is_taken(task: Task) -> None:
+    names = task.bank.names("patient")
     said = (
         "The last of 3 epochs was taken. To choose one, bags must be held out; that takes 5 of level 'patient', and "
         "every class both among those held out and among the others."
     )
     for left_out in (["a-3", "a-4"], ["a-3", "b-3", "c-3", "a-4", "b-4"]):  # a class of one patient; four patients
-        few = replace(question, bank=some(question.bank, ~np.isin(names, left_out)))
+        few = replace(task, bank=some(task.bank, ~np.isin(names, left_out)))
         found, remarks = mil_predictions(few, QUICK, seed=0)
         assert found is not None
         assert np.isfinite(found.scores).all()
         assert remarks[-1] == said
 
 
-def test_labels_of_the_queries_are_not_looked_at(question: Question) -> None:
+def test_labels_of_the_queries_are_not_looked_at(task: Task) -> None:
     order = {"a": 2, "b": 0, "c": 1}
-    labels = np.array([order[name[0]] for name in question.queries.names("patient")])
-    expected, _ = mil_predictions(question, QUICK, seed=0)
-    found, _ = mil_predictions(replace(question, queries=replace(question.queries, labels=labels)), QUICK, seed=0)
+    labels = np.array([order[name[0]] for name in task.queries.names("patient")])
+    expected, _ = mil_predictions(task, QUICK, seed=0)
+    found, _ = mil_predictions(replace(task, queries=replace(task.queries, labels=labels)), QUICK, seed=0)
     assert found is not None
     assert expected is not None
     assert (found.scores == expected.scores).all()
     assert (found.truth != expected.truth).all()
 
 
-def test_a_query_does_not_depend_on_the_others(question: Question) -> None:
-    expected, _ = mil_predictions(question, QUICK, seed=0)
-    mask = question.queries.names("slide") == "b-1/0"
-    found, _ = mil_predictions(replace(question, queries=some(question.queries, mask)), QUICK, seed=0)
+def test_a_query_does_not_depend_on_the_others(task: Task) -> None:
+    expected, _ = mil_predictions(task, QUICK, seed=0)
+    mask = task.queries.names("slide") == "b-1/0"
+    found, _ = mil_predictions(replace(task, queries=some(task.queries, mask)), QUICK, seed=0)
     assert found is not None
     assert expected is not None
     np.testing.assert_allclose(found.scores[0], expected.scores[expected.units["slide"] == "b-1/0"][0], rtol=1e-6)
 
 
-def test_the_seed_decides_and_global_random_numbers_are_left_alone(question: Question) -> None:
+def test_the_seed_decides_and_global_random_numbers_are_left_alone(task: Task) -> None:
     config = MilConfig(epochs=2, hidden_dim=8, patches=4)
     np.random.seed(5)  # noqa: NPY002 - it is the global state that is looked at
     torch.manual_seed(5)
     state, numbers = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    first, said = mil_predictions(question, config, seed=0)
+    first, said = mil_predictions(task, config, seed=0)
     assert torch.equal(torch.get_rng_state(), state)
     assert (np.random.get_state()[1] == numbers).all()  # noqa: NPY002
     torch.manual_seed(6)
-    again, same = mil_predictions(question, config, seed=0)
-    other, _ = mil_predictions(question, config, seed=1)
+    again, same = mil_predictions(task, config, seed=0)
+    other, _ = mil_predictions(task, config, seed=1)
     assert first is not None
     assert again is not None
     assert other is not None
@@ -242,33 +242,31 @@ def test_the_seed_decides_and_global_random_numbers_are_left_alone(question: Que
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("_KEPT", 0), ("_BLOCK", 1), ("_BLOCK", 16 * 3)])
-def test_disk_and_blocks_change_nothing(
-    question: Question, name: str, numbers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected, _ = mil_predictions(question, QUICK, seed=0)
+def test_disk_and_blocks_change_nothing(task: Task, name: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, _ = mil_predictions(task, QUICK, seed=0)
     monkeypatch.setattr(mil, name, numbers)
-    found, _ = mil_predictions(question, QUICK, seed=0)
+    found, _ = mil_predictions(task, QUICK, seed=0)
     assert found is not None
     assert expected is not None
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
 
 
-def test_a_large_bank_is_read_bag_by_bag(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_bank_is_read_bag_by_bag(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
     class Watched:
         def __getitem__(self, rows: np.ndarray) -> np.ndarray:
             read.append(len(rows))
-            return np.asarray(question.bank.embeddings.vectors[rows])
+            return np.asarray(task.bank.embeddings.vectors[rows])
 
-    bank = replace(question.bank, embeddings=replace(question.bank.embeddings, vectors=Watched()))
-    scaler = StandardScaler().fit(question.bank.vectors())
+    bank = replace(task.bank, embeddings=replace(task.bank.embeddings, vectors=Watched()))
+    scaler = StandardScaler().fit(task.bank.vectors())
     Vectors(bank, scaler, keep=True)(np.arange(4))
     Vectors(bank, scaler, keep=False)(np.arange(4))
     monkeypatch.setattr(mil, "_KEPT", 16 * 180 - 1)
     large = Vectors(bank, scaler, keep=True)(np.arange(4))
     assert read == [180, 4, 4]
-    np.testing.assert_allclose(large, scaler.transform(question.bank.vectors())[:4], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(large, scaler.transform(task.bank.vectors())[:4], rtol=1e-4, atol=1e-5)
 
 
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=14), st.integers(0, 50))
@@ -371,56 +369,56 @@ def test_classes_are_taken_to_be_as_common_as_in_the_bank() -> None:
     assert float(net(torch.zeros(3, 5)).softmax(dim=0)[1].detach()) == pytest.approx(0.25, abs=0.06)
 
 
-def needle(question: Question) -> Question:
+def needle(task: Task) -> Task:
     """One patch in 20 of a slide tells the class by its second number, and that it is the one by its first."""
     rng = np.random.default_rng(1)
-    table = question.bank.embeddings.table
+    table = task.bank.embeddings.table
     patients, labels = table.codes("patient")[0], table.codes("label")[0]
     x = 0.3 * rng.normal(size=(patients.max() + 1, 32))[patients] + rng.normal(size=(len(patients), 32))
     x[:, 0] = rng.normal(size=len(x)) * 0.3
     tells = rng.permuted(np.tile(np.arange(20) == 0, (len(x) // 20, 1)), axis=1).ravel()
     x[tells, 0] = 5
     x[tells, 1] = np.where(labels == 0, -4, 4)[tells]
-    made = replace(question.bank.embeddings, vectors=x.astype(np.float32))
-    sides = replace(question.bank, embeddings=made), replace(question.queries, embeddings=made)
-    return replace(question, bank=sides[0], queries=sides[1])
+    made = replace(task.bank.embeddings, vectors=x.astype(np.float32))
+    sides = replace(task.bank, embeddings=made), replace(task.queries, embeddings=made)
+    return replace(task, bank=sides[0], queries=sides[1])
 
 
 def test_the_head_finds_the_one_patch_of_twenty_that_tells(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "e", classes="ab", patients=40, slides=2, patches=20, dim=32)
-    question = needle(ask(made, made, EvaluateConfig()))
-    bank, queries = question.bank, question.queries
-    found, _ = mil_predictions(question, MilConfig(), seed=0)
+    task = needle(choose_task(made, made, EvaluateConfig()))
+    bank, queries = task.bank, task.queries
+    found, _ = mil_predictions(task, MilConfig(), seed=0)
     assert found is not None
     assert (found.predicted == found.truth).mean() > 0.9  # seeds 0 to 4: .95 to 1
     neighbours = KNeighborsClassifier(200, metric="cosine").fit(bank.vectors(), bank.labels)
-    bags = find_bags(queries, question.levels)
-    for scores in (neighbours.predict_proba(queries.vectors()), linear_scores(question, LinearConfig(), 0)[0]):
+    bags = find_bags(queries, task.levels)
+    for scores in (neighbours.predict_proba(queries.vectors()), linear_scores(task, LinearConfig(), 0)[0]):
         pooled = np.stack([scores[places].mean(axis=0) for places in bags.places])
         assert (pooled.argmax(axis=1) == bags.labels).mean() < 0.75
 
 
-def test_plain_embeddings_are_learned_too(question: Question) -> None:
-    found, _ = mil_predictions(question, MilConfig(), seed=0)
+def test_plain_embeddings_are_learned_too(task: Task) -> None:
+    found, _ = mil_predictions(task, MilConfig(), seed=0)
     assert found is not None
     assert (found.predicted == found.truth).mean() > 0.9
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_a_dimension_that_never_changes_does_no_harm(question: Question, dtype: Any) -> None:
-    vectors = np.array(question.bank.embeddings.vectors)
+def test_a_dimension_that_never_changes_does_no_harm(task: Task, dtype: Any) -> None:
+    vectors = np.array(task.bank.embeddings.vectors)
     vectors[:, 0] = 7
-    made = replace(question.bank.embeddings, vectors=vectors.astype(dtype))
-    sides = replace(question.bank, embeddings=made), replace(question.queries, embeddings=made)
-    found, _ = mil_predictions(replace(question, bank=sides[0], queries=sides[1]), QUICK, seed=0)
+    made = replace(task.bank.embeddings, vectors=vectors.astype(dtype))
+    sides = replace(task.bank, embeddings=made), replace(task.queries, embeddings=made)
+    found, _ = mil_predictions(replace(task, bank=sides[0], queries=sides[1]), QUICK, seed=0)
     assert found is not None
     assert np.isfinite(found.scores).all()
 
 
-def test_ragged_bags(question: Question) -> None:
+def test_ragged_bags(task: Task) -> None:
     rng = np.random.default_rng(0)
     ragged = replace(
-        question, bank=some(question.bank, rng.random(180) < 0.3), queries=some(question.queries, rng.random(180) < 0.3)
+        task, bank=some(task.bank, rng.random(180) < 0.3), queries=some(task.queries, rng.random(180) < 0.3)
     )
     found, _ = mil_predictions(ragged, QUICK, seed=0)
     assert found is not None

@@ -9,28 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidisc.evaluation.pooling import patch_predictions, pool_patches, pool_units
-from hidisc.evaluation.sides import Question, ask
-from hidisc.settings.judging import EvaluateConfig
+from hidisc.evaluation.task import Task, choose_task
+from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings
 
 DEEP = ("site", "patient", "slide", "patch")
 
 
 @pytest.fixture(scope="module")
-def question(tmp_path_factory: pytest.TempPathFactory) -> Question:
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     made = make_embeddings(tmp_path_factory.mktemp("made") / "e", patients=4, patches=5)
-    return ask(made, made, EvaluateConfig(levels=DEEP))
+    return choose_task(made, made, EvaluateConfig(levels=DEEP))
 
 
-def draw_scores(question: Question, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).dirichlet(np.ones(len(question.classes)), len(question.queries))
+def draw_scores(task: Task, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.ones(len(task.classes)), len(task.queries))
 
 
 @pytest.mark.parametrize("level", ["slide", "patient"])
 @pytest.mark.parametrize("softmax", [False, True])
-def test_the_mean_of_every_unit(question: Question, level: str, softmax: bool) -> None:
-    scores, side = draw_scores(question), question.queries
-    pooled = pool_patches(question, scores, level, softmax)
+def test_the_mean_of_every_unit(task: Task, level: str, softmax: bool) -> None:
+    scores, side = draw_scores(task), task.queries
+    pooled = pool_patches(task, scores, level, softmax)
     names = side.names(level)
     assert sorted(pooled.units[level]) == sorted(set(names))
     for place, name in enumerate(pooled.units[level]):
@@ -42,46 +42,46 @@ def test_the_mean_of_every_unit(question: Question, level: str, softmax: bool) -
     assert list(pooled.units) == list(DEEP[: DEEP.index(level) + 1])
 
 
-def test_units_of_several_labels_are_left_out_and_counted(question: Question) -> None:
-    pooled = pool_patches(question, draw_scores(question), "site")  # all classes come from both sites
+def test_units_of_several_labels_are_left_out_and_counted(task: Task) -> None:
+    pooled = pool_patches(task, draw_scores(task), "site")  # all classes come from both sites
     assert (len(pooled), pooled.left_out) == (0, 2)
-    mixed = replace(question, queries=replace(question.queries, labels=question.queries.labels.copy()))
+    mixed = replace(task, queries=replace(task.queries, labels=task.queries.labels.copy()))
     mixed.queries.labels[0] = 2 - mixed.queries.labels[0]
-    pooled = pool_patches(mixed, draw_scores(question), "slide")
+    pooled = pool_patches(mixed, draw_scores(task), "slide")
     assert pooled.left_out == 1
-    assert question.queries.names("slide")[0] not in pooled.units["slide"]
+    assert task.queries.names("slide")[0] not in pooled.units["slide"]
 
 
 def test_equal_names_under_different_parents_are_different_units(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "e", patients=2, slides=1, patches=4)
-    question = ask(made, made, EvaluateConfig(levels=("patient", "site", "patch")))  # sites as if below patients
-    pooled = pool_patches(question, draw_scores(question), "site")
-    assert len(pooled) == len(set(question.queries.names("patient")))
+    task = choose_task(made, made, EvaluateConfig(levels=("patient", "site", "patch")))  # sites as if below patients
+    pooled = pool_patches(task, draw_scores(task), "site")
+    assert len(pooled) == len(set(task.queries.names("patient")))
 
 
 @given(seed=st.integers(0, 10**6))
-def test_the_order_of_patches_does_not_matter(question: Question, seed: int) -> None:
-    scores, side = draw_scores(question), question.queries
+def test_the_order_of_patches_does_not_matter(task: Task, seed: int) -> None:
+    scores, side = draw_scores(task), task.queries
     order = np.random.default_rng(seed).permutation(len(side))
-    shuffled = replace(question, queries=replace(side, rows=side.rows[order], labels=side.labels[order]))
+    shuffled = replace(task, queries=replace(side, rows=side.rows[order], labels=side.labels[order]))
     for level in ("slide", "patient"):
-        ours, theirs = (pool_patches(*pair, level) for pair in ((question, scores), (shuffled, scores[order])))
+        ours, theirs = (pool_patches(*pair, level) for pair in ((task, scores), (shuffled, scores[order])))
         assert ours.units[level].tolist() == theirs.units[level].tolist()
         np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-12)
         np.testing.assert_array_equal(ours.truth, theirs.truth)
 
 
-def test_patches_keep_their_names_and_places(question: Question) -> None:
-    scores = draw_scores(question)
-    predictions = patch_predictions(question, scores)
+def test_patches_keep_their_names_and_places(task: Task) -> None:
+    scores = draw_scores(task)
+    predictions = patch_predictions(task, scores)
     assert list(predictions.units) == ["site", "patient", "slide", "patch", "x", "y", "row"]
-    table = question.queries.embeddings.table
+    table = task.queries.embeddings.table
     for name in ("patient", "slide", "patch", "x"):
         assert predictions.units[name].tolist() == table.column(name)[predictions.units["row"]].tolist()
 
 
-def test_slides_to_patients_each_slide_alike(question: Question) -> None:
-    slides = pool_patches(question, draw_scores(question), "slide")
+def test_slides_to_patients_each_slide_alike(task: Task) -> None:
+    slides = pool_patches(task, draw_scores(task), "slide")
     patients = pool_units(slides, "patient")
     for place, name in enumerate(patients.units["patient"]):
         np.testing.assert_allclose(patients.scores[place], slides.scores[slides.units["patient"] == name].mean(axis=0))
@@ -89,8 +89,8 @@ def test_slides_to_patients_each_slide_alike(question: Question) -> None:
     assert pool_units(slides, "site").left_out == 2
 
 
-def test_predictions_come_back_from_disk(question: Question, tmp_path: Path) -> None:
-    made = patch_predictions(question, draw_scores(question))
+def test_predictions_come_back_from_disk(task: Task, tmp_path: Path) -> None:
+    made = patch_predictions(task, draw_scores(task))
     made.save(tmp_path / "p.parquet")
     read = type(made).load(tmp_path / "p.parquet", "patch", 3)
     assert read.classes == made.classes

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models import backbone as module
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
 from hidisc.models.encoder import build_encoder
-from hidisc.settings.training import HeadConfig
+from hidisc.settings.train import HeadConfig
 from tests.models.hub import make_hub
 
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models.batch_norm import BatchNormOfAllRanks, normalise_over_ranks
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.objective import Rows, find_objective, load_settings
-from hidisc.settings.training import HeadConfig
+from hidisc.settings.train import HeadConfig
 
 RANKS, SECONDS = 2, 120
 PARTS = (slice(0, 5), slice(5, 8))

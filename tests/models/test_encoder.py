@@ -7,12 +7,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from hidisc.artefacts.checksums import hash_file, seal
-from hidisc.errors import UserError
+from hidisc.ground.checksums import hash_file, seal
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, build_encoder, read_card
 from hidisc.models.history import NOTHING, History
 from hidisc.patches.record import SlideId
-from hidisc.settings.training import HeadConfig
+from hidisc.settings.train import HeadConfig
 from tests.models.hub import make_hub
 
 HEAD = HeadConfig(dim=8)

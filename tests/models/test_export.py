@@ -12,12 +12,12 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models import export as module
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.models.export import PREPROCESSING, export_encoder
 from hidisc.patches.inputs import as_input
-from hidisc.settings.training import HeadConfig
+from hidisc.settings.train import HeadConfig
 
 
 def encoder(backbone: str = "test_resnet", channels: int = 3, size_px: int = 48) -> Encoder:

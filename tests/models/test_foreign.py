@@ -9,7 +9,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models import foreign
 from hidisc.models.foreign import Prepared, TorchScriptNet, measure, size_of_timm
 

@@ -10,7 +10,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models import hub as module
 from hidisc.models.encoder import CARD, WEIGHTS, Encoder, build_encoder
 from hidisc.models.export import export_encoder, open_timm_folder

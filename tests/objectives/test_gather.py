@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Rows, find_objective, load_settings
-from hidisc.settings.training import HeadConfig
+from hidisc.settings.train import HeadConfig
 
 LEVELS = ("patient", "slide", "patch")
 RANKS, SECONDS = 2, 120

@@ -10,7 +10,7 @@ from lightly.loss import NTXentLoss
 from pytorch_metric_learning.losses import SupConLoss
 from torch import Tensor
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.objectives import hidisc as module
 from hidisc.objectives.hidisc import hidisc_loss
 from tests import oracles

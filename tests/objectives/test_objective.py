@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from hidisc import objectives
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.objective import Objective, Rows, find_objective, list_objectives, load_settings
-from hidisc.settings.training import HeadConfig
+from hidisc.settings.train import HeadConfig
 
 SHIPPED = ["byol", "hidisc", "simclr", "simsiam", "supcon", "supervised", "vicreg"]
 
@@ -16,11 +16,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from hidisc.config import Closed
+from hidisc.settings.config import Config
 from hidisc.objectives.objective import Losses, Objective
 
 
-class Settings(Closed):
+class Settings(Config):
     name: Literal["shrink"] = "shrink"
     strength: float = Field(0.5, ge=0)
     """How much."""

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.objectives.positives import attract, group, level_weights, mean_positive, sum_groups
 from tests import oracles
 

@@ -13,10 +13,10 @@ from lightly.utils.scheduler import cosine_schedule
 from pytorch_metric_learning.losses import SupConLoss
 from torch import Tensor, nn
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.objectives.objective import Losses, Objective, Rows, find_objective, load_settings
-from hidisc.settings.training import HeadConfig
+from hidisc.settings.train import HeadConfig
 from tests import oracles
 
 LEVELS = ("patient", "slide", "patch")

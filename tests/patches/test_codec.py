@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.codec import CodecName, check_codec, decode, encode
 
 U8, U16 = np.dtype("uint8"), np.dtype("uint16")

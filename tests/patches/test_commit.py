@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from hidisc.artefacts.artefact import MANIFEST, make, verify
-from hidisc.artefacts.files import beside
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import beside
+from hidisc.ground.spreadsheet import unguard_cell
 from hidisc.patches import pack
 from hidisc.patches.commit import Member, Recipe, commit_store
 from hidisc.patches.folders import find_folder, find_table
@@ -18,8 +19,8 @@ from hidisc.patches.record import SlideRecord, describe_files
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import STORE, PatchStore
-from hidisc.settings.preparing import FilterConfig, ImportConfig, PixelsConfig, SplitConfig
-from hidisc.slides.spreadsheet import unguard_cell
+from hidisc.settings.imports import ImportConfig
+from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.verbs.build import Built
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import contents, noise, pictures_of, write_pictures

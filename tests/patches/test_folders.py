@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder, find_table
 from hidisc.patches.sources import Source
 from hidisc.patches.store import PatchStore
-from hidisc.settings.preparing import ImportConfig
+from hidisc.settings.imports import ImportConfig
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import noise, pictures_of, write_pictures
 
@@ -230,7 +230,7 @@ def test_one_side_a_patient(tmp_path: Path) -> None:
     csv = write_table(tmp_path, "patient,slide,path,split", "P1,A,a.png,train", "P1,B,b.png,test")
     assert problems(csv, "patch") == [
         "patches.csv row 3: patient 'P1' is in split 'test', but in 'train' in row 2. "
-        "A patient is on one side only. Fix one of the rows."
+        "A patient is in one split only. Fix one of the rows."
     ]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.opensrh import META, SPLIT, find_opensrh
 from hidisc.patches.sources import Source
 from hidisc.patches.store import PatchStore
@@ -111,7 +111,7 @@ def test_a_patient_on_no_side(opensrh: Path) -> None:
     change(opensrh, SPLIT, "val", [])
     source = find_opensrh(opensrh)
     assert source.warnings == (
-        "patient 'UM_1' is in neither side of meta/train_val_split.json; its split stays empty.",
+        "patient 'UM_1' is in neither split of meta/train_val_split.json; its split stays empty.",
     )
     assert [member.split for member, _ in source.slides if member.patient == "UM_1"] == [None, None]
 

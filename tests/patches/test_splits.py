@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.splits import split_patients
-from hidisc.settings.preparing import SplitConfig
+from hidisc.settings.prepare import SplitConfig
 
 LABELS = st.dictionaries(st.text(min_size=1, max_size=4), st.sampled_from(["a", "b", "c", None]), max_size=60)
 FRACTIONS = st.dictionaries(

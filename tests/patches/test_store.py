@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hidisc.artefacts.artefact import MANIFEST, verify
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.record import RECORD
 from hidisc.patches.store import PATCHES, STORE, PatchError, PatchStore
 from tests.patches.pictures import Pictures, make_store, pictures_of

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
-from hidisc.artefacts.files import relate
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import (
@@ -21,20 +20,21 @@ from hidisc.evaluation.scores import (
     Diagnostic,
     Finding,
     LevelScores,
-    Opinion,
+    ProbeScores,
     Scores,
     ScoresInfo,
     Value,
     predictions_file,
     save_neighbours,
 )
-from hidisc.settings.judging import EvaluateConfig
+from hidisc.ground.files import relate
+from hidisc.settings.evaluate import EvaluateConfig
 from tests.finished import finish
 
 LEVELS = ("patient", "slide", "patch")
 HALF = 0.04
 """Half the width of every made-up interval."""
-LEAK = "patients a-0 and a-1 are on both sides."
+LEAK = "patients a-0 and a-1 are in the bank and in the queries."
 LACK = Finding(
     kind="warning", sentence="No reference patient has label 'c', so none of its 3 test patients can be recognised."
 )
@@ -49,7 +49,7 @@ def make_scores(
     group: str = "made",
     seed: int = 0,
     accuracy: float = 0.8,
-    opinions: Sequence[str] = ("knn", "linear", "mil"),
+    probes: Sequence[str] = ("knn", "linear", "mil"),
     leak: bool = False,
     lacks: tuple[Finding, ...] = (),
     sampling_seed: int = 0,
@@ -58,12 +58,12 @@ def make_scores(
     config: EvaluateConfig | None = None,
     recorded: str | None = None,
 ) -> Scores:
-    """Scores of the test side of `embeddings`: about `accuracy` of the patches right, slides and patients by averages.
+    """Scores of the test split of `embeddings`: about `accuracy` of the patches right, slides and patients by averages.
 
     `recorded`: the path that is written down for the embeddings, where it is another than theirs.
     """
     rng = np.random.default_rng([seed, sampling_seed])
-    config = (config or EvaluateConfig()).model_copy(update={"opinions": tuple(opinions)})
+    config = (config or EvaluateConfig()).model_copy(update={"probes": tuple(probes)})
     table = embeddings.table
     split, labels = table.column("split"), table.column(config.label)
     rows = np.flatnonzero((split == "test") & (labels != None))  # noqa: E711 - elementwise
@@ -76,7 +76,7 @@ def make_scores(
 
     folder.mkdir(parents=True)
     made = []
-    for opinion in opinions:
+    for probe in probes:
         scores = _draw_scores(truth, len(classes), accuracy, rng)
         levels = []
         for level in reversed(LEVELS):
@@ -85,13 +85,13 @@ def make_scores(
             else:
                 above = {key: units[key] for key in LEVELS[: LEVELS.index(level) + 1]}
                 found = _pool(level, classes, above, truth, scores)
-            if opinion == "mil" and level == "patch":
+            if probe == "mil" and level == "patch":
                 continue  # it judges whole slides
-            path = folder / predictions_file(opinion, level, opinions[0])
+            path = folder / predictions_file(probe, level, probes[0])
             path.parent.mkdir(exist_ok=True)
             found.save(path)
             levels.append(_judge(found, positive))
-        made.append(Opinion(name=opinion, remarks=(f"{opinion} was made up.",), levels=tuple(levels)))
+        made.append(ProbeScores(name=probe, remarks=(f"{probe} was made up.",), levels=tuple(levels)))
     _save_neighbours(folder, embeddings, rows, bank)
     card = embeddings.info.model
     info = ScoresInfo(
@@ -113,11 +113,11 @@ def make_scores(
         positive=classes[positive],
         levels=LEVELS,
         counts=tuple(
-            Count(label=label, side=side, units=_count(embeddings, where[labels[where] == label]))
-            for side, where in (("bank", bank), ("queries", rows))
+            Count(label=label, part=part, units=_count(embeddings, where[labels[where] == label]))
+            for part, where in (("bank", bank), ("queries", rows))
             for label in classes
         ),
-        opinions=tuple(made),
+        probes=tuple(made),
         diagnostics=(
             Diagnostic(name="effective rank", value=7.25 + seed, chance=16.0, meaning="7 of 16 directions are used."),
             Diagnostic(name="site from neighbours", value=None, chance=0.5, meaning="There is one site only."),

@@ -29,7 +29,7 @@ from hidisc.reporting.figures import (
     draw_curves,
     draw_map,
     draw_training,
-    drawn_alike,
+    figure_style,
     find_crop,
     fit,
     measure,
@@ -69,7 +69,7 @@ def legend_of(axes: Any) -> list[str]:
 def fits(figure: Figure) -> bool:
     """Whether all text is on the page, once it is laid out."""
     canvas = FigureCanvasAgg(figure)
-    with drawn_alike():
+    with figure_style():
         canvas.draw()
         boxes = [text.get_window_extent(canvas.get_renderer()) for text in texts_of(figure)]
     return all(box.x0 >= -1 and box.x1 <= figure.bbox.width + 1 and box.y1 <= figure.bbox.height + 1 for box in boxes)
@@ -97,7 +97,7 @@ def test_names_are_cut_in_the_middle_and_stay_on_one_line() -> None:
 
 
 def test_texts_fit_the_width_they_are_given() -> None:
-    with drawn_alike():
+    with figure_style():
         for text in ("short", "W" * 300, "i" * 300, "several words " * 20):
             for inches in (0.6, 2.0, 7.0):
                 cut = fit(text, inches, 9)
@@ -354,7 +354,7 @@ def draw_all(names: tuple[str, ...], *kinds: str) -> dict[str, Figure]:
     drawers: dict[str, Callable[[], Figure]] = {
         "confusion": lambda: draw_confusion(np.eye(count, dtype=int).tolist(), names, names[0]),
         "classes": lambda: draw_curves({names[0]: found}, 0, names[0]),
-        "subjects": lambda: draw_curves(dict.fromkeys(names, found), 0, names[0]),
+        "models": lambda: draw_curves(dict.fromkeys(names, found), 0, names[0]),
         "map": lambda: draw_map(xy, codes, names, names[0]),
         "crops": lambda: draw_crops(xy, codes, np.array(names, object)[codes], names),
         "training": lambda: draw_training({name: rows_of(2, **{name: 1.0}) for name in names}),
@@ -367,7 +367,7 @@ def test_hostile_names_are_harmless(recwarn: pytest.WarningsRecorder) -> None:
         assert fits(figure), kind
         assert all(not text.get_parse_math() for text in texts_of(figure)), kind
         for text in said(figure):
-            lines = 1 if kind not in ("confusion", "classes", "subjects", "map") else 2  # counts, titles
+            lines = 1 if kind not in ("confusion", "classes", "models", "map") else 2  # counts, titles
             assert text.count("\n") < lines, kind
             assert len(text) < 130, kind
         assert any("$x_1$" in text for text in said(figure)), kind

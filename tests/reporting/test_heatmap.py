@@ -13,17 +13,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.artefacts.files import relate
-from hidisc.config import load_config
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.errors import UserError
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import SCORES, Scores, predictions_file
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import relate
 from hidisc.models.history import UNKNOWN
 from hidisc.patches.store import PatchStore
-from hidisc.reporting.figures import drawn_alike, render
+from hidisc.reporting.figures import figure_style, render
 from hidisc.reporting.heatmap import draw_heatmap, paint
-from hidisc.settings.preparing import PrepareConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs import heatmap as verb
 from hidisc.verbs.heatmap import heatmap
@@ -186,7 +186,7 @@ def test_any_name_can_be_painted(name: str) -> None:
 def boxes_of(figure: Any, texts: Iterable[Any]) -> list[Any]:
     """Where texts are, in the figure's own dots."""
     renderer = FigureCanvasAgg(figure).get_renderer()
-    with drawn_alike():
+    with figure_style():
         return [text.get_window_extent(renderer) for text in texts if text.get_text()]
 
 
@@ -216,7 +216,7 @@ def test_the_scores_of_the_slide_are_painted_at_their_places(home: Path, tmp_pat
 
 def test_the_caption_says_truth_prediction_and_leaks(home: Path, tmp_path: Path, drawn: dict[str, Any]) -> None:
     slide = find_tested(home)
-    heatmap(home / "store", home / "scores", slide, tmp_path / "heat.png", opinion="linear")
+    heatmap(home / "store", home / "scores", slide, tmp_path / "heat.png", probe="linear")
     pooled = Scores.load(home / "scores").predictions("linear", "slide")
     place = int(np.flatnonzero(pooled.units["slide"] == slide)[0])
     truth, said = pooled.classes[pooled.truth[place]], pooled.classes[pooled.predicted[place]]
@@ -296,8 +296,8 @@ def test_wrong_names_are_refused_with_the_right_ones(home: Path, tmp_path: Path)
     )
     said = refused(store, scores, slide, out, label="oval")
     assert said == "--label 'oval' is none of the classes: dense-round, dense-spindle, large-oval, sparse-round."
-    said = refused(store, scores, slide, out, opinion="forest")
-    assert said == f"{scores} has no opinion 'forest'. It has knn, linear, mil."
+    said = refused(store, scores, slide, out, probe="forest")
+    assert said == f"{scores} has no probe 'forest'. It has knn, linear, mil."
 
 
 def test_a_slide_that_was_not_asked_about(home: Path, tmp_path: Path) -> None:
@@ -305,17 +305,17 @@ def test_a_slide_that_was_not_asked_about(home: Path, tmp_path: Path) -> None:
     other = next(item.slide for item in PatchStore.load(home / "store").info.slides if item.slide not in asked)
     said = refused(home / "store", home / "scores", other, tmp_path / "heat.png")
     assert said == (
-        f"slide {other!r} is not among the queries of {home / 'scores'} (sides: test). "
+        f"slide {other!r} is not among the queries of {home / 'scores'} (splits: test). "
         f"Some that are: {', '.join(map(repr, sorted(asked)))}."
     )
 
 
 def test_opinions_that_know_no_patches_or_slides(home: Path, tmp_path: Path) -> None:
     slide, scores = find_tested(home), Scores.load(home / "scores")
-    said = refused(home / "store", home / "scores", slide, tmp_path / "heat.png", opinion="mil")
+    said = refused(home / "store", home / "scores", slide, tmp_path / "heat.png", probe="mil")
     assert said == (
         f"'mil' in {home / 'scores'} says nothing of single patches (only of: slide, patient), so there is nothing to "
-        "paint. Choose another opinion, or evaluate with levels that end in patch."
+        "paint. Choose another probe, or evaluate with levels that end in patch."
     )
     (tmp_path / "scores").mkdir()
     found = scores.predictions("knn", "patch")

@@ -15,10 +15,10 @@ from scipy.stats import beta
 from hidisc.evaluation.scores import Finding, Scores, Value
 from hidisc.models.history import NOTHING, UNKNOWN, History
 from hidisc.reporting.drawings import Drawing, FigureFolder
+from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.layout import lay_table
-from hidisc.reporting.page import About, OpinionPart, Page, Panel, PatchMap, Sheet, _to_grid, render, to_json
+from hidisc.reporting.page import About, Page, Panel, PatchMap, ProbePart, Sheet, _to_grid, render, to_json
 from hidisc.reporting.pictures import Column, SheetRow, Shown, Sprite
-from hidisc.reporting.subject import Subject
 from hidisc.reporting.table import Table
 from hidisc.reporting.tables import counts_table, metrics_table
 from hidisc.reporting.verdict import describe, find_verdict, gather_warnings
@@ -85,7 +85,7 @@ def make_page(name: str = "an encoder", **changes: object) -> Page:
         verdicts=(),
         compared=(name,),
         abouts=(About(name, ((name, name),), (table,), f"a: {name}"),),
-        opinions=(OpinionPart((table,), (table,)),),
+        probes=(ProbePart((table,), (table,)),),
         confusions=((drawing,),),
         curves=(drawing,),
         map=PatchMap(name, (panel,), (column, patient), ("#123456",), Sprite((PIXEL,), 1, 1, 3), (name,), (drawing,)),
@@ -111,8 +111,8 @@ def scores(folder: Path) -> Scores:
     return make_scores(folder / "one", make_embeddings(folder / "emb"), name="one")
 
 
-def subject_of(*scores: Scores, name: str = "one") -> Subject:
-    return Subject(name, scores, (None,) * len(scores), None)
+def subject_of(*scores: Scores, name: str = "one") -> EvaluatedModel:
+    return EvaluatedModel(name, scores, (None,) * len(scores), None)
 
 
 def changed(scores: Scores, **changes: object) -> Scores:
@@ -176,7 +176,7 @@ def test_the_script_never_reads_names_as_html() -> None:
 
 
 def test_contents_lead_to_the_sections_there_are() -> None:
-    for page in (make_page(), make_page(map=None, opinions=(), sheets=(), no_sheets=(), training=(), diagnostics=())):
+    for page in (make_page(), make_page(map=None, probes=(), sheets=(), no_sheets=(), training=(), diagnostics=())):
         found = Reader(render(page))
         sections = [section["id"] for section in found.all("section")]
         assert [f"#{name}" for name in sections] == [link["href"] for link in found.all("a") if link["href"][:1] == "#"]
@@ -268,7 +268,7 @@ def test_figures_are_written_and_embedded(tmp_path: Path) -> None:
 
 def test_the_verdict_is_of_patients_with_its_interval(scores: Scores) -> None:
     verdict = find_verdict(subject_of(scores))
-    level = scores.info.opinions[0].level("patient")
+    level = scores.info.probes[0].level("patient")
     assert level is not None
     accuracy, auroc = verdict.numbers
     value = level.metrics["accuracy"]
@@ -294,7 +294,7 @@ def test_the_verdict_over_several_evaluations_is_their_mean(folder: Path, scores
     values = [
         100 * (level.metrics["accuracy"].value or 0)
         for one in (scores, *others)
-        if (level := one.info.opinions[0].level("patient"))
+        if (level := one.info.probes[0].level("patient"))
     ]
     number = verdict.numbers[0]
     assert number.value == pytest.approx(np.mean(values))
@@ -303,12 +303,12 @@ def test_the_verdict_over_several_evaluations_is_their_mean(folder: Path, scores
 
 
 def test_an_undefined_number_says_why(scores: Scores) -> None:
-    opinion = scores.info.opinions[0]
+    probe = scores.info.probes[0]
     levels = tuple(
         level.model_copy(update={"metrics": {**level.metrics, "auroc": Value(value=None, why="one class only.")}})
-        for level in opinion.levels
+        for level in probe.levels
     )
-    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": levels}),))
+    asked = changed(scores, probes=(probe.model_copy(update={"levels": levels}),))
     number = find_verdict(subject_of(asked)).numbers[1]
     assert (number.text, number.said, number.value) == ("undefined", "one class only", None)
     assert find_verdict(subject_of(scores, asked)).numbers[1].text == "undefined"  # nor has it a mean
@@ -317,14 +317,14 @@ def test_an_undefined_number_says_why(scores: Scores) -> None:
 
 
 def test_a_level_without_units_is_not_the_verdict(scores: Scores) -> None:
-    opinion = scores.info.opinions[0]
+    probe = scores.info.probes[0]
     levels = tuple(
-        level.model_copy(update={"units": 0}) if level.level == "patient" else level for level in opinion.levels
+        level.model_copy(update={"units": 0}) if level.level == "patient" else level for level in probe.levels
     )
-    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": levels}),))
+    asked = changed(scores, probes=(probe.model_copy(update={"levels": levels}),))
     assert find_verdict(subject_of(asked)).units == "18 slides"
-    none = tuple(level.model_copy(update={"units": 0}) for level in opinion.levels)
-    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": none}),))
+    none = tuple(level.model_copy(update={"units": 0}) for level in probe.levels)
+    asked = changed(scores, probes=(probe.model_copy(update={"levels": none}),))
     assert find_verdict(subject_of(asked)).numbers == ()
 
 
@@ -343,14 +343,12 @@ def test_why_to_believe_it_or_not(scores: Scores, history: History, said: str) -
 
 def test_all_right_is_not_certain(scores: Scores) -> None:
     """With n of n right the exact binomial interval (Clopper and Pearson) begins at 0.025 ** (1 / n)."""
-    opinion = scores.info.opinions[0]
+    probe = scores.info.probes[0]
 
     def judged(share: float) -> Scores:
         value = Value(value=share, low=share, high=1.0)
-        levels = [
-            level.model_copy(update={"metrics": {**level.metrics, "accuracy": value}}) for level in opinion.levels
-        ]
-        return changed(scores, opinions=(opinion.model_copy(update={"levels": tuple(levels)}),))
+        levels = [level.model_copy(update={"metrics": {**level.metrics, "accuracy": value}}) for level in probe.levels]
+        return changed(scores, probes=(probe.model_copy(update={"levels": tuple(levels)}),))
 
     least = 100 * beta.ppf(0.025, 9, 1)
     assert find_verdict(subject_of(judged(1.0))).trust[-1] == (
@@ -363,12 +361,10 @@ def test_all_right_is_not_certain(scores: Scores) -> None:
 def test_leaks_and_luck_are_said(scores: Scores) -> None:
     leaky = changed(scores, leakage=(Finding(kind="leak", sentence=LEAK), Finding(kind="note", sentence="Noted.")))
     assert find_verdict(subject_of(leaky)).trust[0] == "Mind the warning above before believing it."
-    opinion = scores.info.opinions[0]
+    probe = scores.info.probes[0]
     poor = Value(value=0.35, low=np.nextafter(1 / 3, 1), high=0.4)
-    levels = tuple(
-        level.model_copy(update={"metrics": {**level.metrics, "accuracy": poor}}) for level in opinion.levels
-    )
-    asked = changed(scores, opinions=(opinion.model_copy(update={"levels": levels}),))
+    levels = tuple(level.model_copy(update={"metrics": {**level.metrics, "accuracy": poor}}) for level in probe.levels)
+    asked = changed(scores, probes=(probe.model_copy(update={"levels": levels}),))
     assert find_verdict(subject_of(asked)).trust[-1] == (
         "That is not surely better than naming the commonest class every time, which gives 33.3 %."
     )
@@ -401,12 +397,12 @@ def test_a_class_that_cannot_be_recognised_is_a_warning_and_no_leak(scores: Scor
 
 
 def test_what_was_not_evaluated_has_no_verdict(folder: Path) -> None:
-    subject = Subject("x", (), (make_embeddings(folder / "alone", learned=None),), None)
-    verdict = find_verdict(subject)
+    model = EvaluatedModel("x", (), (make_embeddings(folder / "alone", learned=None),), None)
+    verdict = find_verdict(model)
     assert verdict.numbers == ()
     text = " ".join(Reader(render(make_page(verdicts=(verdict,)))).text.split())
     assert "Embedded, not evaluated: there is a map, but no verdict." in text
-    facts = dict(describe(subject))
+    facts = dict(describe(model))
     assert facts["Learned from"] == "not known"
     assert facts["Embeddings"] == "360 vectors of 16 numbers, of store"
 

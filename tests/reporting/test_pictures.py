@@ -12,25 +12,26 @@ from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.artefacts.files import relate
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.evaluation.predictions import Predictions
+from hidisc.ground.files import relate
 from hidisc.models.history import History
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import SCHEMA, PatchTable
+from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.pictures import (
     GREY,
     SHEET_PX,
-    Album,
-    Charted,
+    MapInput,
+    PatchReader,
     Points,
     SheetRow,
     Shown,
-    chart,
     choose_points,
     choose_queries,
     draw_sheet,
+    find_map_input,
     judge_patches,
     make_sheet,
     name_points,
@@ -38,7 +39,6 @@ from hidisc.reporting.pictures import (
     read_points,
     to_uri,
 )
-from hidisc.reporting.subject import Subject
 from hidisc.slides.display import shrink
 from tests.evaluation.made import make_embeddings
 from tests.finished import finish
@@ -113,28 +113,28 @@ def test_tiles_are_the_patches_that_were_embedded(store: Path, tmp_path: Path) -
     """Embeddings are a part of the store in another order; rows of either mean different patches."""
     rows = np.random.default_rng(0).permutation(64)[:30]
     embeddings = embed_store(store, tmp_path / "emb", rows=rows)
-    album = Album()
-    found = album.tiles(embeddings, np.array([7, 0, 29]), 32)
+    reader = PatchReader()
+    found = reader.tiles(embeddings, np.array([7, 0, 29]), 32)
     opened = PatchStore.load(store)
     assert found is not None
     np.testing.assert_array_equal(found, opened.read_many(rows[[7, 0, 29]]))
-    smaller = album.tiles(embeddings, np.array([3]), 16)
+    smaller = reader.tiles(embeddings, np.array([3]), 16)
     assert smaller is not None
     np.testing.assert_array_equal(smaller[0], shrink(opened.read(int(rows[3])), 16))
-    assert album.missing == ()
-    assert album.unreadable == 0
+    assert reader.missing == ()
+    assert reader.unreadable == 0
 
 
 def test_a_patch_that_cannot_be_read_is_grey_and_counted(tmp_path: Path) -> None:
     store = make_store(tmp_path, patches=2)
     embeddings = embed_store(store, tmp_path / "emb")
     damage(store, 5)
-    album = Album()
-    found = album.tiles(embeddings, np.arange(8), 16)
+    reader = PatchReader()
+    found = reader.tiles(embeddings, np.arange(8), 16)
     assert found is not None
     assert (found[5] == GREY).all()
     assert all(found[place].std() > 5 for place in range(8) if place != 5)
-    assert album.unreadable == 1
+    assert reader.unreadable == 1
 
 
 @pytest.mark.parametrize("fate", ["gone", "changed"])
@@ -143,18 +143,18 @@ def test_without_its_store_there_are_no_pictures_and_a_reason(store: Path, tmp_p
     change = {"store": str(tmp_path / "none")} if fate == "gone" else {"store_checksum": "another"}
     info = embeddings.info.model_copy(update=change)
     moved = Embeddings(embeddings.artefact, info, embeddings.table, embeddings.vectors)
-    album = Album()
-    assert album.tiles(moved, np.arange(3), 16) is None
-    assert album.tiles(moved, np.arange(3), 16) is None
-    (reason,) = album.missing
+    reader = PatchReader()
+    assert reader.tiles(moved, np.arange(3), 16) is None
+    assert reader.tiles(moved, np.arange(3), 16) is None
+    (reason,) = reader.missing
     name = "none" if fate == "gone" else "store"
     assert reason == (
         f"the store {name!r} is not where it was, or has changed. Embed it again to see its pictures."
     )  # and nobody's home
-    assert album.tiles(embeddings, np.arange(3), 16) is not None  # others know where it is
-    charted = Charted("a", moved, np.arange(3), None, (), "label")
-    points = choose_points([charted], 3, np.random.default_rng(0))
-    assert read_points(album, [charted], points, 16) is None
+    assert reader.tiles(embeddings, np.arange(3), 16) is not None  # others know where it is
+    inputs = MapInput("a", moved, np.arange(3), None, (), "label")
+    points = choose_points([inputs], 3, np.random.default_rng(0))
+    assert read_points(reader, [inputs], points, 16) is None
 
 
 @pytest.mark.parametrize(("count", "side", "sheets"), [(1, 16, 1), (7, 24, 1), (300, 256, 2)])
@@ -178,11 +178,11 @@ def test_a_sprite_holds_each_tile_where_it_says(count: int, side: int, sheets: i
 # ---- the map
 
 
-def charted(embeddings: Embeddings, rows: NDArray[np.int64], classes: tuple[str, ...] = ("a", "b")) -> Charted:
-    return Charted(embeddings.info.model.name, embeddings, rows, None, classes, "label")
+def inputs(embeddings: Embeddings, rows: NDArray[np.int64], classes: tuple[str, ...] = ("a", "b")) -> MapInput:
+    return MapInput(embeddings.info.model.name, embeddings, rows, None, classes, "label")
 
 
-def identity(one: Charted, places: NDArray[np.int64]) -> list[tuple[str, int]]:
+def identity(one: MapInput, places: NDArray[np.int64]) -> list[tuple[str, int]]:
     slide, patch = (one.embeddings.table.column(name)[one.rows[places]] for name in ("slide", "patch"))
     return list(zip(slide.tolist(), patch.tolist(), strict=True))
 
@@ -190,8 +190,8 @@ def identity(one: Charted, places: NDArray[np.int64]) -> list[tuple[str, int]]:
 def test_all_encoders_show_the_same_patches(store: Path, tmp_path: Path) -> None:
     order = np.random.default_rng(1).permutation(64)
     ones = [
-        charted(embed_store(store, tmp_path / "a"), np.arange(10, 60)),
-        charted(embed_store(store, tmp_path / "b", rows=order, name="b"), np.flatnonzero(order >= 5)),
+        inputs(embed_store(store, tmp_path / "a"), np.arange(10, 60)),
+        inputs(embed_store(store, tmp_path / "b", rows=order, name="b"), np.flatnonzero(order >= 5)),
     ]
     points = choose_points(ones, 20, np.random.default_rng(3))
     shown = [identity(one, places) for one, places in zip(ones, points.places, strict=True)]
@@ -209,7 +209,7 @@ def test_all_encoders_show_the_same_patches(store: Path, tmp_path: Path) -> None
 
 
 def test_points_are_no_more_than_there_are(store: Path, tmp_path: Path) -> None:
-    points = choose_points([charted(embed_store(store, tmp_path / "a"), np.arange(9))], 50, np.random.default_rng(0))
+    points = choose_points([inputs(embed_store(store, tmp_path / "a"), np.arange(9))], 50, np.random.default_rng(0))
     assert sorted(points.places[0]) == list(range(9))
     assert points.shared
 
@@ -217,7 +217,7 @@ def test_points_are_no_more_than_there_are(store: Path, tmp_path: Path) -> None:
 def test_encoders_with_little_in_common_show_their_own(store: Path, tmp_path: Path) -> None:
     """Two patches are in both and count once, so that they can be found in either map."""
     a, b = embed_store(store, tmp_path / "a"), embed_store(store, tmp_path / "b", name="b")
-    ones = [charted(a, np.arange(0, 22)), charted(b, np.arange(20, 40))]
+    ones = [inputs(a, np.arange(0, 22)), inputs(b, np.arange(20, 40))]
     points = choose_points(ones, 50, np.random.default_rng(0))
     assert not points.shared
     assert [len(places) for places in points.places] == [22, 20]
@@ -232,13 +232,13 @@ def test_encoders_with_little_in_common_show_their_own(store: Path, tmp_path: Pa
 def test_patches_of_different_stores_are_never_the_same(store: Path, tmp_path: Path) -> None:
     other = make_store(tmp_path, patches=3)
     ones = [
-        charted(embed_store(store, tmp_path / "a"), np.arange(48)),
-        charted(embed_store(other, tmp_path / "b", name="b"), np.arange(48)),
+        inputs(embed_store(store, tmp_path / "a"), np.arange(48)),
+        inputs(embed_store(other, tmp_path / "b", name="b"), np.arange(48)),
     ]
     points = choose_points(ones, 30, np.random.default_rng(0))
     assert not points.shared
     assert len(points.home) == 60
-    sprite = read_points(Album(), ones, points, 32)
+    sprite = read_points(PatchReader(), ones, points, 32)
     assert sprite is not None
     sheet = unpack(sprite.uris[0])
     for number in (0, 29, 30, 59):
@@ -253,7 +253,7 @@ def test_points_have_the_names_of_their_patches(store: Path, tmp_path: Path) -> 
     rename: Rename = {"label": lambda name: None if name == "a" else "z", "site": lambda _: None}
     one = embed_store(store, tmp_path / "a", rename=rename)
     two = embed_store(store, tmp_path / "b", rename={"site": lambda _: "north"})
-    ones = [charted(one, np.arange(4, 9), ()), charted(two, np.arange(30, 50))]
+    ones = [inputs(one, np.arange(4, 9), ()), inputs(two, np.arange(30, 50))]
     points = Points((), (), np.array([[0, 0], [0, 4], [1, 0], [1, 19]]), False)
     columns = {column.key: column for column in name_points(ones, points)}
     assert list(columns) == ["label", "patient", "slide", "site"]
@@ -269,8 +269,8 @@ def test_points_have_the_names_of_their_patches(store: Path, tmp_path: Path) -> 
 
 def test_the_map_is_of_the_queries_by_the_nearest_neighbours(tmp_path: Path) -> None:
     embeddings = make_embeddings(tmp_path / "emb")
-    scores = make_scores(tmp_path / "scores", embeddings, opinions=("mil", "linear", "knn"))
-    found = chart(Subject("x", (scores,), (embeddings,), None))
+    scores = make_scores(tmp_path / "scores", embeddings, probes=("mil", "linear", "knn"))
+    found = find_map_input(EvaluatedModel("x", (scores,), (embeddings,), None))
     assert found is not None
     assert set(embeddings.table.column("split")[found.rows]) == {"test"}
     judged = scores.predictions("knn", "patch")
@@ -281,8 +281,8 @@ def test_the_map_is_of_the_queries_by_the_nearest_neighbours(tmp_path: Path) -> 
 
 def test_the_map_of_an_evaluation_that_judged_no_patches(tmp_path: Path) -> None:
     embeddings = make_embeddings(tmp_path / "emb")
-    scores = make_scores(tmp_path / "scores", embeddings, opinions=("mil",))
-    found = chart(Subject("x", (scores,), (embeddings,), None))
+    scores = make_scores(tmp_path / "scores", embeddings, probes=("mil",))
+    found = find_map_input(EvaluatedModel("x", (scores,), (embeddings,), None))
     assert found is not None
     assert judge_patches(scores) is None
     assert found.predicted is None
@@ -294,10 +294,10 @@ def test_the_map_of_embeddings_alone_is_of_their_test_side_or_of_all(
     tmp_path: Path, test: float, expected: int
 ) -> None:
     embeddings = make_embeddings(tmp_path / "emb", test=test)
-    found = chart(Subject("x", (), (embeddings,), None))
+    found = find_map_input(EvaluatedModel("x", (), (embeddings,), None))
     assert found is not None
     assert len(found.rows) == expected
-    assert chart(Subject("x", (), (None,), None)) is None
+    assert find_map_input(EvaluatedModel("x", (), (None,), None)) is None
 
 
 # ---- sheets
@@ -334,8 +334,8 @@ def test_a_sheet_shows_queries_beside_their_neighbours(store: Path, tmp_path: Pa
     near = np.random.default_rng(0).integers(0, 64, (10, 3))
     near[4, 2] = -1
     similar = np.linspace(1, 0, 30, dtype=np.float32).reshape(10, 3)
-    album = Album()
-    rows = make_sheet(album, queries, bank, predictions, (near, similar), np.array([4, 9]), "label")
+    reader = PatchReader()
+    rows = make_sheet(reader, queries, bank, predictions, (near, similar), np.array([4, 9]), "label")
     opened = PatchStore.load(store)
     assert [len(row.neighbours) for row in rows] == [2, 3]
     for place, row in zip((4, 9), rows, strict=True):
@@ -378,7 +378,7 @@ def test_a_sheet_without_pictures_still_names_its_patches(store: Path, tmp_path:
     gone = Embeddings(made.artefact, info, made.table, made.vectors)
     predictions = predictions_of([0, 0], [0, 0], ["p", "p"])
     found = (np.array([[1], [0]]), np.ones((2, 1), np.float32))
-    rows = make_sheet(Album(), gone, gone, predictions, found, np.array([0]), "label")
+    rows = make_sheet(PatchReader(), gone, gone, predictions, found, np.array([0]), "label")
     assert rows[0].query.uri is None
     assert rows[0].neighbours[0].uri is None
     assert rows[0].neighbours[0].patient

@@ -16,7 +16,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.reporting.prepared import DROPPED as DROPPED_RGB
 from hidisc.reporting.prepared import KEPT as KEPT_RGB
 from hidisc.reporting.prepared import _caption, draw_boxes, draw_contact_sheet
-from hidisc.settings.preparing import ImportConfig
+from hidisc.settings.imports import ImportConfig
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import make_store, noise, pictures_of, write_pictures
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.errors import UserError
 from hidisc.evaluation.compare import compare
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import SCORES, Diagnostic, Opinion, Scores, ScoresInfo, Value, predictions_file
+from hidisc.evaluation.scores import SCORES, Diagnostic, ProbeScores, Scores, ScoresInfo, Value, predictions_file
+from hidisc.ground.errors import UserError
 from hidisc.reporting.cells import find_best, make_cell
-from hidisc.reporting.subject import Subject, gather
+from hidisc.reporting.evaluated import EvaluatedModel, gather
 from hidisc.reporting.table import DASH, Table, write_tables
 from hidisc.reporting.tables import (
     MANY,
@@ -25,7 +25,7 @@ from hidisc.reporting.tables import (
     diagnostics_table,
     metrics_table,
 )
-from hidisc.settings.judging import BootstrapConfig, EvaluateConfig
+from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig
 from tests.evaluation.made import make_embeddings
 from tests.finished import refinish
 from tests.reporting.judged import LEAK, make_scores
@@ -54,7 +54,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
     return make_embeddings(tmp_path_factory.mktemp("two") / "e", classes=("mut", "wt"), patients=8, slides=2, patches=4)
 
 
-def judge(folder: Path, embeddings: Embeddings, seeds: int = 3) -> list[Subject]:
+def judge(folder: Path, embeddings: Embeddings, seeds: int = 3) -> list[EvaluatedModel]:
     """`many`: several seeds; `one`: a single one, worse; `sup`: learned from labels, best."""
     for seed in range(seeds):
         make_scores(folder / f"many{seed}", embeddings, name="many", group="many", seed=seed)
@@ -72,19 +72,19 @@ def change(scores: Scores, **fields: object) -> Scores:
 
 
 def change_metric(scores: Scores, level: str, metric: str, value: Value) -> Scores:
-    """Put another value into the first opinion."""
-    first, *others = scores.info.opinions
+    """Put another value into the first probe."""
+    first, *others = scores.info.probes
     levels = [
         found.model_copy(update={"metrics": found.metrics | {metric: value}}) if found.level == level else found
         for found in first.levels
     ]
-    opinions = [Opinion(name=first.name, remarks=first.remarks, levels=tuple(levels)), *others]
-    return change(scores, opinions=tuple(item.model_dump() for item in opinions))
+    probes = [ProbeScores(name=first.name, remarks=first.remarks, levels=tuple(levels)), *others]
+    return change(scores, probes=tuple(item.model_dump() for item in probes))
 
 
-def values_of(subject: Subject, opinion: str, level: str, metric: str) -> list[float]:
-    found = [scores.info.opinions for scores in subject.scores]
-    levels = [item.level(level) for opinions in found for item in opinions if item.name == opinion]
+def values_of(model: EvaluatedModel, probe: str, level: str, metric: str) -> list[float]:
+    found = [scores.info.probes for scores in model.scores]
+    levels = [item.level(level) for probes in found for item in probes if item.name == probe]
     return [level.metrics[metric].value for level in levels if level]  # type: ignore[misc]
 
 
@@ -92,25 +92,25 @@ def values_of(subject: Subject, opinion: str, level: str, metric: str) -> list[f
 
 
 def test_more_than_two_classes_have_the_layout_of_the_papers_srh_table(tmp_path: Path, three: Embeddings) -> None:
-    subjects = judge(tmp_path, three)
-    table = metrics_table(subjects, "knn")
+    models = judge(tmp_path, three)
+    table = metrics_table(models, "knn")
     assert table.columns == ("Method", *["Accuracy", "MCA", "AUPRC", "AUROC"] * 3)
     levels = ("patch", "slide", "patient")
     assert table.groups == (("", 1), *((f"{level.capitalize()} level metrics", 4) for level in levels))
     assert [row[0] for row in table.rows] == ["many", "one", "sup †"]
     for place, (level, metric) in enumerate([(level, metric) for level in levels for metric in MANY], 1):
-        many = values_of(subjects[0], "knn", level, metric)
+        many = values_of(models[0], "knn", level, metric)
         mean = sum(many) / 3
         sd = (sum((value - mean) ** 2 for value in many) / 2) ** 0.5
         assert table.rows[0][place] == f"{100 * mean:.1f} ({100 * sd:.1f})"
-        (one,) = values_of(subjects[1], "knn", level, metric)
+        (one,) = values_of(models[1], "knn", level, metric)
         low, high = max(0.0, one - 0.04), min(1.0, one + 0.04)
         assert table.rows[1][place] == f"{100 * one:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def test_two_classes_have_the_layout_of_the_papers_tcga_table(tmp_path: Path, two: Embeddings) -> None:
-    subjects = judge(tmp_path, two, seeds=2)
-    table = metrics_table(subjects, "linear")
+    models = judge(tmp_path, two, seeds=2)
+    table = metrics_table(models, "linear")
     assert table.columns == ("Level", "Method", "Accuracy", "MCA", "Sensitivity", "Specificity", "AUROC", "AUPRC")
     assert table.groups == ()
     assert (table.lead, table.blocks) == (2, (3, 3, 3))
@@ -119,32 +119,32 @@ def test_two_classes_have_the_layout_of_the_papers_tcga_table(tmp_path: Path, tw
     ]
     for block, level in enumerate(("patch", "slide", "patient")):
         for place, metric in enumerate(TWO, 2):
-            a, b = values_of(subjects[0], "linear", level, metric)
+            a, b = values_of(models[0], "linear", level, metric)
             assert table.rows[3 * block][place] == f"{50 * (a + b):.1f} ({100 * abs(a - b) / 2**0.5:.1f})"
     assert any("are about 'wt'" in note for note in table.notes)
 
 
 def test_the_numbers_are_those_of_the_predictions(tmp_path: Path, three: Embeddings) -> None:
-    (subject,) = judge(tmp_path, three, seeds=0)[:1]
-    found = subject.scores[0].predictions("knn", "patch")
-    shown = metrics_table([subject], "knn").rows[0][1]
+    (model,) = judge(tmp_path, three, seeds=0)[:1]
+    found = model.scores[0].predictions("knn", "patch")
+    shown = metrics_table([model], "knn").rows[0][1]
     assert shown.startswith(f"{100 * (found.truth == found.predicted).mean():.1f} [")
 
 
 def test_an_opinion_has_the_levels_it_has(tmp_path: Path, three: Embeddings) -> None:
-    subjects = judge(tmp_path, three, seeds=1)
-    assert [group for group, _ in metrics_table(subjects, "mil").groups] == [
+    models = judge(tmp_path, three, seeds=1)
+    assert [group for group, _ in metrics_table(models, "mil").groups] == [
         "",
         "Slide level metrics",
         "Patient level metrics",
     ]
     with pytest.raises(UserError, match="nothing here was asked by 'forest', so there is no table of it"):
-        metrics_table(subjects, "forest")
+        metrics_table(models, "forest")
 
 
 def test_a_subject_that_was_not_asked_has_dashes(tmp_path: Path, three: Embeddings) -> None:
     make_scores(tmp_path / "a", three, name="a", group="a")
-    make_scores(tmp_path / "b", three, name="b", group="b", opinions=("knn",))
+    make_scores(tmp_path / "b", three, name="b", group="b", probes=("knn",))
     table = metrics_table(gather([tmp_path / "a", tmp_path / "b"]), "linear")
     assert set(table.rows[1][1:]) == {DASH}
     assert any(note.startswith(f"{DASH} undefined: Patch Accuracy of b, ") for note in table.notes)
@@ -180,7 +180,7 @@ def test_one_undefined_value_makes_the_cell_undefined() -> None:
 def test_every_undefined_cell_is_a_dash_with_its_reason(
     level: str, metric: str, tmp_path: Path, three: Embeddings
 ) -> None:
-    scores = make_scores(tmp_path / "s", three, opinions=("knn",))
+    scores = make_scores(tmp_path / "s", three, probes=("knn",))
     change_metric(scores, level, metric, Value(value=None, why="the moon is full."))
     table = metrics_table(gather([tmp_path / "s"]), "knn")
     title = {"accuracy": "Accuracy", "mca": "MCA", "auprc": "AUPRC", "auroc": "AUROC"}[metric]
@@ -190,7 +190,7 @@ def test_every_undefined_cell_is_a_dash_with_its_reason(
 
 
 def test_what_to_mind_of_a_defined_number_is_said(tmp_path: Path, three: Embeddings) -> None:
-    scores = make_scores(tmp_path / "s", three, opinions=("knn",))
+    scores = make_scores(tmp_path / "s", three, probes=("knn",))
     change_metric(scores, "patient", "mca", Value(value=0.5, low=0.4, high=0.6, why="166 draws left out"))
     table = metrics_table(gather([tmp_path / "s"]), "knn")
     assert "Mind: Patient MCA of made: 166 draws left out." in table.notes
@@ -230,15 +230,15 @@ def test_intervals_are_bold_when_they_reach_the_best_value() -> None:
 
 
 def test_encoders_that_learned_from_labels_do_not_compete(tmp_path: Path, three: Embeddings) -> None:
-    subjects = judge(tmp_path, three)
-    table = metrics_table(subjects, "knn")
+    models = judge(tmp_path, three)
+    table = metrics_table(models, "knn")
     assert table.bold
     assert {row for row, _ in table.bold} <= {0, 1}
     assert (0, 1) in table.bold
     assert (1, 1) not in table.bold  # 0.5 against 0.8
     assert any(note.startswith("Bold: the best, and all whose upper end") for note in table.notes)
     assert "† learned from labels, so out of competition: sup (supervised)." in table.notes
-    alone = metrics_table([subjects[0], subjects[2]], "knn")
+    alone = metrics_table([models[0], models[2]], "knn")
     assert alone.bold == frozenset()  # one competitor alone is not the best
     assert not any(note.startswith("Bold") for note in alone.notes)
 
@@ -257,19 +257,19 @@ def test_bold_is_per_block(tmp_path: Path, two: Embeddings) -> None:
 def test_leaks_are_printed_on_every_table(tmp_path: Path, two: Embeddings) -> None:
     make_scores(tmp_path / "a", two, name="a", group="a")
     make_scores(tmp_path / "b", two, name="b", group="b", leak=True)
-    subjects = gather([tmp_path / "a", tmp_path / "b"])
+    models = gather([tmp_path / "a", tmp_path / "b"])
     tables = [
-        metrics_table(subjects, "knn"),
-        by_class_table(subjects, "knn", "patient"),
-        diagnostics_table(subjects),
-        comparison_table(subjects, "knn", "slide", BootstrapConfig(resamples=20)),
+        metrics_table(models, "knn"),
+        by_class_table(models, "knn", "patient"),
+        diagnostics_table(models),
+        comparison_table(models, "knn", "slide", BootstrapConfig(resamples=20)),
     ]
     for table in tables:
         assert table.notes[0] == f"Warning: b: {LEAK}"
         texts = (table.to_csv(), table.to_markdown(), table.to_latex())
-        assert all("are on both sides." in text for text in texts)
-    assert counts_table(subjects[1]).notes[0] == f"Warning: {LEAK}"
-    assert counts_table(subjects[0]).notes == ()
+        assert all("are in the bank and in the queries." in text for text in texts)
+    assert counts_table(models[1]).notes[0] == f"Warning: {LEAK}"
+    assert counts_table(models[0]).notes == ()
     make_scores(tmp_path / "c", two, name="c", group="c", leak=True)
     everyone = gather([tmp_path / "b", tmp_path / "c"])
     assert metrics_table(everyone, "knn").notes[0] == f"Warning: {LEAK}"  # of all: no names
@@ -282,7 +282,7 @@ def test_notes_say_what_stands_in_brackets(tmp_path: Path, three: Embeddings) ->
     )
     assert notes[1] == "one, sup: One evaluation, [95 % interval] over 2,000 draws of patients."
     assert any("AUROC and AUPRC are means over the classes" in note for note in notes)
-    assert "knn was made up." in notes  # the opinion's own remarks
+    assert "knn was made up." in notes  # the probe's own remarks
     for seed in range(4):
         make_scores(tmp_path / f"drawn{seed}", three, seed=seed // 2, sampling_seed=seed % 2, per_slide=4)
     (drawn,) = gather([tmp_path / f"drawn{seed}" for seed in range(4)])
@@ -294,12 +294,12 @@ def test_notes_say_what_stands_in_brackets(tmp_path: Path, three: Embeddings) ->
 
 
 def test_units_left_out_other_tests_and_unjudged_rows_are_said(tmp_path: Path, three: Embeddings) -> None:
-    scores = make_scores(tmp_path / "a", three, name="a", group="a", opinions=("knn",))
+    scores = make_scores(tmp_path / "a", three, name="a", group="a", probes=("knn",))
     levels = [
         level.model_copy(update={"left_out": 2 if level.level == "slide" else level.level == "patient"})
-        for level in scores.info.opinions[0].levels
+        for level in scores.info.probes[0].levels
     ]
-    change(scores, opinions=(Opinion(name="knn", levels=tuple(levels)).model_dump(),))
+    change(scores, probes=(ProbeScores(name="knn", levels=tuple(levels)).model_dump(),))
     other = make_embeddings(tmp_path / "other", patients=8, slides=1, patches=4)
     make_scores(tmp_path / "b", other, name="b", group="b")
     alone = make_embeddings(tmp_path / "alone", patients=4, slides=1, patches=4, name="alone")
@@ -352,12 +352,12 @@ def test_counts_of_embeddings_that_were_not_evaluated(three: Embeddings) -> None
 
 
 def test_classes_against_the_rest_by_block(tmp_path: Path, three: Embeddings) -> None:
-    subjects = judge(tmp_path, three, seeds=2)
-    table = by_class_table(subjects, "knn", "slide")
+    models = judge(tmp_path, three, seeds=2)
+    table = by_class_table(models, "knn", "slide")
     assert table.columns == ("Class", "Method", "Sensitivity", "Specificity", "AUROC", "AUPRC")
     assert table.blocks == (3, 3, 3)
     assert [row[0] for row in table.rows[::3]] == ["a (6)", "b (6)", "c (6)"]  # slides judged
-    level = subjects[1].scores[0].info.opinions[0].level("slide")
+    level = models[1].scores[0].info.probes[0].level("slide")
     assert level is not None
     for block, label in enumerate("abc"):
         value = level.by_class[label]["auprc"]
@@ -371,14 +371,14 @@ def test_classes_against_the_rest_by_block(tmp_path: Path, three: Embeddings) ->
 def test_a_class_without_units_is_undefined_with_its_reason(tmp_path: Path, three: Embeddings) -> None:
     config = EvaluateConfig(classes=("a", "b", "c"))
     scores = make_scores(tmp_path / "s", three, config=config)
-    opinions = []
-    for opinion in scores.info.opinions:
+    probes = []
+    for probe in scores.info.probes:
         levels = []
-        for level in opinion.levels:
+        for level in probe.levels:
             gone = {name: Value(value=None, why=f"no {level.level} is 'c'") for name in level.by_class["c"]}
             levels.append(level.model_copy(update={"by_class": level.by_class | {"c": gone}}))
-        opinions.append(opinion.model_copy(update={"levels": tuple(levels)}).model_dump())
-    change(scores, opinions=tuple(opinions))
+        probes.append(probe.model_copy(update={"levels": tuple(levels)}).model_dump())
+    change(scores, probes=tuple(probes))
     table = by_class_table(gather([tmp_path / "s"]), "knn", "patient")
     assert table.rows[2][2:] == (DASH,) * 4
     names = ", ".join(f"{name} of 'c' by made" for name in ("Sensitivity", "Specificity", "AUROC", "AUPRC"))
@@ -386,11 +386,11 @@ def test_a_class_without_units_is_undefined_with_its_reason(tmp_path: Path, thre
 
 
 def test_diagnostics_by_block_with_their_meaning(tmp_path: Path, three: Embeddings) -> None:
-    subjects = judge(tmp_path, three)
+    models = judge(tmp_path, three)
     extra = Diagnostic(name="only here", value=0.123456, meaning="A long sentence that says what this number means.")
-    scores = subjects[1].scores[0]
+    scores = models[1].scores[0]
     change(scores, diagnostics=tuple(item.model_dump() for item in (*scores.info.diagnostics, extra)))
-    table = diagnostics_table(gather([scores.path for subject in subjects for scores in subject.scores]))
+    table = diagnostics_table(gather([scores.path for model in models for scores in model.scores]))
     assert table.columns == ("Property", "Method", "Value", "By chance", "What it means")
     assert table.blocks == (3, 3, 1)
     assert table.rows[0] == (
@@ -414,13 +414,13 @@ def test_diagnostics_by_block_with_their_meaning(tmp_path: Path, three: Embeddin
 
 
 def test_comparison_is_that_of_compare(tmp_path: Path, three: Embeddings) -> None:
-    subjects = judge(tmp_path, three, seeds=2)
+    models = judge(tmp_path, three, seeds=2)
     config = BootstrapConfig(resamples=200)
-    table = comparison_table(subjects, "knn", "patch", config, seed=3)
+    table = comparison_table(models, "knn", "patch", config, seed=3)
     assert table.columns == ("Method", "Metric", "Difference", "95 % interval", "Share")
     assert table.title == "Nearest neighbours, patch level: better than many?"
     assert table.blocks == (4, 4)
-    sides = [[[scores.predictions("knn", "patch")] for scores in subject.scores] for subject in subjects]
+    sides = [[[scores.predictions("knn", "patch")] for scores in model.scores] for model in models]
     for block, side in enumerate(sides[1:]):
         found = compare(side, sides[0], 2, config, 3)
         for row, metric in enumerate(MANY, 4 * block):
@@ -437,11 +437,11 @@ def test_comparison_is_that_of_compare(tmp_path: Path, three: Embeddings) -> Non
 def test_no_difference_is_zero_without_a_sign(tmp_path: Path, three: Embeddings) -> None:
     for name in "ab":
         make_scores(tmp_path / name, three, name=name, group=name, seed=0)
-    subjects = gather([tmp_path / "a", tmp_path / "b"])
-    table = comparison_table(subjects, "knn", "patient", BootstrapConfig(resamples=20))
+    models = gather([tmp_path / "a", tmp_path / "b"])
+    table = comparison_table(models, "knn", "patient", BootstrapConfig(resamples=20))
     assert {row[2:] for row in table.rows} == {("0.0", "[0.0, 0.0]", "50.0")}
     assert table.bold == frozenset()
-    bare = comparison_table(subjects, "knn", "patient", BootstrapConfig(resamples=0))
+    bare = comparison_table(models, "knn", "patient", BootstrapConfig(resamples=0))
     assert {row[2:] for row in bare.rows} == {("0.0", DASH, DASH)}
     assert any(note.startswith("Mind: ") and note.endswith("resamples=0.") for note in bare.notes)
 
@@ -455,12 +455,12 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, three: Embeddings) -> N
         tmp_path / "b" / predictions_file("knn", "patient", "knn")
     )
     refinish(tmp_path / "b")
-    subjects = gather([tmp_path / "a", tmp_path / "b"])
-    table = comparison_table(subjects, "knn", "patient", BootstrapConfig(resamples=20))
+    models = gather([tmp_path / "a", tmp_path / "b"])
+    table = comparison_table(models, "knn", "patient", BootstrapConfig(resamples=20))
     assert table.rows == ()
     assert any(note.startswith("b is not compared: no patient was judged in all") for note in table.notes)
-    with pytest.raises(UserError, match="nothing here has been evaluated by this opinion at this level"):
-        comparison_table(subjects, "mil", "patch")
+    with pytest.raises(UserError, match="nothing here has been evaluated by this probe at this level"):
+        comparison_table(models, "mil", "patch")
     assert table.to_latex()
     assert table.to_markdown()
 
@@ -574,13 +574,13 @@ def test_hostile_names_go_through_every_table(tmp_path: Path) -> None:
     embeddings = make_embeddings(tmp_path / "e", classes=names, patients=4, slides=1, patches=3)
     for number, name in enumerate(["\\input{x}", "a\nb"]):
         make_scores(tmp_path / f"s{number}", embeddings, name=name, group=name, seed=number)
-    subjects = gather([tmp_path / "s0", tmp_path / "s1"])
+    models = gather([tmp_path / "s0", tmp_path / "s1"])
     tables = {
-        "counts": counts_table(subjects[0]),
-        "metrics": metrics_table(subjects, "knn"),
-        "classes": by_class_table(subjects, "knn", "patient"),
-        "diagnostics": diagnostics_table(subjects),
-        "comparison": comparison_table(subjects, "knn", "patient", BootstrapConfig(resamples=20)),
+        "counts": counts_table(models[0]),
+        "metrics": metrics_table(models, "knn"),
+        "classes": by_class_table(models, "knn", "patient"),
+        "diagnostics": diagnostics_table(models),
+        "comparison": comparison_table(models, "knn", "patient", BootstrapConfig(resamples=20)),
     }
     write_tables(tables, tmp_path / "tables")
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == sorted(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder
 from hidisc.patches.inputs import as_input
 from hidisc.patches.opensrh import find_opensrh
@@ -19,8 +19,8 @@ from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches, to_input
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
-from hidisc.settings.preparing import ImportConfig
-from hidisc.settings.training import BatchConfig, DataConfig
+from hidisc.settings.imports import ImportConfig
+from hidisc.settings.train import BatchConfig, DataConfig
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import make_store, noise, pictures_of, write_pictures
 from tests.patches.test_opensrh import study, write_opensrh
@@ -129,7 +129,7 @@ def test_shallower_hierarchies(made: Path, levels: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("threads", "ahead"), [(1, 1), (2, 1), (2, 4), (8, 3), (3, 64)])
 def test_threads_change_nothing(made: Path, threads: int, ahead: int) -> None:
     alone = [batches_of(made).load(step) for step in range(9)]
-    found = list(batches_of(made, threads=threads, ahead=ahead).steps(0, 9))
+    found = list(batches_of(made, threads=threads, prefetch=ahead).steps(0, 9))
     assert len(found) == 9
     assert all(map(equal, found, alone))
 
@@ -147,7 +147,7 @@ def test_no_steps_no_batches(made: Path) -> None:
 
 
 def test_only_so_many_are_read_ahead(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = batches_of(made, threads=4, ahead=2)
+    batches = batches_of(made, threads=4, prefetch=2)
     started = []
     load = batches.load
     monkeypatch.setattr(batches, "load", lambda step: (started.append(step), load(step))[1])
@@ -346,7 +346,7 @@ def test_a_large_slide_is_not_read_through(tmp_path: Path, monkeypatch: pytest.M
     shard = store / PatchStore.load(store).info.shards[0]
     shard.unlink()
     reads = count_reads(monkeypatch)
-    assert stop(store, threads=1, ahead=1, max_bad_share=1).endswith(NONE_BESIDE.format(8))
+    assert stop(store, threads=1, prefetch=1, max_bad_share=1).endswith(NONE_BESIDE.format(8))
     assert len(set(reads[:9])) == 9
     assert len(reads) <= 2 * 9
 

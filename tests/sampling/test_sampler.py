@@ -13,11 +13,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.table import PatchTable, names_column
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.sampler import Draw, Sampler
-from hidisc.settings.training import BatchConfig
+from hidisc.settings.train import BatchConfig
 from tests.sampling.test_hierarchy import FIVE, grow, table_of
 from tests.sampling.test_shuffle import surprise
 

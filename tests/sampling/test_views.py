@@ -12,11 +12,11 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.sampling import colour, filters, geometry, planes
 from hidisc.sampling import views as views_module
 from hidisc.sampling.views import DRAWS, make_views
-from hidisc.settings.training import STRONG, ViewsConfig
+from hidisc.settings.train import STRONG, ViewsConfig
 from hidisc.slides.stain import LIGHT, REFERENCE
 
 SIZES = [(33, 40), (40, 33), (8, 8), (65, 64)]

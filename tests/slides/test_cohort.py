@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hidisc.artefacts.checksums import hash_file
-from hidisc.config import load_config
-from hidisc.errors import UserError
-from hidisc.settings.preparing import PrepareConfig
+from hidisc.ground.checksums import hash_file
+from hidisc.ground.errors import UserError
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides import cohort
 from hidisc.slides.cohort import Cohort
 from hidisc.slides.slide import plausible_mpp
@@ -225,7 +225,7 @@ def test_two_splits_in_a_patient(write_cohort: Write) -> None:
     path = write_cohort([f"{HEAD},split", "P1,S1,a.svs,train", "P1,S2,b.svs,test"], ["a.svs", "b.svs"])
     assert problems(path, label_level="slide") == [
         "cohort.csv row 3: patient 'P1' is in split 'test', but in 'train' in row 2. "
-        "A patient is on one side only. Fix one of the rows."
+        "A patient is in one split only. Fix one of the rows."
     ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from PIL import Image
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.slides.stain import (
     LIGHT,
     REFERENCE,

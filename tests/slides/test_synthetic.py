@@ -9,7 +9,7 @@ import openslide
 import pytest
 import tifffile
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.slides import synthetic
 from hidisc.slides.cohort import Cohort
 from hidisc.slides.synthetic import (

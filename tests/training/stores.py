@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hidisc.config import load_config
 from hidisc.models.encoder import WEIGHTS
 from hidisc.patches.folders import find_folder
 from hidisc.patches.shard import Shard
 from hidisc.patches.store import PatchStore
-from hidisc.settings.preparing import ImportConfig
-from hidisc.settings.training import TrainConfig
+from hidisc.settings.imports import ImportConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.fit import StepsDone
 from hidisc.training.metrics import METRICS, read_metrics

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from hidisc.artefacts import files
-from hidisc.errors import UserError
-from hidisc.settings.training import CheckpointConfig
+from hidisc.ground import files
+from hidisc.ground.errors import UserError
+from hidisc.settings.train import CheckpointConfig
 from hidisc.training.checkpoint import list_checkpoints, load_checkpoint, read_checkpoint, save_checkpoint
 
 INFO: dict[str, Any] = {"store": "abc", "seconds": 1.5, "bad_patches": 3, "scaler": {"scale": 2.0}}

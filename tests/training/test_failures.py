@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing import start_processes
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.training import failures
-from hidisc.training.ranks import Fabric, check_others, first_does, start
+from hidisc.training.processes import Fabric, check_others, run_on_first_rank, start
 
 RANKS, SECONDS = 3, 180
 SENTENCE = "shard 7 is damaged. Run `hidisc doctor`."
@@ -72,7 +72,7 @@ def refuse_on_the_first(fabric: Fabric) -> None:
     def refuse() -> None:
         raise UserError(SENTENCE)
 
-    first_does(fabric, refuse)
+    run_on_first_rank(fabric, refuse)
 
 
 def agree_to_fail(fabric: Fabric) -> None:

@@ -13,17 +13,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hidisc.artefacts import files
-from hidisc.errors import UserError
+from hidisc.ground import files
+from hidisc.ground.errors import UserError
 from hidisc.objectives import hidisc as objective
 from hidisc.objectives.hidisc import hidisc_loss
 from hidisc.objectives.objective import Losses, Rows, find_objective, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches, to_input
-from hidisc.training import alarm, checkpoint, fit
-from hidisc.training.build import build_learner, choose_material
+from hidisc.training import checkpoint, fit
+from hidisc.training import sanity as alarm
+from hidisc.training.build import build_learner, choose_training_set
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
-from hidisc.training.ranks import asks_others
+from hidisc.training.processes import asks_others
 from tests.training.stores import damage, losses, outcome, tiny, train, train_until
 
 VIT = ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5}")
@@ -369,9 +370,9 @@ def step_by_hand(store: Path, parts: int) -> tuple[torch.nn.Module, float]:
     """The learner after the gradients of the first batches were averaged, and their norm; views are the patch."""
     config = tiny("views.ops=[]")
     opened = PatchStore.load(store)
-    material = choose_material(opened, config)
-    learner = build_learner(material, config, 1).train()
-    batches = Batches(opened, material.tree, material.sampler(config, 1), config.data, config.seed)
+    training_set = choose_training_set(opened, config)
+    learner = build_learner(training_set, config, 1).train()
+    batches = Batches(opened, training_set.tree, training_set.sampler(config, 1), config.data, config.seed)
     total = torch.zeros(())
     for part in range(parts):
         batch = batches.load(part)

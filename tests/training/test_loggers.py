@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.loggers import make_loggers
 from tests.training.stores import losses, train, train_until

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.patches.store import PatchStore
-from hidisc.settings.training import DataConfig, MonitorConfig
+from hidisc.settings.train import DataConfig, MonitorConfig
 from hidisc.training.monitor import Monitor
 from tests.training.stores import damage, make_store, outcome, tiny, train
 
@@ -163,7 +163,9 @@ def test_no_split_is_watched_unless_it_is_named() -> None:
 def test_a_side_that_is_not_there(opened: PatchStore, encoder: Encoder) -> None:
     with pytest.raises(UserError) as caught:
         look(opened, encoder, split="val")
-    assert str(caught.value) == f"monitor.split = 'val' is no side of {opened.path}: train, test."
+    assert str(caught.value) == (
+        f"monitor.split: 'val' is not a split of {opened.path}, which has train, test. Choose among these."
+    )
 
 
 def test_a_side_that_is_learned_from(opened: PatchStore, encoder: Encoder) -> None:

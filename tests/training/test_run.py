@@ -9,12 +9,12 @@ import torch
 import yaml
 
 from hidisc.artefacts.artefact import MANIFEST, verify
-from hidisc.errors import UserError
-from hidisc.machine import versions
+from hidisc.ground.errors import UserError
+from hidisc.ground.machine import versions
 from hidisc.models.encoder import CARD, WEIGHTS, history_of_weights
 from hidisc.models.history import UNKNOWN
 from hidisc.patches.store import PatchStore
-from hidisc.settings.training import TrainConfig
+from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.metrics import METRICS
 from hidisc.training.run import RUN, Run
@@ -159,7 +159,9 @@ def test_settings_that_do_not_change_the_result_may_change(
 ) -> None:
     whole, out = train(store, tmp_path / "whole"), tmp_path / "run"
     train_until(3, monkeypatch, store, out)
-    run = train(store, out, "log.every=3", "checkpoint.every=1", "checkpoint.keep=1", "data.threads=2", "data.ahead=1")
+    run = train(
+        store, out, "log.every=3", "checkpoint.every=1", "checkpoint.keep=1", "data.threads=2", "data.prefetch=1"
+    )
     assert [row["step"] for row in run.metrics()] == [1, 2, 3, 6]
     assert (out / WEIGHTS).read_bytes() == (whole.path / WEIGHTS).read_bytes()
 

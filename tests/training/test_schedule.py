@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
-from hidisc.settings.training import OptimConfig
+from hidisc.settings.train import OptimConfig
 from hidisc.training.schedule import learning_rate
 
 

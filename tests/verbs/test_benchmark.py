@@ -9,10 +9,10 @@ import torch
 
 from hidisc.artefacts.artefact import begin_together, read_kind
 from hidisc.artefacts.lock import hold
-from hidisc.config import load_config
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
-from hidisc.settings.benchmarking import SuiteConfig
+from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.load import load_config
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.run import Run
 from hidisc.verbs import benchmark as verb
@@ -32,7 +32,7 @@ rows:
 claims:
   - {{text: HiDisc-Patient is better, better: HiDisc-Patient, than: SimCLR}}
 seeds: 2
-evaluate: {{knn: {{k: 5}}, opinions: [knn], bootstrap: {{resamples: 50}}}}
+evaluate: {{knn: {{k: 5}}, probes: [knn], bootstrap: {{resamples: 50}}}}
 small: {{changes: [{", ".join(f'"{change}"' for change in TINY)}, optim.steps={STEPS}]}}
 """
 
@@ -184,7 +184,7 @@ def test_a_failed_cell_is_shown_with_its_reason_and_tried_again(store: Path, sui
 
 
 def test_a_damaged_encoder_on_the_way_is_made_again(store: Path, suite: Path, tmp_path: Path) -> None:
-    config, out = load(suite, "seeds=1", "looks=[0.5, 1.0]"), tmp_path / "out"
+    config, out = load(suite, "seeds=1", "evaluation_points=[0.5, 1.0]"), tmp_path / "out"
     benchmark(config, store, out, workers=1, device="cpu")
     encoder = out / "cells" / "01-simclr-0" / f"encoder-{STEPS // 2}"
     before = (encoder / "encoder.safetensors").read_bytes()
@@ -283,7 +283,7 @@ def test_a_row_may_learn_from_another_store(store: Path, suite: Path, tmp_path: 
 
 def test_a_curve_has_an_encoder_a_look(store: Path, suite: Path, tmp_path: Path) -> None:
     rows = "rows=[{name: SimCLR, recipe: simclr+weak}]"
-    config = load(suite, rows, "claims=[]", "seeds=1", "looks=[0.33, 0.67, 1.0]", "axis=steps")
+    config = load(suite, rows, "claims=[]", "seeds=1", "evaluation_points=[0.33, 0.67, 1.0]", "axis=steps")
     out = tmp_path / "out"
     assert benchmark(config, store, out, workers=1, device="cpu").done == 1
     cell = out / "cells" / "01-simclr-0"

@@ -11,13 +11,14 @@ import pytest
 
 from hidisc.artefacts.artefact import MANIFEST
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
-from hidisc.errors import UserError
 from hidisc.evaluation.metrics import measure
 from hidisc.evaluation.scores import METRICS, NEIGHBOURS, SCORES, Finding, Scores
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import WEIGHTS
-from hidisc.reporting.subject import gather
+from hidisc.reporting.evaluated import gather
 from hidisc.reporting.verdict import find_verdict
-from hidisc.settings.judging import EmbedConfig, EvaluateConfig
+from hidisc.settings.embed import EmbedConfig
+from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
 from hidisc.verbs.doctor import verify, what_to_do
 from hidisc.verbs.embed import embed
@@ -54,14 +55,14 @@ def scores(made: Embeddings, tmp_path_factory: pytest.TempPathFactory) -> Scores
 
 
 def test_three_opinions_at_every_level(scores: Scores) -> None:
-    found = {opinion.name: [level.level for level in opinion.levels] for opinion in scores.info.opinions}
+    found = {probe.name: [level.level for level in probe.levels] for probe in scores.info.probes}
     assert found == {
         "knn": ["patch", "slide", "patient"],
         "linear": ["patch", "slide", "patient"],
         "mil": ["slide", "patient"],
     }
-    for opinion in scores.info.opinions:
-        for level in opinion.levels:
+    for probe in scores.info.probes:
+        for level in probe.levels:
             assert set(level.metrics) == set(METRICS)
             accuracy = level.metrics["accuracy"]
             assert accuracy.value is not None
@@ -69,7 +70,7 @@ def test_three_opinions_at_every_level(scores: Scores) -> None:
             assert accuracy.high is not None
             assert 0.5 < accuracy.value <= 1
             assert accuracy.low <= accuracy.value <= accuracy.high
-            predictions = scores.predictions(opinion.name, level.level)
+            predictions = scores.predictions(probe.name, level.level)
             assert len(predictions) == level.units
             assert measure(predictions, 2).metrics["auroc"].value == pytest.approx(level.metrics["auroc"].value)
             assert np.sum(level.confusion) == level.units
@@ -78,7 +79,7 @@ def test_three_opinions_at_every_level(scores: Scores) -> None:
 def test_what_was_judged_is_written_down(scores: Scores, made: Embeddings) -> None:
     info = scores.info
     assert (info.classes, info.positive, info.levels) == (("a", "b", "c"), "c", ("patient", "slide", "patch"))
-    assert {(count.side, count.label): count.units for count in info.counts}["bank", "a"] == {
+    assert {(count.part, count.label): count.units for count in info.counts}["bank", "a"] == {
         "patient": 3,
         "slide": 6,
         "patch": 60,
@@ -93,7 +94,7 @@ def test_what_was_judged_is_written_down(scores: Scores, made: Embeddings) -> No
 
 
 def test_the_verdict_in_a_line(scores: Scores) -> None:
-    accuracy = scores.info.opinions[0].levels[-1].metrics["accuracy"]
+    accuracy = scores.info.probes[0].levels[-1].metrics["accuracy"]
     assert accuracy.value is not None
     assert scores.verdict().startswith(f"made, knn: patient accuracy {100 * accuracy.value:.1f} [")
     assert "slide accuracy" in scores.verdict()
@@ -141,13 +142,13 @@ def test_a_lost_or_changed_file_is_found_and_made_again(scores: Scores, made: Em
 
 
 def test_one_opinion_without_intervals(made: Embeddings, tmp_path: Path) -> None:
-    found = evaluate(made.path, tmp_path / "s", config(opinions=["linear"], bootstrap={"resamples": 0}))
+    found = evaluate(made.path, tmp_path / "s", config(probes=["linear"], bootstrap={"resamples": 0}))
     assert sorted(path.name for path in found.path.glob("predictions_*")) == [
         "predictions_patch.parquet",
         "predictions_patient.parquet",
         "predictions_slide.parquet",
     ]
-    accuracy = found.info.opinions[0].levels[0].metrics["accuracy"]
+    accuracy = found.info.probes[0].levels[0].metrics["accuracy"]
     assert accuracy.value is not None
     assert accuracy.low is None
     assert "[" not in found.verdict()
@@ -191,8 +192,8 @@ def test_whole_labels_are_not_spoken_of(scores: Scores) -> None:
 
 def test_other_levels(made: Embeddings, tmp_path: Path) -> None:
     found = evaluate(made.path, tmp_path / "s", config(levels=["patient", "patch"]))
-    assert [level.level for level in found.info.opinions[0].levels] == ["patch", "patient"]
-    assert [level.level for level in found.info.opinions[2].levels] == ["patient"]  # bags are patients then
+    assert [level.level for level in found.info.probes[0].levels] == ["patch", "patient"]
+    assert [level.level for level in found.info.probes[2].levels] == ["patient"]  # bags are patients then
 
 
 def with_seen(made: Embeddings, folder: Path) -> Path:
@@ -236,7 +237,7 @@ def test_a_bank_from_elsewhere(made: Embeddings, tmp_path: Path) -> None:
         evaluate(made.path, tmp_path / "s", config(), bank=other.path)
     found = evaluate(made.path, tmp_path / "s", config(leakage={"allow": True}), bank=other.path)
     assert (found.path / found.info.bank).resolve() == other.path.resolve()
-    assert {count.units["patient"] for count in found.info.counts if count.side == "bank"} == {6}
+    assert {count.units["patient"] for count in found.info.counts if count.part == "bank"} == {6}
 
 
 @pytest.mark.whole

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from hidisc.artefacts.artefact import verify
-from hidisc.artefacts.files import PART, beside
 from hidisc.embeddings.bags import SLIDES
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import PART, beside
 from hidisc.models.encoder import HeadConfig, build_encoder
 from hidisc.training.run import RUN, RunInfo
 from hidisc.verbs.export import export, export_bags

@@ -8,10 +8,10 @@ from PIL import Image
 
 from hidisc import ImportConfig, PatchStore, find_table, import_patches
 from hidisc.artefacts.artefact import verify
-from hidisc.config import load_config
-from hidisc.errors import UserError
-from hidisc.settings.preparing import FilterConfig
-from hidisc.settings.training import TrainConfig
+from hidisc.ground.errors import UserError
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import FilterConfig
+from hidisc.settings.train import TrainConfig
 from hidisc.verbs.train import train
 
 QUICK = [

@@ -19,8 +19,8 @@ TISSUE = range(64, 80)  # tiles of level 0, across and down
 CUT_AND_REPORT = """
 import re, sys
 from pathlib import Path
-from hidisc.config import load_config
-from hidisc.settings.preparing import PrepareConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.verbs.prepare import prepare
 
 built = prepare(Path(sys.argv[1]), Path(sys.argv[2]), load_config(PrepareConfig), workers=0)

@@ -12,10 +12,10 @@ from PIL import Image
 
 import hidisc.patches.cut
 from hidisc.artefacts.artefact import MANIFEST
-from hidisc.config import load_config
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
-from hidisc.settings.preparing import PrepareConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.reader import open_slide
 from hidisc.slides.stain import Stains, normalise
 from hidisc.slides.synthetic import draw_cohort
@@ -267,9 +267,9 @@ def test_slides_added_to_the_cohort_are_added_to_the_store(own_cohort: Path, tmp
 def test_patients_that_change_sides_are_named(own_cohort: Path, tmp_path: Path) -> None:
     said: list[str] = []
     prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0, say=said.append)
-    assert not any("another side" in line for line in said)
+    assert not any("another split" in line for line in said)
     prepare(own_cohort, tmp_path / "store", config(*EXACT, "split.folds=4"), workers=0, say=said.append)
-    assert any("8 patients are on another side than before ('P001': " in line for line in said)
+    assert any("8 patients are in another split than before ('P001': " in line for line in said)
 
 
 @pytest.mark.parametrize(

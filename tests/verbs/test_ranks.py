@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from hidisc.config import load_config
 from hidisc.embeddings.embeddings import EMBEDDINGS
 from hidisc.models.backbone import read_tensors
 from hidisc.models.encoder import WEIGHTS
 from hidisc.patches.store import PatchStore
-from hidisc.settings.training import TrainConfig
-from hidisc.training.build import choose_material
+from hidisc.settings.load import load_config
+from hidisc.settings.train import TrainConfig
+from hidisc.training.build import choose_training_set
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 from hidisc.training.run import RUN
@@ -41,7 +41,7 @@ def own(store: Path, tmp_path: Path) -> Path:
 def read_by(store: Path, changes: Sequence[str], rank: int, steps: int) -> list[set[int]]:
     """The rows of the table that a rank of two reads in each of the first steps."""
     config, opened = load_config(TrainConfig, None, list(changes)), PatchStore.load(store)
-    material = choose_material(opened, config)
+    material = choose_training_set(opened, config)
     sampler = material.sampler(config, 2)
     return [set(material.tree.leaves[sampler.draw(step, rank).places].tolist()) for step in range(steps)]
 

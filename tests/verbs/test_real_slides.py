@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hidisc.artefacts.artefact import verify
-from hidisc.config import load_config
 from hidisc.patches.store import PatchStore
-from hidisc.settings.preparing import PrepareConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.verbs.prepare import prepare
 
 pytestmark = pytest.mark.whole

@@ -13,15 +13,16 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from hidisc.errors import UserError
 from hidisc.evaluation.scores import Scores
+from hidisc.ground.errors import UserError
+from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchStore
 from hidisc.reporting import drawings as writing
 from hidisc.reporting import figures
-from hidisc.reporting.pictures import chart, choose_points
-from hidisc.reporting.subject import gather
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.judging import EvaluateConfig, ReportConfig
+from hidisc.reporting.evaluated import gather
+from hidisc.reporting.pictures import choose_points, find_map_input
+from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.report import ReportConfig
 from hidisc.slides.display import shrink
 from hidisc.verbs import report as verb
 from hidisc.verbs.doctor import verify
@@ -348,7 +349,7 @@ def test_several_trainings_of_each_are_compared_as_methods(tmp_path: Path) -> No
 @pytest.mark.usefixtures("sketched")
 def test_two_classes_and_one_opinion(tmp_path: Path) -> None:
     embeddings = make_embeddings(tmp_path / "emb", classes=("benign", "malignant"))
-    scores = make_scores(tmp_path / "scores", embeddings, opinions=("mil",), config=EvaluateConfig(positive="benign"))
+    scores = make_scores(tmp_path / "scores", embeddings, probes=("mil",), config=EvaluateConfig(positive="benign"))
     text = text_of(report([scores.path], tmp_path / "report.html", QUICK))
     assert "Judged by attention over the patches of a slide" in text
     assert "(positive: benign)" in text
@@ -446,7 +447,7 @@ def test_pointing_at_a_patch_shows_it(
     """The picture is the one that lies in the store, its names are the table's, and each encoder's guess is its own."""
     data = map_data(made[0])
     columns = {column["key"]: column for column in data["columns"]}
-    charted = [one for subject in gather(judged) if (one := chart(subject))]
+    charted = [one for subject in gather(judged) if (one := find_map_input(subject))]
     points = choose_points(charted, QUICK.points, make_rng(QUICK.seed, Purpose.MAP_POINTS))
     opened = PatchStore.load(store)
     pictures = [shrink(opened.read(row), QUICK.picture_px) for row in range(len(opened))]

@@ -6,8 +6,8 @@ from pathlib import Path
 import distributed
 import pytest
 
-from hidisc.artefacts.files import PART
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import PART
 from hidisc.patches.record import RECORD
 from hidisc.patches.store import DROPPED, PATCHES, STORE, PatchStore
 from hidisc.reporting.prepared import COUNTS

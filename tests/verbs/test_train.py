@@ -11,8 +11,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from hidisc.artefacts.files import PART
 from hidisc.artefacts.lock import hold
+from hidisc.ground.files import PART
 from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics

@@ -19,11 +19,12 @@ from typing import Any, Literal
 import yaml
 from pydantic import model_validator
 
-from hidisc.artefacts.checksums import FileEntry, describe_file, find_problem, seal, unseal
-from hidisc.artefacts.files import LOCK, is_part, make_folder, sweep, sync, write_atomic
 from hidisc.artefacts.lock import OWNER, hold
-from hidisc.config import Closed, differences, keep_facts
-from hidisc.errors import UserError
+from hidisc.ground.checksums import FileEntry, describe_file, find_problem, seal, unseal
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import LOCK, is_part, make_folder, sweep, sync, write_atomic
+from hidisc.ground.records import Record
+from hidisc.settings.config import Config, differences, keep_facts
 
 CONFIG, MANIFEST = "config.yaml", "artefact.json"
 FORMAT = "hidisc-2"
@@ -59,7 +60,7 @@ KINDS = {
 """By the name in config.yaml."""
 
 
-class Manifest(Closed):
+class Manifest(Record):
     """`artefact.json`: what makes a folder whole."""
 
     format: Literal["hidisc-2"] = "hidisc-2"
@@ -167,7 +168,7 @@ class Work:
 def make(
     out: Path,
     kind: str,
-    settings: Closed,
+    settings: Config,
     inputs: Mapping[str, str] | None = None,
     *,
     taken_over: Iterable[str] = (),
@@ -190,7 +191,7 @@ def make(
 
 
 def begin_together(
-    out: Path, kind: str, settings: Closed, inputs: Mapping[str, str] | None = None, *, wait_s: float
+    out: Path, kind: str, settings: Config, inputs: Mapping[str, str] | None = None, *, wait_s: float
 ) -> None:
     """Begin an artefact that several processes make together, each holding the parts it works on."""
     if _read_config(out) is None:
@@ -199,12 +200,12 @@ def begin_together(
     _begin(out, _declare(kind, settings, inputs), type(settings), frozenset(), "")
 
 
-def _declare(kind: str, settings: Closed, inputs: Mapping[str, str] | None) -> dict[str, Any]:
+def _declare(kind: str, settings: Config, inputs: Mapping[str, str] | None) -> dict[str, Any]:
     """What `config.yaml` says."""
     return {"kind": kind, "format": FORMAT, "inputs": dict(inputs or {}), **settings.model_dump(mode="json")}
 
 
-def _begin(out: Path, new: dict[str, Any], model: type[Closed], taken_over: frozenset[str], hint: str) -> None:
+def _begin(out: Path, new: dict[str, Any], model: type[Config], taken_over: frozenset[str], hint: str) -> None:
     """Write `config.yaml`, or compare it with the one there."""
     _restore_config(out, new)
     old = _read_config(out)
@@ -247,7 +248,7 @@ def _dump(config: dict[str, Any]) -> bytes:
 
 
 def _compare(
-    old: Mapping[str, Any], new: Mapping[str, Any], model: type[Closed], taken_over: frozenset[str]
+    old: Mapping[str, Any], new: Mapping[str, Any], model: type[Config], taken_over: frozenset[str]
 ) -> list[str]:
     """The facts that differ, each in words."""
     if old["kind"] != new["kind"]:

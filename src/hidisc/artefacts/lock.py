@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from hidisc.artefacts.files import LOCK, beside, make_folder
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import LOCK, beside, make_folder
 
 OWNER = ".lock-owner"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.artefacts.artefact import open_artefact
-from hidisc.config import load_config
-from hidisc.errors import UserError
-from hidisc.settings.benchmarking import RowConfig, ScaleConfig, SuiteConfig
-from hidisc.settings.judging import EmbedConfig
-from hidisc.settings.training import TrainConfig
+from hidisc.ground.errors import UserError
+from hidisc.settings.benchmark import RowConfig, ScaleConfig, SuiteConfig
+from hidisc.settings.embed import EmbedConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.train import TrainConfig
 
 FAILED = "failed.txt"
 CELLS = "cells"
 
 
 @dataclass(frozen=True)
-class Look:
+class EvaluationPoint:
     """One evaluation of a cell: after `step` steps, on the sample of patches of a seed."""
 
     step: int
@@ -37,7 +37,7 @@ class Cell:
     seed: int
     folder: Path
     train: TrainConfig
-    looks: tuple[Look, ...]
+    points: tuple[EvaluationPoint, ...]
 
     @property
     def name(self) -> str:
@@ -49,26 +49,26 @@ class Cell:
         """The folder of its training."""
         return self.folder / "run"
 
-    def encoder(self, look: Look) -> Path:
-        """The folder of the encoder that a look judges."""
-        return self.run if look.is_last else self.folder / f"encoder-{look.step}"
+    def encoder(self, point: EvaluationPoint) -> Path:
+        """The folder of the encoder that a point judges."""
+        return self.run if point.is_last else self.folder / f"encoder-{point.step}"
 
-    def embeddings(self, look: Look) -> Path:
-        """The folder of a look's embeddings."""
-        return self.folder / f"embeddings-{look.name}"
+    def embeddings(self, point: EvaluationPoint) -> Path:
+        """The folder of a point's embeddings."""
+        return self.folder / f"embeddings-{point.name}"
 
-    def scores(self, look: Look) -> Path:
-        """The folder of a look's scores."""
-        return self.folder / f"scores-{look.name}"
+    def scores(self, point: EvaluationPoint) -> Path:
+        """The folder of a point's scores."""
+        return self.folder / f"scores-{point.name}"
 
     @property
     def is_done(self) -> bool:
         """Whether all its evaluations are there; what they were made from may be deleted, but not damaged."""
-        made_from = [(self.run, "train"), *((self.embeddings(look), "embed") for look in self.looks)]
-        made_from += [(self.encoder(look), "encoder") for look in self.looks if not look.is_last]
+        made_from = [(self.run, "train"), *((self.embeddings(point), "embed") for point in self.points)]
+        made_from += [(self.encoder(point), "encoder") for point in self.points if not point.is_last]
         try:
-            for look in self.looks:
-                open_artefact(self.scores(look), "evaluate")
+            for point in self.points:
+                open_artefact(self.scores(point), "evaluate")
             for folder, kind in made_from:
                 if folder.exists():
                     open_artefact(folder, kind)
@@ -92,10 +92,12 @@ def plan_cells(suite: SuiteConfig, scale: ScaleConfig, out: Path) -> list[Cell]:
             layers = "+".join(layer for layer in (row.recipe, scale.recipe) if layer)
             changes = [*scale.changes, *row.changes, f"seed={seed}"]
             train = load_config(TrainConfig, layers, changes)
-            steps = sorted({max(1, round(look * train.optim.steps)) for look in suite.looks})
+            steps = sorted({max(1, round(point * train.optim.steps)) for point in suite.evaluation_points})
             train = _keep_checkpoints(train, steps[:-1])  # the last one's encoder is the run's own
-            looks = tuple(Look(step, step == steps[-1], drawn) for step in steps for drawn in range(suite.samplings))
-            found.append(Cell(row, seed, folder, train, looks))
+            points = tuple(
+                EvaluationPoint(step, step == steps[-1], drawn) for step in steps for drawn in range(suite.samplings)
+            )
+            found.append(Cell(row, seed, folder, train, points))
     return found
 
 
@@ -105,9 +107,9 @@ def _keep_checkpoints(train: TrainConfig, steps: list[int]) -> TrainConfig:
     return train.model_copy(update={"checkpoint": kept})
 
 
-def sampling_of(suite: SuiteConfig, look: Look) -> EmbedConfig:
-    """How the patches of a look are chosen."""
-    return EmbedConfig(per_slide=suite.per_slide, seed=look.sampling)
+def sampling_of(suite: SuiteConfig, point: EvaluationPoint) -> EmbedConfig:
+    """How the patches of a point are chosen."""
+    return EmbedConfig(per_slide=suite.per_slide, seed=point.sampling)
 
 
 def _slug(name: str) -> str:

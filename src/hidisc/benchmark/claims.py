@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hidisc.errors import UserError
 from hidisc.evaluation.compare import Difference
-from hidisc.reporting.subject import Subject, compare_subjects
-from hidisc.settings.benchmarking import ClaimConfig
-from hidisc.settings.judging import EvaluateConfig
+from hidisc.ground.errors import UserError
+from hidisc.reporting.evaluated import EvaluatedModel, compare_models
+from hidisc.settings.benchmark import ClaimConfig
+from hidisc.settings.evaluate import EvaluateConfig
 
 Outcome = Literal["held", "not held", "one training, not a method", "not measured"]
 
@@ -24,19 +24,19 @@ class Checked:
     difference: Difference | None = None
 
 
-def check_claim(claim: ClaimConfig, subjects: Mapping[str, Subject], evaluate: EvaluateConfig) -> Checked:
+def check_claim(claim: ClaimConfig, models: Mapping[str, EvaluatedModel], evaluate: EvaluateConfig) -> Checked:
     """Compare the two rows a claim speaks of, by a bootstrap over patients, paired, and over the seeds of each row.
 
     A claim that one is better has held when the whole interval lies above 0; that one is no better, when it does not.
     Where there are too few patients to tell anything, neither has been measured. Where a row has one seed only, the
     difference is one between trainings: another seed may turn it, so nothing is said of the methods.
     """
-    absent = [name for name in (claim.better, claim.than) if name not in subjects]
+    absent = [name for name in (claim.better, claim.than) if name not in models]
     if absent:
         return Checked(claim, "not measured", f"{absent[0]} has no finished training")
-    sides = subjects[claim.better], subjects[claim.than]
+    sides = models[claim.better], models[claim.than]
     try:
-        differences = compare_subjects(*sides, evaluate.opinions[0], claim.level, evaluate.bootstrap, evaluate.seed)
+        differences = compare_models(*sides, evaluate.probes[0], claim.level, evaluate.bootstrap, evaluate.seed)
     except UserError as error:
         return Checked(claim, "not measured", str(error))
     found = differences[claim.metric]

@@ -5,24 +5,24 @@ from pathlib import Path
 
 import numpy as np
 
-from hidisc.artefacts.files import write_atomic
 from hidisc.benchmark.cells import Cell
 from hidisc.benchmark.claims import check_claim
 from hidisc.benchmark.tables import beside_table, cells_table, claims_table
-from hidisc.config import to_yaml
 from hidisc.evaluation.scores import Scores
-from hidisc.machine import versions
+from hidisc.ground.files import write_atomic
+from hidisc.ground.machine import versions
 from hidisc.reporting.axis import draw_axis
 from hidisc.reporting.benchmark import BenchmarkPage, render_benchmark
 from hidisc.reporting.cells import find_levels
 from hidisc.reporting.drawings import Drawing, FigureFolder
+from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import draw_confusion
 from hidisc.reporting.html import list_files
-from hidisc.reporting.subject import Subject
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import metrics_table
 from hidisc.reporting.verdict import gather_warnings
-from hidisc.settings.benchmarking import SuiteConfig
+from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.config import to_yaml
 
 PAGE = "benchmark.html"
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "matplotlib", "torch")
@@ -30,18 +30,18 @@ _PACKAGES = ("hidisc", "numpy", "scikit-learn", "matplotlib", "torch")
 
 def write_results(suite: SuiteConfig, cells: Sequence[Cell], out: Path, scale: str) -> Path:
     """Write `tables/`, `figures/` and, last, the page; what is there of an earlier call is replaced."""
-    placed = gather_subjects(suite, cells)
-    subjects = [subject for _, subject in placed]
-    tables = make_tables(suite, cells, subjects)
+    placed = gather_models(suite, cells)
+    models = [model for _, model in placed]
+    tables = make_tables(suite, cells, models)
     write_tables(tables, out / "tables")
-    drawn = FigureFolder(out / "figures", [subject.name for subject in subjects])
+    drawn = FigureFolder(out / "figures", [model.name for model in models])
     axis = _draw_axis(suite, placed, drawn)
-    confusions = _draw_confusions(suite, subjects, drawn)
+    confusions = _draw_confusions(suite, models, drawn)
     page = BenchmarkPage(
         title=suite.title,
         summary=_summarise(suite, cells, scale),
-        warnings=gather_warnings(subjects),
-        notes=suite.notes if subjects else ("No training is finished, so there are no numbers.",),
+        warnings=gather_warnings(models),
+        notes=suite.notes if models else ("No training is finished, so there are no numbers.",),
         claims=_of(tables, "claims"),
         results=_of(tables, "results"),
         axis=axis,
@@ -62,31 +62,31 @@ def list_results(out: Path) -> list[str]:
     return sorted(path.relative_to(out).as_posix() for path in found if path.is_file())
 
 
-def gather_subjects(suite: SuiteConfig, cells: Sequence[Cell]) -> list[tuple[float | None, Subject]]:
-    """A subject a row with all its finished evaluations, and its place on the axis; with several looks, one a look."""
-    found: list[tuple[float | None, Subject]] = []
+def gather_models(suite: SuiteConfig, cells: Sequence[Cell]) -> list[tuple[float | None, EvaluatedModel]]:
+    """A model a row with all its finished evaluations, and its place on the axis; with several points, one a point."""
+    found: list[tuple[float | None, EvaluatedModel]] = []
     for row in suite.rows:
         mine = [cell for cell in cells if cell.row.name == row.name and cell.is_done]
-        steps = sorted({look.step for cell in mine for look in cell.looks})
+        steps = sorted({point.step for cell in mine for point in cell.points})
         for step in steps:
-            looks = [(cell, look) for cell in mine for look in cell.looks if look.step == step]
-            scores = tuple(Scores.load(cell.scores(look)) for cell, look in looks)
+            points = [(cell, point) for cell in mine for point in cell.points if point.step == step]
+            scores = tuple(Scores.load(cell.scores(point)) for cell, point in points)
             name, at = (row.name, row.at) if len(steps) == 1 else (f"{row.name}, {step:,} steps", float(step))
-            found.append((at, Subject(name, scores, (None,) * len(scores), None)))
+            found.append((at, EvaluatedModel(name, scores, (None,) * len(scores), None)))
     return found
 
 
-def make_tables(suite: SuiteConfig, cells: Sequence[Cell], subjects: Sequence[Subject]) -> dict[str, Table]:
+def make_tables(suite: SuiteConfig, cells: Sequence[Cell], models: Sequence[EvaluatedModel]) -> dict[str, Table]:
     """Every table, by the name of its files; those of numbers only where there are any."""
     made = {}
-    if subjects:
-        named = {subject.name: subject for subject in subjects}
-        opinion = suite.evaluate.opinions[0]
-        made["results"] = metrics_table(subjects, opinion)
+    if models:
+        named = {model.name: model for model in models}
+        probe = suite.evaluate.probes[0]
+        made["results"] = metrics_table(models, probe)
         made |= {_beside(name): beside_table(suite, named, name) for name in suite.paper}
         if suite.claims:
             checked = [check_claim(claim, named, suite.evaluate) for claim in suite.claims]
-            made["claims"] = claims_table(checked, subjects)
+            made["claims"] = claims_table(checked, models)
     return made | {"trainings": cells_table(cells)}
 
 
@@ -108,25 +108,25 @@ def _summarise(suite: SuiteConfig, cells: Sequence[Cell], scale: str) -> str:
 
 
 def _draw_axis(
-    suite: SuiteConfig, placed: Sequence[tuple[float | None, Subject]], drawn: FigureFolder
+    suite: SuiteConfig, placed: Sequence[tuple[float | None, EvaluatedModel]], drawn: FigureFolder
 ) -> tuple[Drawing, ...]:
-    points = [(at, subject) for at, subject in placed if at is not None]
+    points = [(at, model) for at, model in placed if at is not None]
     if suite.axis is None or not points:
         return ()
-    figure = draw_axis(points, suite.axis, suite.evaluate.opinions[0])
+    figure = draw_axis(points, suite.axis, suite.evaluate.probes[0])
     return (drawn.add("axis", figure, f"Metrics over {suite.axis}; a bar is the standard deviation over seeds"),)
 
 
-def _draw_confusions(suite: SuiteConfig, subjects: Sequence[Subject], drawn: FigureFolder) -> tuple[Drawing, ...]:
+def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn: FigureFolder) -> tuple[Drawing, ...]:
     """A matrix a row at the finest and at the coarsest level that was judged, all its evaluations added up."""
-    opinion, drawings = suite.evaluate.opinions[0], []
-    for subject in subjects:
-        info = subject.scores[0].info
+    probe, drawings = suite.evaluate.probes[0], []
+    for model in models:
+        info = model.scores[0].info
         for level in dict.fromkeys((info.levels[-1], info.levels[0])):
-            found = find_levels(subject, opinion, level)
+            found = find_levels(model, probe, level)
             if found:
                 total = np.sum([scored.confusion for scored in found], axis=0)
-                figure = draw_confusion(total, info.classes, subject.name)
-                name = f"confusion-{drawn.slug(subject.name)}-{level}"
-                drawings.append(drawn.add(name, figure, f"{subject.name}, {level} level"))
+                figure = draw_confusion(total, info.classes, model.name)
+                name = f"confusion-{drawn.slug(model.name)}-{level}"
+                drawings.append(drawn.add(name, figure, f"{model.name}, {level} level"))
     return tuple(drawings)

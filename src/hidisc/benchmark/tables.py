@@ -7,26 +7,26 @@ from hidisc.benchmark.claims import Checked
 from hidisc.benchmark.published import Published, read_published
 from hidisc.reporting import cells as report
 from hidisc.reporting.cells import find_best, metric_cell, metric_title
+from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.notes import warning_notes
-from hidisc.reporting.subject import Subject
 from hidisc.reporting.table import DASH, LABELLED, Table
-from hidisc.settings.benchmarking import RowConfig, SuiteConfig
+from hidisc.settings.benchmark import RowConfig, SuiteConfig
 
 _WIDE = 9
 """Numbers in a row beyond which levels stand below each other, as in the paper's extended TCGA tables."""
 
 
-def beside_table(suite: SuiteConfig, subjects: Mapping[str, Subject], name: str) -> Table:
+def beside_table(suite: SuiteConfig, models: Mapping[str, EvaluatedModel], name: str) -> Table:
     """One table of the paper: each of its rows as found here, then as published; the best of each in bold."""
     printed = [item for item in read_published() if item.table == name]
     datasets = list(dict.fromkeys(item.dataset for item in printed))
     levels = list(dict.fromkeys(item.level for item in printed))
     metrics = list(dict.fromkeys(item.metric for item in printed))
     columns = [(level, metric) for level in levels for metric in metrics]
-    known = [row for row in suite.rows if row.name in subjects or _of_row(printed, row)]
-    sources = {"here": [_ours(suite, subjects.get(row.name), columns) for row in known]}
+    known = [row for row in suite.rows if row.name in models or _of_row(printed, row)]
+    sources = {"here": [_ours(suite, models.get(row.name), columns) for row in known]}
     sources |= {f"paper, {data}": [_theirs(_of_row(printed, row), data, columns) for row in known] for data in datasets}
-    competing = [_competes(subjects.get(row.name), _of_row(printed, row)) for row in known]
+    competing = [_competes(models.get(row.name), _of_row(printed, row)) for row in known]
     best = {source: find_best(cells, competing) for source, cells in sources.items()}
 
     titles = [metric_title(metric) for metric in metrics]
@@ -47,7 +47,7 @@ def beside_table(suite: SuiteConfig, subjects: Mapping[str, Subject], name: str)
         columns=("Level", "Method", "", *titles) if is_stacked else ("Method", "", *titles * len(levels)),
         rows=tuple(rows),
         notes=(
-            *warning_notes(list(subjects.values())),
+            *warning_notes(list(models.values())),
             "The paper's numbers are of its own data and of its own size of training: compare their order, not their "
             "height.",
             "Mean (sd) over evaluations, in percent. Bold: the best of a source, and all within a standard deviation "
@@ -60,15 +60,15 @@ def beside_table(suite: SuiteConfig, subjects: Mapping[str, Subject], name: str)
     )
 
 
-def claims_table(checked: Sequence[Checked], subjects: Sequence[Subject]) -> Table:
-    """A line a claim about some of the subjects."""
+def claims_table(checked: Sequence[Checked], models: Sequence[EvaluatedModel]) -> Table:
+    """A line a claim about some of the models."""
     return Table(
         title="What is claimed, and what was found here",
         columns=("Claim", "Here", "Found"),
         rows=tuple((item.claim.text, item.outcome, item.found) for item in checked),
         lead=2,
         notes=(
-            *warning_notes(subjects),
+            *warning_notes(models),
             "Held: the interval of the difference, over draws of the same patients for both and of the trainings of "
             "each, lies on the side claimed. Not held: it does not, which with few patients or trainings may only mean "
             "that nothing can be told.",
@@ -101,9 +101,9 @@ def _of_row(printed: Sequence[Published], row: RowConfig) -> list[Published]:
     return [item for item in printed if item.is_of(row.paper_names)]
 
 
-def _ours(suite: SuiteConfig, subject: Subject | None, columns: Sequence[tuple[str, str]]) -> list[report.Cell]:
-    opinion = suite.evaluate.opinions[0]
-    return [metric_cell(subject, opinion, *at) if subject else report.Cell(DASH) for at in columns]
+def _ours(suite: SuiteConfig, model: EvaluatedModel | None, columns: Sequence[tuple[str, str]]) -> list[report.Cell]:
+    probe = suite.evaluate.probes[0]
+    return [metric_cell(model, probe, *at) if model else report.Cell(DASH) for at in columns]
 
 
 def _theirs(printed: Sequence[Published], dataset: str, columns: Sequence[tuple[str, str]]) -> list[report.Cell]:
@@ -116,9 +116,9 @@ def _published_cell(item: Published) -> report.Cell:
     return report.Cell(item.text, mean, mean + sd, mean - sd)
 
 
-def _competes(subject: Subject | None, printed: Sequence[Published]) -> bool:
+def _competes(model: EvaluatedModel | None, printed: Sequence[Published]) -> bool:
     """Whether a row learned without labels."""
-    return not subject.labels_used if subject else not any(item.used_labels for item in printed)
+    return not model.labels_used if model else not any(item.used_labels for item in printed)
 
 
 def _fate(cell: Cell) -> str:

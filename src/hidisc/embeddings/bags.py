@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import make
-from hidisc.artefacts.files import replaced, write_atomic
-from hidisc.config import Closed
 from hidisc.embeddings.embeddings import PATCHES, Embeddings
-from hidisc.patches.columns import stream_vectors
+from hidisc.ground.columns import stream_vectors
+from hidisc.ground.files import replaced, write_atomic
+from hidisc.ground.spreadsheet import format_csv
 from hidisc.patches.record import SlideRecord, folder_name
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
-from hidisc.slides.spreadsheet import format_csv
+from hidisc.settings.config import Config
 
 FEATURES, STAMP = "h5_files", "stamp"
 SLIDES, EVERYTHING = "slides.csv", "embeddings.parquet"
@@ -44,7 +44,7 @@ _NOT_TEXT = {"na", "null", "none", "true", "false"}
 Say = Callable[[str], None]
 
 
-class _Settings(Closed):
+class _Settings(Config):
     """What the bags depend on beside the embeddings."""
 
     sizes_known: bool

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.artefacts.files import beside, sync
-from hidisc.steps import reached
+from hidisc.ground.files import beside, sync
+from hidisc.ground.steps import reached
 
 
 class BlockFile:

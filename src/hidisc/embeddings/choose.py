@@ -1,26 +1,19 @@
-"""Which patches are embedded: some sides of a store, and of each slide all or as many as asked for."""
+"""Which patches are embedded: some splits of a store, and of each slide all or as many as asked for."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchStore
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.judging import EmbedConfig
+from hidisc.settings.embed import EmbedConfig
 
 
 def choose_rows(store: PatchStore, config: EmbedConfig) -> NDArray[np.int64]:
     """(N,) rows of the store's table, ascending; a slide's draw depends on the seed and its own name only."""
     rows = np.arange(len(store))
     if config.splits is not None:
-        codes, names = store.table.codes("split")
-        unknown = [split for split in config.splits if split not in names]
-        if unknown:
-            raise UserError(
-                f"splits: {unknown[0]!r} is no side of {store.path}, which has {', '.join(names) or 'none'}. "
-                "Set splits=[...] to some of these."
-            )
-        rows = np.flatnonzero(np.isin(codes, [names.index(split) for split in config.splits]))
+        rows = np.flatnonzero(store.table.in_splits(config.splits, "splits", store.path))
     if config.per_slide is not None:
         rows = _draw(store, rows, config.per_slide, config.seed)
     if not len(rows):

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
-from hidisc.config import Closed
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
+from hidisc.ground.records import Record
 from hidisc.models.history import History
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
-from hidisc.paths import AnyPath
 
 EMBEDDINGS, VECTORS, PATCHES = "embeddings.json", "embeddings.npy", "patches.parquet"
 
 ModelKind = Literal["run", "encoder", "timm", "torchscript", "onnx"]
 
 
-class ModelCard(Closed):
+class ModelCard(Record):
     """Whose encoder made the embeddings, and what it has seen."""
 
     name: str
@@ -43,7 +43,7 @@ class ModelCard(Closed):
     """What it has seen."""
 
 
-class EmbeddingsInfo(Closed):
+class EmbeddingsInfo(Record):
     """`embeddings.json`."""
 
     rows: int

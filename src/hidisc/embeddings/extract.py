@@ -10,20 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hidisc.artefacts.files import relate, replaced, write_atomic
 from hidisc.embeddings.blocks import BlockFile
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, EmbeddingsInfo, ModelCard
 from hidisc.embeddings.model import OpenedModel
-from hidisc.errors import UserError
-from hidisc.machine import versions
-from hidisc.patches.ahead import do_ahead
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import relate, replaced, write_atomic
+from hidisc.ground.machine import versions
+from hidisc.ground.prefetch import prefetch
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.sampling.batches import as_tensor, to_input
 from hidisc.sampling.transfer import to_device
-from hidisc.settings.judging import EmbedConfig
-from hidisc.training.ranks import Fabric, check_others
+from hidisc.settings.embed import EmbedConfig
+from hidisc.training.processes import Fabric, check_others
 
 _BATCHES = 16
 """Batches between two writes; at most this many are lost to a crash on each device."""
@@ -69,7 +69,7 @@ def extract(
     dtype = torch.float16 if config.dtype == "float16" else torch.float32
     read, bad, held = 0, 0, []
     pin = device.type == "cuda"
-    source = do_ahead(lambda part: _read(store, part[1], pin), parts, config.threads, config.ahead)
+    source = prefetch(lambda part: _read(store, part[1], pin), parts, config.threads, config.prefetch)
     with closing(source), torch.inference_mode():
         for (block, batch), (pixels, unread) in zip(parts, source, strict=True):
             check_others(fabric)

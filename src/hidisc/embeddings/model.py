@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from hidisc.artefacts.artefact import open_artefact, read_kind, read_manifest, read_settings
-from hidisc.artefacts.checksums import digest, hash_file
-from hidisc.config import keep_facts
 from hidisc.embeddings.embeddings import ModelCard, ModelKind
-from hidisc.errors import UserError
+from hidisc.ground.checksums import digest, hash_file
+from hidisc.ground.errors import UserError
+from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, build_encoder, read_card
 from hidisc.models.export import FILES, open_timm_folder
 from hidisc.models.foreign import (
@@ -30,9 +30,9 @@ from hidisc.models.foreign import (
 from hidisc.models.history import NOTHING, UNKNOWN, History, believe
 from hidisc.models.preprocessing import PIXELS, Preprocessing, hash_weights, read_preprocessing
 from hidisc.patches.store import PatchStore
-from hidisc.seeds import Purpose, make_seed
-from hidisc.settings.judging import EmbedConfig, ForeignConfig
-from hidisc.settings.training import TrainConfig
+from hidisc.settings.config import keep_facts
+from hidisc.settings.embed import EmbedConfig, ForeignConfig
+from hidisc.settings.train import TrainConfig
 from hidisc.training.run import RUN, Run
 
 TIMM = "timm:"

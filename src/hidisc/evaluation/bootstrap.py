@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hidisc.evaluation.metrics import TOPS, Floats, divide, measure, rank_truth, summarise
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import LevelScores, Value
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.settings.evaluate import BootstrapConfig
 
 THRESHOLDS = 2048
 """Most different scores of a class that are told apart. Up to as many everything is exact. Beyond, neighbouring scores

@@ -11,12 +11,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.errors import UserError
 from hidisc.evaluation.bootstrap import draw_trainings, draw_weights, find_interval, name_clusters, resample
 from hidisc.evaluation.metrics import Floats, Measured, measure
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.ground.errors import UserError
+from hidisc.settings.evaluate import BootstrapConfig
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hidisc.evaluation.folds import draw_alike
+from hidisc.evaluation.folds import sample_per_patient
 from hidisc.evaluation.scores import Diagnostic
-from hidisc.evaluation.sides import Question, Side
-from hidisc.models.rank import effective_rank
-from hidisc.seeds import Purpose, make_rng
+from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.models.effective_rank import effective_rank
 
 _MOST = 4000
-"""Patches looked at on a side."""
+"""Most patches of the bank, and of the queries, that are looked at."""
 _MOST_RANKED = 2048
 """Rows that `effective_rank` looks at."""
 _COLLAPSED_RANK, _COLLAPSED_COSINE = 1.5, 0.99
@@ -34,7 +34,7 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Sample:
-    """n patches of a side."""
+    """n patches of the bank or of the queries."""
 
     z: NDArray[np.float32]
     """(n, D) unit vectors."""
@@ -56,16 +56,16 @@ class Sample:
         return self.z @ self.z.T
 
 
-def diagnose(question: Question, seed: int) -> tuple[Diagnostic, ...]:
+def diagnose(task: Task, seed: int) -> tuple[Diagnostic, ...]:
     """What the encoder makes of the queries, and whether it knows the patients of the bank by heart."""
-    queries = draw(question.queries, question.levels, seed)
+    queries = draw(task.queries, task.levels, seed)
     if len(queries) < 2:
         why = f"There are {len(queries)} query patches with finite embeddings, and nothing to compare."
         return (Diagnostic(name="collapse", value=None, meaning=why),)
-    bank = draw(question.bank, question.levels, seed)
+    bank = draw(task.bank, task.levels, seed)
     return (
         *_spread(queries),
-        *(found for level in question.levels[:-1] for found in _geometry(queries, level)),
+        *(found for level in task.levels[:-1] for found in _geometry(queries, level)),
         *_variance(queries, seed),
         *_neighbours(queries, bank),
     )
@@ -74,14 +74,16 @@ def diagnose(question: Question, seed: int) -> tuple[Diagnostic, ...]:
 # --- the patches looked at ---------------------------------------------------------------------------------------
 
 
-def draw(side: Side, levels: tuple[str, ...], seed: int, most: int = _MOST) -> Sample:
-    """At most `most` patches of a side, as many of each patient as there are or as of any other."""
-    places = draw_alike(side.codes("patient").astype(np.int64), most, make_rng(seed, Purpose.DIAGNOSED_PATCHES))
-    vectors = side.vectors(places)
+def draw(patches: LabelledPatches, levels: tuple[str, ...], seed: int, most: int = _MOST) -> Sample:
+    """At most `most` of some patches, as many of each patient as there are or as of any other."""
+    places = sample_per_patient(
+        patches.codes("patient").astype(np.int64), most, make_rng(seed, Purpose.DIAGNOSED_PATCHES)
+    )
+    vectors = patches.vectors(places)
     is_finite = np.isfinite(vectors).all(axis=1)
     places, vectors = places[is_finite], vectors[is_finite].astype(np.float64)
     z = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
-    codes = {name: side.codes(name)[places].astype(np.int64) for name in {*levels[:-1], "patient", "slide", "site"}}
+    codes = {name: patches.codes(name)[places].astype(np.int64) for name in {*levels[:-1], "patient", "slide", "site"}}
     units: dict[str, Codes] = {}
     above = np.zeros(len(places), np.int64)
     for level in levels[:-1]:
@@ -92,7 +94,7 @@ def draw(side: Side, levels: tuple[str, ...], seed: int, most: int = _MOST) -> S
         patients=codes["patient"],
         slides=_join(codes["patient"], codes["slide"]),
         sites=codes["site"],
-        labels=side.labels[places],
+        labels=patches.labels[places],
         units=units,
         broken=int((~is_finite).sum()),
     )
@@ -344,7 +346,7 @@ def _explained(name: str, share: float | None, chance: float, label: float | Non
 
 def _neighbours(queries: Sample, bank: Sample) -> Iterator[Diagnostic]:
     """Whom a patch's nearest neighbour belongs to, when it may not be of its own slide or patient."""
-    asked, known = (neighbour_share(side.cosines, side.patients, side.slides) for side in (queries, bank))
+    asked, known = (neighbour_share(sample.cosines, sample.patients, sample.slides) for sample in (queries, bank))
     why = "No patient of the {} has two slides with patches"
     yield _told_apart("neighbour of the same patient", asked, "patient", why.format("queries"))
     found = _told_apart("neighbour of the same patient, in the bank", known, "patient", why.format("bank"))

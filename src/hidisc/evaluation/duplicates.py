@@ -10,14 +10,14 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hidisc.artefacts.files import name_related
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.errors import UserError
 from hidisc.evaluation.scores import Finding
-from hidisc.evaluation.sides import Question, Side
+from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import name_related
+from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchError, PatchStore
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.judging import LeakageConfig
+from hidisc.settings.evaluate import LeakageConfig
 from hidisc.slides.display import as_rgb, shrink
 
 _MOST = 2000
@@ -46,7 +46,7 @@ class _Pairs:
 
 
 def find_duplicates(
-    question: Question,
+    task: Task,
     rows: NDArray[np.int64],
     similarities: NDArray[np.float32],
     config: LeakageConfig,
@@ -61,12 +61,12 @@ def find_duplicates(
     """
     if not rows.shape[1]:
         return _unseen("no nearest neighbours were kept; set knn.keep=8")
-    pairs = _choose_pairs(question, rows, similarities, make_rng(seed, Purpose.DUPLICATE_PAIRS))
+    pairs = _choose_pairs(task, rows, similarities, make_rng(seed, Purpose.DUPLICATE_PAIRS))
     if not len(pairs.queries):
         return None
     try:
-        ours = _read_thumbnails(question.queries.embeddings, pairs.queries, store_of_queries)
-        theirs = _read_thumbnails(question.bank.embeddings, pairs.bank, store_of_bank)
+        ours = _read_thumbnails(task.queries.embeddings, pairs.queries, store_of_queries)
+        theirs = _read_thumbnails(task.bank.embeddings, pairs.bank, store_of_bank)
     except UserError as error:
         return _unseen(str(error))
     is_read = ~np.isnan(ours[:, 0, 0] + theirs[:, 0, 0])
@@ -75,7 +75,7 @@ def find_duplicates(
     is_same = compare(ours, theirs) >= config.similarity  # not where a picture is missing, as NaN compares
     if not is_same.any():
         return None
-    return _describe(question, pairs, is_same, is_read, config.max_duplicates)
+    return _describe(task, pairs, is_same, is_read, config.max_duplicates)
 
 
 def store_rows(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore) -> NDArray[np.int64]:
@@ -145,14 +145,14 @@ def _normalise(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _choose_pairs(
-    question: Question, rows: NDArray[np.int64], similarities: NDArray[np.float32], rng: np.random.Generator
+    task: Task, rows: NDArray[np.int64], similarities: NDArray[np.float32], rng: np.random.Generator
 ) -> _Pairs:
     """Each query with the nearest patch of another patient; where there are too many, as `_Pairs` says.
 
     Half of those looked at are spread over all but the most alike, so that what is found among them counts for the
     others: a slide of 20,000 patches that is there twice is seen as such, not as the few that were looked at.
     """
-    is_other = (rows >= 0) & (_patients_of_bank(question)[rows] != question.queries.codes("patient")[:, None])
+    is_other = (rows >= 0) & (_patients_of_bank(task)[rows] != task.queries.codes("patient")[:, None])
     nearness = np.where(is_other, similarities, -np.inf)
     nearest = nearness.argmax(axis=1)
     has_any = np.flatnonzero(is_other.any(axis=1))
@@ -164,13 +164,13 @@ def _choose_pairs(
     drawn = order[sure + ((np.arange(count) + 0.5) * (len(order) - sure) / max(count, 1)).astype(np.int64)]
     chosen = np.concatenate([order[:sure], drawn])
     places = has_any[chosen]
-    return _Pairs(question.queries.rows[places], rows[places, nearest[chosen]], sure, len(order))
+    return _Pairs(task.queries.rows[places], rows[places, nearest[chosen]], sure, len(order))
 
 
-def _patients_of_bank(question: Question) -> NDArray[np.int32]:
+def _patients_of_bank(task: Task) -> NDArray[np.int32]:
     """(rows of the bank's embeddings,) patients in the queries' codes, -2 for those the queries do not have."""
-    codes, names = question.bank.embeddings.table.codes("patient")
-    known = {name: code for code, name in enumerate(question.queries.embeddings.table.codes("patient")[1])}
+    codes, names = task.bank.embeddings.table.codes("patient")
+    known = {name: code for code, name in enumerate(task.queries.embeddings.table.codes("patient")[1])}
     return np.array([*(known.get(name, -2) for name in names), -2], np.int32)[codes]
 
 
@@ -190,17 +190,16 @@ def _read_thumbnails(embeddings: Embeddings, rows: NDArray[np.int64], store: Pat
 
 
 def _describe(
-    question: Question, pairs: _Pairs, is_same: NDArray[np.bool_], is_read: NDArray[np.bool_], most: float
+    task: Task, pairs: _Pairs, is_same: NDArray[np.bool_], is_read: NDArray[np.bool_], most: float
 ) -> Finding:
     """What was found, what it stands for among all queries, and what to do."""
-    share = _extrapolate(pairs, is_same, is_read) / len(question.queries)
-    scale, looked = f"{100 * share:.2g} % of all {len(question.queries):,}", int(is_read.sum())
+    share = _extrapolate(pairs, is_same, is_read) / len(task.queries)
+    scale, looked = f"{100 * share:.2g} % of all {len(task.queries):,}", int(is_read.sum())
     if looked < pairs.candidates:
         scale = f"about {scale}, as {looked:,} of {pairs.candidates:,} pairs were looked at and counted for the others"
     same = np.flatnonzero(is_same)
     examples = [
-        f"{_name(question.queries, pairs.queries[pair])} is {_name(question.bank, pairs.bank[pair])}"
-        for pair in same[:_NAMED]
+        f"{_name(task.queries, pairs.queries[pair])} is {_name(task.bank, pairs.bank[pair])}" for pair in same[:_NAMED]
     ]
     more = f" and {len(same) - _NAMED:,} more" if len(same) > _NAMED else ""
     found = "1 query patch is a picture" if len(same) == 1 else f"{len(same):,} query patches are pictures"
@@ -217,8 +216,8 @@ def _extrapolate(pairs: _Pairs, is_same: NDArray[np.bool_], is_read: NDArray[np.
     return sum(int(is_same[part].sum()) * size / max(int(is_read[part].sum()), 1) for part, size in parts)
 
 
-def _name(side: Side, row: np.int64) -> str:
-    table = side.embeddings.table
+def _name(patches: LabelledPatches, row: np.int64) -> str:
+    table = patches.embeddings.table
     slide, patient = (_name_at(table.codes(column), row) for column in ("slide", "patient"))
     return f"patch {table.column('patch')[row]} of slide {slide!r} of patient {patient!r}"
 

@@ -3,16 +3,16 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.evaluation.sides import Side
+from hidisc.evaluation.task import LabelledPatches
 
 
-def find_patients(side: Side, levels: tuple[str, ...]) -> NDArray[np.int64]:
+def find_patients(patches: LabelledPatches, levels: tuple[str, ...]) -> NDArray[np.int64]:
     """(N,) which unit of the coarsest level, normally the patient, each patch is of; with no level above, its own."""
-    codes = side.codes(levels[0]) if len(levels) > 1 else np.arange(len(side))
+    codes = patches.codes(levels[0]) if len(levels) > 1 else np.arange(len(patches))
     return codes.astype(np.int64)
 
 
-def draw_alike(patients: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def sample_per_patient(patients: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """At most `count` places of `patients` (N,), ascending; nobody gives one more before all have given as many."""
     if len(patients) <= count:
         return np.arange(len(patients))

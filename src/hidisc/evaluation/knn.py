@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.evaluation.neighbours import Floats, find_neighbours
-from hidisc.evaluation.sides import Question, Side
-from hidisc.settings.judging import KnnConfig
+from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.settings.evaluate import KnnConfig
 
 
 @dataclass(frozen=True)
-class Told:
+class KnnResult:
     """What the neighbours say of N query patches."""
 
     scores: NDArray[np.float64]
@@ -26,33 +26,33 @@ class Told:
 
 
 class _Rows:
-    """The vectors of a side, read when asked for."""
+    """The vectors of labelled patches, read when asked for."""
 
-    def __init__(self, side: Side) -> None:
-        self._side = side
+    def __init__(self, patches: LabelledPatches) -> None:
+        self._patches = patches
 
     def __len__(self) -> int:
-        return len(self._side)
+        return len(self._patches)
 
     def __getitem__(self, rows: slice, /) -> Floats:
-        return self._side.vectors(rows)
+        return self._patches.vectors(rows)
 
 
-def ask_neighbours(
-    question: Question, config: KnnConfig, device: str = "cpu", watch: Callable[[int], None] = lambda _: None
-) -> Told:
+def predict_by_neighbours(
+    task: Task, config: KnnConfig, device: str = "cpu", watch: Callable[[int], None] = lambda _: None
+) -> KnnResult:
     """Scores of every query patch by its k nearest bank patches, and who the nearest are.
 
     Memory: the budget, and L + 1.5 m numbers a query.
     """
-    bank, queries = question.bank, question.queries
+    bank, queries = task.bank, task.queries
     k = min(config.k, len(bank))
     keep = min(config.keep, k)
-    scores = np.empty((len(queries), len(question.classes)))
+    scores = np.empty((len(queries), len(task.classes)))
     rows = np.empty((len(queries), keep), np.int64)
     similarities = np.empty((len(queries), keep), np.float32)
     for which, near, places in find_neighbours(_Rows(queries), _Rows(bank), k, config.memory_gb, device):
-        scores[which] = vote(near, bank.labels[places], len(question.classes), config.temperature)
+        scores[which] = vote(near, bank.labels[places], len(task.classes), config.temperature)
         rows[which], similarities[which] = bank.rows[places[:, :keep]], near[:, :keep]
         watch(len(near))
     remarks = [f"{k} nearest of {len(bank):,} patches by cosine, weighed by exp(similarity / {config.temperature:g})."]
@@ -60,7 +60,7 @@ def ask_neighbours(
         remarks.append(f"The bank has {len(bank)} patches, fewer than k = {config.k}, so all of them were asked.")
     if config.second_softmax:
         remarks.append("Scores were soft-maxed once more before they were averaged, as the public code does.")
-    return Told(scores, rows, similarities, tuple(remarks))
+    return KnnResult(scores, rows, similarities, tuple(remarks))
 
 
 def vote(

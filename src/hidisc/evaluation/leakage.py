@@ -1,4 +1,4 @@
-"""Leakage: patients or slide files that are on both sides of a question, or that the encoder has learned from."""
+"""Leakage: patients or slide files both in the bank and in the queries, or among what the encoder has learned from."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from hidisc.embeddings.embeddings import ModelCard
-from hidisc.errors import UserError
 from hidisc.evaluation.scores import Finding
-from hidisc.evaluation.sides import Question, Side
+from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.ground.errors import UserError
 from hidisc.models.history import hash_name
 from hidisc.patches.record import SlideId
 
@@ -18,15 +18,15 @@ _WATCHED = ("monitor",)
 """Uses of labels that change nothing in what is learned (`training/monitor.py`)."""
 
 
-def find_overlap(question: Question) -> tuple[Finding, ...]:
+def find_overlap(task: Task) -> tuple[Finding, ...]:
     """What the queries share with the bank and with what the encoder learned from, leaks first.
 
     A patient is known by name, a slide by the checksum of its file, whatever either is called elsewhere.
     """
-    bank, queries = slides_of(question.bank), slides_of(question.queries)
-    one_store = question.bank.embeddings.info.store_checksum == question.queries.embeddings.info.store_checksum
-    model = question.queries.embeddings.info.model
-    leaks = [*_between_sides(bank, queries, one_store), *_with_training(model, queries)]
+    bank, queries = slides_of(task.bank), slides_of(task.queries)
+    one_store = task.bank.embeddings.info.store_checksum == task.queries.embeddings.info.store_checksum
+    model = task.queries.embeddings.info.model
+    leaks = [*_between_bank_and_queries(bank, queries, one_store), *_with_training(model, queries)]
     return (
         *(Finding(kind="leak", sentence=sentence) for sentence in leaks),
         *(Finding(kind="note", sentence=sentence) for sentence in _notes(model)),
@@ -42,12 +42,12 @@ def refuse_leaks(findings: Sequence[Finding], allow: bool) -> None:
         )
 
 
-def slides_of(side: Side) -> tuple[SlideId, ...]:
-    """The slides that have patches on a side, sorted by name; one without a known checksum has an empty one."""
-    table, info = side.embeddings.table, side.embeddings.info
+def slides_of(patches: LabelledPatches) -> tuple[SlideId, ...]:
+    """The slides of some patches, sorted by name; one without a known checksum has an empty one."""
+    table, info = patches.embeddings.table, patches.embeddings.info
     patients, slides = table.codes("patient")[1], table.codes("slide")[1]
     # a pair of codes as one number: sorting millions of pairs takes minutes
-    pairs = np.unique(side.codes("patient").astype(np.int64) * len(slides) + side.codes("slide"))
+    pairs = np.unique(patches.codes("patient").astype(np.int64) * len(slides) + patches.codes("slide"))
     present = sorted((patients[pair // len(slides)], slides[pair % len(slides)]) for pair in pairs)
     checksums = {(slide.patient, slide.slide): slide.checksum for slide in info.slides}
     return tuple(
@@ -56,7 +56,7 @@ def slides_of(side: Side) -> tuple[SlideId, ...]:
     )
 
 
-def _between_sides(bank: Sequence[SlideId], queries: Sequence[SlideId], one_store: bool) -> list[str]:
+def _between_bank_and_queries(bank: Sequence[SlideId], queries: Sequence[SlideId], one_store: bool) -> list[str]:
     patients, files = _shared(bank, queries)
     sentences = []
     if patients:
@@ -64,7 +64,7 @@ def _between_sides(bank: Sequence[SlideId], queries: Sequence[SlideId], one_stor
             f"{_count(patients, 'patient')} both in the bank and in the queries ({_some(map(repr, patients))}), so "
             "that their own patches answer for them."
             + ("" if one_store else _coincidence(bank, queries, patients))
-            + " Split the cohort by patient, or choose other sides with bank=[...] and queries=[...]."
+            + " Split the cohort by patient, or choose other splits with bank=[...] and queries=[...]."
         )
     if files:
         sentences.append(

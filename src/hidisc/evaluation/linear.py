@@ -1,4 +1,4 @@
-"""Second opinion: logistic regression on the embeddings, its penalty chosen by patients it has not learned from."""
+"""Second probe: logistic regression on the embeddings, its penalty chosen by patients it has not learned from."""
 
 import warnings
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from sklearn.metrics import log_loss
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from hidisc.evaluation.folds import deal_patients, draw_alike, find_lacking, find_patients
-from hidisc.evaluation.sides import Question
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.judging import LinearConfig
+from hidisc.evaluation.folds import deal_patients, find_lacking, find_patients, sample_per_patient
+from hidisc.evaluation.task import Task
+from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.settings.evaluate import LinearConfig
 
 _FOLDS = 3
 _FOLD_PATCHES = 5_000
@@ -23,7 +23,7 @@ _BLOCK = 2**22
 """Numbers of the queries' embeddings in memory at once."""
 
 
-def linear_scores(question: Question, config: LinearConfig, seed: int) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+def linear_scores(task: Task, config: LinearConfig, seed: int) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """Class probabilities (N, L) of the query patches, and remarks.
 
     Classes are not weighed to be equal. The neighbours vote with the classes as the bank has them, so that a weighed
@@ -33,22 +33,22 @@ def linear_scores(question: Question, config: LinearConfig, seed: int) -> tuple[
     Memory: the patches drawn, twice, and 32 MB of the queries, in float64; no other row of the bank is read.
     """
     rng = make_rng(seed, Purpose.LINEAR_PROBE)
-    bank, queries, level = question.bank, question.queries, question.levels[0]
-    patients = find_patients(bank, question.levels)
-    places = draw_alike(patients, config.patches, rng)
+    bank, queries, level = task.bank, task.queries, task.levels[0]
+    patients = find_patients(bank, task.levels)
+    places = sample_per_patient(patients, config.patches, rng)
     x, labels = bank.vectors(places).astype(np.float64), bank.labels[places]
     remarks = [f"Learned from all {len(bank):,} patches of the bank."]
     if len(places) < len(bank):
         remarks = [f"Learned from {len(places):,} of the bank's {len(bank):,} patches, drawn alike of every {level}."]
     present = np.unique(labels)
-    absent = np.delete(np.array(question.classes, object), present)
+    absent = np.delete(np.array(task.classes, object), present)
     remarks += [f"Class {name!r} has no patch among them, so its probability is always 0." for name in absent]
-    scores = np.zeros((len(queries), len(question.classes)))
+    scores = np.zeros((len(queries), len(task.classes)))
     if len(present) == 1:
         scores[:, present] = 1
         return scores, (
             *remarks,
-            f"All of them are {question.classes[present[0]]!r}, so every query is taken for that.",
+            f"All of them are {task.classes[present[0]]!r}, so every query is taken for that.",
         )
     choice = choose_penalty(x, labels, patients[places], config, rng)
     model, converged = fit_model(x, labels, choice.penalty, config.iterations)
@@ -56,7 +56,7 @@ def linear_scores(question: Question, config: LinearConfig, seed: int) -> tuple[
     for start in range(0, len(queries), height):
         block = slice(start, start + height)
         scores[block, present] = model.predict_proba(queries.vectors(block).astype(np.float64))
-    remarks.append(_say(choice, question, config))
+    remarks.append(_say(choice, task, config))
     if converged:
         remarks.append("The solver converged.")
     else:
@@ -91,7 +91,7 @@ def choose_penalty(
     middle = penalties[(len(penalties) - 1) // 2]
     if len(penalties) == 1:
         return Choice(middle, 0)
-    some = draw_alike(patients, _FOLD_PATCHES, rng)
+    some = sample_per_patient(patients, _FOLD_PATCHES, rng)
     x, labels = x[some], labels[some]
     folds = deal_patients(patients[some], labels, _FOLDS, rng)
     lacking = find_lacking(folds, labels)
@@ -120,15 +120,15 @@ def fit_model(
     return model, not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
 
 
-def _say(choice: Choice, question: Question, config: LinearConfig) -> str:
+def _say(choice: Choice, task: Task, config: LinearConfig) -> str:
     """Which penalty, and how it was chosen."""
-    penalties, level = sorted(set(config.penalties)), question.levels[0]
+    penalties, level = sorted(set(config.penalties)), task.levels[0]
     said = f"The penalty is C = {choice.penalty:g}, "
     offered = ", ".join(f"{value:g}" for value in penalties)
     if choice.lacking is not None:
         return (
             f"{said}the middle one of {offered}: to choose, each {level} of the bank has to be left out once, which "
-            f"would leave no {question.classes[choice.lacking]!r} to learn from."
+            f"would leave no {task.classes[choice.lacking]!r} to learn from."
         )
     if not choice.folds:
         return f"{said}the only one of linear.penalties."

@@ -1,4 +1,4 @@
-"""Third opinion: gated attention over all patches of a slide (Ilse, Tomczak and Welling, ICML 2018)."""
+"""Third probe: gated attention over all patches of a slide (Ilse, Tomczak and Welling, ICML 2018)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from hidisc.evaluation.folds import deal_patients, draw_alike, find_patients
+from hidisc.evaluation.folds import deal_patients, find_patients, sample_per_patient
 from hidisc.evaluation.pooling import group, has_one_label
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.sides import Question, Side
-from hidisc.patches.columns import Columns
-from hidisc.seeds import Purpose, make_rng, make_seed
-from hidisc.settings.judging import MilConfig
+from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.ground.columns import Columns
+from hidisc.ground.seeds import Purpose, make_rng, make_seed
+from hidisc.settings.evaluate import MilConfig
 
 _HELD_OUT = 5
 """One patient in so many, and as many at least there must be."""
@@ -77,9 +77,9 @@ class Bags:
     units: Columns
     """(B,) each: names of the levels above the patch, coarsest first."""
     places: tuple[NDArray[np.int64], ...]
-    """Of each bag: its patches, as ascending places of the side."""
+    """Of each bag: its patches, as ascending places of the bank or the queries."""
     labels: NDArray[np.int64]
-    """(B,) codes of the question's classes."""
+    """(B,) codes of the task's classes."""
     left_out: int
     """Bags with patches of several labels."""
 
@@ -87,25 +87,25 @@ class Bags:
         return len(self.labels)
 
 
-def find_bags(side: Side, levels: tuple[str, ...]) -> Bags:
+def find_bags(patches: LabelledPatches, levels: tuple[str, ...]) -> Bags:
     """The units of the level just above the patch, told apart by all their ancestors."""
     above = levels[:-1]
-    units, first = group(side, above)
+    units, first = group(patches, above)
     places = np.split(np.argsort(units, kind="stable"), np.cumsum(np.bincount(units))[:-1])
-    pure = has_one_label(units, side.labels)
-    names: Columns = {level: side.names(level)[first[pure]] for level in above}
+    pure = has_one_label(units, patches.labels)
+    names: Columns = {level: patches.names(level)[first[pure]] for level in above}
     chosen = tuple(bag for bag, is_pure in zip(places, pure, strict=True) if is_pure)
-    return Bags(names, chosen, side.labels[first[pure]], int((~pure).sum()))
+    return Bags(names, chosen, patches.labels[first[pure]], int((~pure).sum()))
 
 
 class Vectors:
-    """Standardised embeddings of a side, `vectors(places)`: (n, D); `keep`: in memory where 1 GB holds them."""
+    """Standardised embeddings of patches, `vectors(places)`: (n, D); `keep`: in memory where 1 GB holds them."""
 
-    def __init__(self, side: Side, scaler: StandardScaler, *, keep: bool) -> None:
-        self._side = side
+    def __init__(self, patches: LabelledPatches, scaler: StandardScaler, *, keep: bool) -> None:
+        self._patches = patches
         self.dim = len(scaler.mean_)
         self._mean, self._sd = scaler.mean_.astype(np.float32), scaler.scale_.astype(np.float32)
-        self._kept = self._scale(side.vectors()) if keep and len(side) * self.dim <= _KEPT else None
+        self._kept = self._scale(patches.vectors()) if keep and len(patches) * self.dim <= _KEPT else None
 
     def _scale(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.divide(np.subtract(x, self._mean, out=x), self._sd, out=x)
@@ -114,7 +114,7 @@ class Vectors:
         """(n, D) of some places."""
         if self._kept is not None:
             return torch.from_numpy(self._kept[places])
-        return torch.from_numpy(self._scale(self._side.vectors(places)))
+        return torch.from_numpy(self._scale(self._patches.vectors(places)))
 
     def blocks(self, places: NDArray[np.int64]) -> Iterator[Tensor]:
         """Piece by piece."""
@@ -122,16 +122,16 @@ class Vectors:
         return (self(places[start : start + height]) for start in range(0, len(places), height))
 
 
-def mil_predictions(question: Question, config: MilConfig, seed: int) -> tuple[Predictions | None, tuple[str, ...]]:
+def mil_predictions(task: Task, config: MilConfig, seed: int) -> tuple[Predictions | None, tuple[str, ...]]:
     """Probabilities of the queries' bags, normally slides, and remarks; None where no bag has one label, and why.
 
-    Classes are not weighed to be equal, as in the other opinions, so that all three take the same to be common.
+    Classes are not weighed to be equal, as in the other probes, so that all three take the same to be common.
 
     Memory: the bank's embeddings up to 1 GB, a larger bank is read bag by bag; 20,000 patches for the mean and
     deviation, in float64; the queries in blocks of 16 MB.
     """
-    bank, queries, level = question.bank, question.queries, question.levels[-2]
-    known, asked = find_bags(bank, question.levels), find_bags(queries, question.levels)
+    bank, queries, level = task.bank, task.queries, task.levels[-2]
+    known, asked = find_bags(bank, task.levels), find_bags(queries, task.levels)
     for bags, role in ((known, "bank"), (asked, "queries")):
         if not len(bags):
             return None, (f"Every {level} of the {role} has patches of several labels, so that it has none itself.",)
@@ -139,23 +139,25 @@ def mil_predictions(question: Question, config: MilConfig, seed: int) -> tuple[P
     if known.left_out:
         remarks.append(f"{known.left_out:,} more were left out, as their patches have several labels.")
     present, codes = np.unique(known.labels, return_inverse=True)
-    absent = np.delete(np.array(question.classes, object), present)
+    absent = np.delete(np.array(task.classes, object), present)
     remarks += [f"Class {name!r} has no such bag, so its probability is always 0." for name in absent]
-    scores = np.zeros((len(asked), len(question.classes)))
+    scores = np.zeros((len(asked), len(task.classes)))
     if len(present) == 1:
         scores[:, present] = 1
-        remarks.append(f"All of them are {question.classes[present[0]]!r}, so every query is taken for that.")
+        remarks.append(f"All of them are {task.classes[present[0]]!r}, so every query is taken for that.")
     else:
         rng = make_rng(seed, Purpose.ATTENTION_FOLDS)
-        patients = find_patients(bank, question.levels)
-        scaler = StandardScaler().fit(bank.vectors(draw_alike(patients, _SCALE_PATCHES, rng)).astype(np.float64))
+        patients = find_patients(bank, task.levels)
+        scaler = StandardScaler().fit(
+            bank.vectors(sample_per_patient(patients, _SCALE_PATCHES, rng)).astype(np.float64)
+        )
         held_out = hold_out(patients[[places[0] for places in known.places]], codes, rng)
         net, epoch = train(Vectors(bank, scaler, keep=True), known.places, codes, held_out, config, seed)
         vectors = Vectors(queries, scaler, keep=False)
         for bag, places in enumerate(asked.places):
             scores[bag, present] = net.forward_blocks(vectors.blocks(places)).double().softmax(dim=0)
-        remarks.append(_say(epoch, int(held_out.sum()), question, config))
-    return Predictions(level, question.classes, asked.units, asked.labels, scores, asked.left_out), tuple(remarks)
+        remarks.append(_say(epoch, int(held_out.sum()), task, config))
+    return Predictions(level, task.classes, asked.units, asked.labels, scores, asked.left_out), tuple(remarks)
 
 
 def hold_out(patients: NDArray[np.int64], labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -209,9 +211,9 @@ def _draw(places: NDArray[np.int64], count: int, rng: np.random.Generator) -> ND
     return places if len(places) <= count else np.sort(rng.choice(places, count, replace=False))
 
 
-def _say(epoch: int, held_out: int, question: Question, config: MilConfig) -> str:
+def _say(epoch: int, held_out: int, task: Task, config: MilConfig) -> str:
     """Which epoch was taken, and why."""
-    level = question.levels[0]
+    level = task.levels[0]
     if held_out:
         return (
             f"Epoch {epoch} of {config.epochs} was taken, for the least loss on {held_out:,} of these bags, held out "

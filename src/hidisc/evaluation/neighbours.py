@@ -20,7 +20,7 @@ _BLOCK = 8192
 
 
 class Vectors(Protocol):
-    """Rows (N, D) that need not be in memory: an array, a memory map, or a side of a question."""
+    """Rows (N, D) that need not be in memory: an array, a memory map, or the patches of a task."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, rows: slice, /) -> Floats: ...

@@ -4,36 +4,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.sides import Question, Side
-from hidisc.patches.columns import Columns
+from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.ground.columns import Columns
 
 
-def patch_predictions(question: Question, scores: NDArray[np.float64]) -> Predictions:
+def patch_predictions(task: Task, scores: NDArray[np.float64]) -> Predictions:
     """Scores (N, L) of the query patches with their names and places."""
-    side = question.queries
-    units: Columns = {level: side.names(level) for level in question.levels[:-1]}
-    units |= {name: side.embeddings.table.column(name)[side.rows] for name in ("patch", "x", "y")}
-    return Predictions("patch", question.classes, {**units, "row": side.rows}, side.labels, scores)
+    patches = task.queries
+    units: Columns = {level: patches.names(level) for level in task.levels[:-1]}
+    units |= {name: patches.embeddings.table.column(name)[patches.rows] for name in ("patch", "x", "y")}
+    return Predictions("patch", task.classes, {**units, "row": patches.rows}, patches.labels, scores)
 
 
-def pool_patches(
-    question: Question, scores: NDArray[np.float64], level: str, second_softmax: bool = False
-) -> Predictions:
+def pool_patches(task: Task, scores: NDArray[np.float64], level: str, second_softmax: bool = False) -> Predictions:
     """Mean scores (G, L) of the units of a level above the patch; units of several labels are left out and counted.
 
     `second_softmax`: of a patch's scores before they are averaged, as the public code has it.
     """
-    side = question.queries
+    patches = task.queries
     if second_softmax:
         scores = np.exp(scores)
         scores = scores / scores.sum(axis=1, keepdims=True)
-    above = question.levels[: question.levels.index(level) + 1]
-    units, first = group(side, above)
+    above = task.levels[: task.levels.index(level) + 1]
+    units, first = group(patches, above)
     counts = np.bincount(units)
     means = np.stack([np.bincount(units, scores[:, code]) / counts for code in range(scores.shape[1])], axis=1)
-    pure = has_one_label(units, side.labels)
-    names: Columns = {name: side.names(name)[first[pure]] for name in above}
-    return Predictions(level, question.classes, names, side.labels[first[pure]], means[pure], int((~pure).sum()))
+    pure = has_one_label(units, patches.labels)
+    names: Columns = {name: patches.names(name)[first[pure]] for name in above}
+    return Predictions(level, task.classes, names, patches.labels[first[pure]], means[pure], int((~pure).sum()))
 
 
 def pool_units(predictions: Predictions, level: str) -> Predictions:
@@ -51,9 +49,9 @@ def pool_units(predictions: Predictions, level: str) -> Predictions:
     return Predictions(level, predictions.classes, kept, truth, means[pure], int((~pure).sum()))
 
 
-def group(side: Side, levels: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def group(patches: LabelledPatches, levels: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(N,) which unit each patch is in, by all its ancestors and not its name alone; (G,) a first patch of each."""
-    return _group_codes([side.codes(level) for level in levels])
+    return _group_codes([patches.codes(level) for level in levels])
 
 
 def has_one_label(units: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Predictions: what an opinion says of every patch, slide or patient, beside the truth."""
+"""Predictions: what an probe says of every patch, slide or patient, beside the truth."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.patches.columns import Columns, load_columns, save_columns
-from hidisc.paths import AnyPath
+from hidisc.ground.columns import Columns, load_columns, save_columns
+from hidisc.ground.paths import AnyPath
 
 TRUTH, PREDICTED, SCORE = "label", "predicted", "score: "
 

@@ -6,14 +6,16 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
-from hidisc.config import Closed
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.predictions import Predictions
-from hidisc.patches.columns import Columns, load_columns, save_columns
-from hidisc.paths import AnyPath
+from hidisc.ground.columns import Columns, load_columns, save_columns
+from hidisc.ground.paths import AnyPath
+from hidisc.ground.records import Record
+from hidisc.settings.config import use_new_names
+from hidisc.settings.evaluate import EvaluateConfig
 
 SCORES, NEIGHBOURS = "scores.json", "neighbours.parquet"
 
@@ -21,7 +23,7 @@ METRICS = ("accuracy", "mca", "auroc", "auprc", "sensitivity", "specificity", "t
 """In the order tables show them."""
 
 
-class Value(Closed):
+class Value(Record):
     """A number with the ends of its interval; all None where it is undefined, and `why`."""
 
     value: float | None
@@ -40,7 +42,7 @@ class Value(Closed):
         return f"{100 * self.value:.1f}{ends}"
 
 
-class LevelScores(Closed):
+class LevelScores(Record):
     """How well the units of one level are told apart."""
 
     level: str
@@ -55,7 +57,7 @@ class LevelScores(Closed):
     """Rows: truth; columns: predicted; in the order of the classes."""
 
 
-class Opinion(Closed):
+class ProbeScores(Record):
     """One way of asking: `knn`, `linear` or `mil`."""
 
     name: str
@@ -65,20 +67,20 @@ class Opinion(Closed):
     """Finest first: patch, slide, patient."""
 
     def level(self, name: str) -> LevelScores | None:
-        """The scores of one level, None where this opinion has none."""
+        """The scores of one level, None where this probe has none."""
         return next((level for level in self.levels if level.level == name), None)
 
 
-class Count(Closed):
-    """Units of one class on one side, as in the paper's dataset tables."""
+class Count(Record):
+    """Units of one class in the bank or in the queries, as in the paper's dataset tables."""
 
     label: str
-    side: Literal["bank", "queries"]
+    part: Literal["bank", "queries"]
     units: dict[str, int]
     """Level: how many."""
 
 
-class Finding(Closed):
+class Finding(Record):
     """One thing that a check of leakage or of labels found."""
 
     kind: Literal["leak", "warning", "note"]
@@ -86,7 +88,7 @@ class Finding(Closed):
     sentence: str
 
 
-class Diagnostic(Closed):
+class Diagnostic(Record):
     """One property of the embeddings and a sentence on what it means."""
 
     name: str
@@ -96,7 +98,7 @@ class Diagnostic(Closed):
     meaning: str
 
 
-class ScoresInfo(Closed):
+class ScoresInfo(Record):
     """`scores.json`."""
 
     model: ModelCard
@@ -118,10 +120,22 @@ class ScoresInfo(Closed):
     """Patches of the bank and of the queries left out because they have no label, or none of the classes."""
     labels: tuple[Finding, ...] = ()
     """What the labels lack: classes without reference or test patients, patches without a label."""
-    opinions: tuple[Opinion, ...]
+    probes: tuple[ProbeScores, ...]
     diagnostics: tuple[Diagnostic, ...]
     leakage: tuple[Finding, ...]
     versions: dict[str, str | None]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_names(cls, known: Any) -> Any:
+        """Scores of hidisc 0.2 say `opinions` where later ones say `probes`, and `side` of a count for `part`."""
+        if not isinstance(known, dict) or "opinions" not in known:
+            return known
+        known["probes"] = known.pop("opinions")
+        known["config"] = use_new_names(EvaluateConfig, known["config"])
+        for count in known["counts"]:
+            count["part"] = count.pop("side")
+        return known
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -129,9 +143,9 @@ class ScoresInfo(Closed):
         return tuple(finding.sentence for finding in (*self.leakage, *self.labels) if finding.kind != "note")
 
 
-def predictions_file(opinion: str, level: str, first: str) -> str:
-    """Name, within the folder, of an opinion's predictions; those of the first opinion lie at the top."""
-    return f"predictions_{level}.parquet" if opinion == first else f"{opinion}/predictions_{level}.parquet"
+def predictions_file(probe: str, level: str, first: str) -> str:
+    """Name, within the folder, of an probe's predictions; those of the first probe lie at the top."""
+    return f"predictions_{level}.parquet" if probe == first else f"{probe}/predictions_{level}.parquet"
 
 
 @dataclass(frozen=True)
@@ -154,20 +168,20 @@ class Scores:
         return self.artefact.path
 
     def verdict(self) -> str:
-        """One line: accuracy at every level by the first opinion, coarsest first, with its interval."""
-        levels = reversed(self.info.opinions[0].levels)
+        """One line: accuracy at every level by the first probe, coarsest first, with its interval."""
+        levels = reversed(self.info.probes[0].levels)
         parts = [f"{level.level} accuracy {level.metrics['accuracy'].percent()} %" for level in levels]
         leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in self.info.leakage) else ""
         unknown = "" if self.info.model.history.is_complete else " (what it has seen before is not known)"
         said = ", ".join(parts) or "no verdict"
-        line = f"{self.info.model.name}, {self.info.opinions[0].name}{leak}: {said}{unknown}"
+        line = f"{self.info.model.name}, {self.info.probes[0].name}{leak}: {said}{unknown}"
         lacking = [f". Warning: {finding.sentence}" for finding in self.info.labels if finding.kind == "warning"]
         return f"{line}{''.join(lacking)}"
 
-    def predictions(self, opinion: str, level: str) -> Predictions:
-        """What an opinion said of every unit of a level."""
-        scored = next(item for item in self.info.opinions if item.name == opinion).level(level)
-        file = predictions_file(opinion, level, self.info.opinions[0].name)
+    def predictions(self, probe: str, level: str) -> Predictions:
+        """What an probe said of every unit of a level."""
+        scored = next(item for item in self.info.probes if item.name == probe).level(level)
+        file = predictions_file(probe, level, self.info.probes[0].name)
         return Predictions.load(self.path / file, level, scored.left_out if scored else 0)
 
     def neighbours(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models.hub import HUB_NAMES, fetch_weights, first_line
 
 HUB = "hub"

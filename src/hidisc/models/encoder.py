@@ -10,24 +10,24 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from hidisc.artefacts.artefact import read_settings
-from hidisc.artefacts.checksums import hash_file, seal, unseal
-from hidisc.artefacts.files import write_atomic
-from hidisc.config import Closed
-from hidisc.errors import UserError
+from hidisc.ground.checksums import hash_file, seal, unseal
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import write_atomic
+from hidisc.ground.paths import AnyPath
+from hidisc.ground.records import Record
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
 from hidisc.models.history import NOTHING, History, believe
 from hidisc.models.hub import find_architecture
 from hidisc.models.preprocessing import Preprocessing, read_preprocessing
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.record import SlideId
-from hidisc.paths import AnyPath
-from hidisc.settings.training import HeadConfig
+from hidisc.settings.train import HeadConfig
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
 _BOTH = "Copy both files from one run."
 
 
-class EncoderCard(Closed):
+class EncoderCard(Record):
     """`encoder.json`: how to build the encoder, what to feed it and what it has seen."""
 
     format: Literal["hidisc-encoder-2"] = "hidisc-encoder-2"

@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from hidisc.artefacts.files import beside, write_atomic
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import beside, write_atomic
+from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.backbone import create_backbone
 from hidisc.models.encoder import Encoder
 from hidisc.models.foreign import OnnxNet, TorchScriptNet
@@ -28,7 +29,6 @@ from hidisc.models.preprocessing import (
     hash_weights,
     read_preprocessing,
 )
-from hidisc.seeds import Purpose, make_seed
 
 Target = Literal["timm", "onnx", "torchscript"]
 FILES: dict[Target, str] = {"timm": "model.safetensors", "onnx": "encoder.onnx", "torchscript": "encoder.pt"}

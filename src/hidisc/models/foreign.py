@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 
 TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".ts", ".torchscript")
 ONNX_SUFFIX = ".onnx"

@@ -2,13 +2,13 @@
 
 import hashlib
 
-from hidisc.config import Closed
+from hidisc.ground.records import Record
 from hidisc.patches.record import SlideId
 
 _HASHED = "sha256:"
 
 
-class History(Closed):
+class History(Record):
     """Slides and labels of all trainings up to now; histories compose (`then`)."""
 
     slides: tuple[SlideId, ...] = ()

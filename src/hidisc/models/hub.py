@@ -11,7 +11,7 @@ import timm
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 
 HUB_NAMES = ("hf-hub:", "hf_hub:")
 """How a name begins that stands for a model on the hub."""

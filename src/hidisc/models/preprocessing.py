@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from hidisc.artefacts.checksums import hash_file
-from hidisc.config import Closed
-from hidisc.errors import UserError
+from hidisc.ground.checksums import hash_file
+from hidisc.ground.errors import UserError
+from hidisc.ground.records import Record
 from hidisc.models.history import History
 from hidisc.patches.inputs import InputRule
 
@@ -19,7 +19,7 @@ BEFORE: Literal["before the network"] = "before the network"
 INSIDE: Literal["inside the network"] = "inside the network"
 
 
-class Preprocessing(Closed):
+class Preprocessing(Record):
     """`preprocessing.json`: what to feed an exported network; null: not known."""
 
     backbone: str | None = None

@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from hidisc.config import Closed
 from hidisc.models.encoder import Encoder
 from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
 from hidisc.objectives.positives import attract, level_weights
 from hidisc.objectives.predictor import make_predictor
+from hidisc.settings.config import Config
 
 
-class Settings(Closed):
+class Settings(Config):
     """Settings of BYOL."""
 
     name: Literal["byol"] = "byol"

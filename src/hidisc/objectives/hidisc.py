@@ -9,19 +9,19 @@ from pydantic import Field
 from torch import Tensor
 from torch.autograd import Function
 
-from hidisc.config import Closed
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import Encoder
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
 from hidisc.objectives.positives import group, level_weights, mean_positive
 from hidisc.sampling.transfer import constant
+from hidisc.settings.config import Config
 
 _BLOCK = 2**20
 """Similarities in memory at once."""
 
 
-class Settings(Closed):
+class Settings(Config):
     """Settings of HiDisc; SimCLR is the same with the patch level alone."""
 
     name: Literal["hidisc"] = "hidisc"

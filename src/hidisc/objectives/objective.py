@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from hidisc import objectives
-from hidisc.config import Closed, validate
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import Encoder
+from hidisc.settings.config import Config
+from hidisc.settings.load import validate
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,12 @@ def list_objectives() -> list[str]:
     return sorted(name for name in names if hasattr(_module(name), "Settings"))
 
 
-def load_settings(values: dict[str, Any]) -> Closed:
+def load_settings(values: dict[str, Any]) -> Config:
     """The settings of the objective a config names, every value spelled out."""
     return validate(_find(values).Settings, values, "objective")
 
 
-def find_objective(settings: Closed) -> type[Objective]:
+def find_objective(settings: Config) -> type[Objective]:
     """The class that settings belong to."""
     loss: type[Objective] = _find(settings.model_dump()).Loss
     return loss

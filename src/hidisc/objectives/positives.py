@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.sampling.transfer import constant
 
 

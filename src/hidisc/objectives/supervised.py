@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from hidisc.config import Closed
 from hidisc.models.encoder import Encoder
 from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.settings.config import Config
 
 
-class Settings(Closed):
+class Settings(Config):
     """Settings of supervised training."""
 
     name: Literal["supervised"] = "supervised"

@@ -11,17 +11,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hidisc.config import Closed
 from hidisc.models.encoder import Encoder
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
 from hidisc.objectives.positives import group, level_weights, sum_groups
 from hidisc.sampling.transfer import constant
+from hidisc.settings.config import Config
 
 _EPSILON = 1e-4
 
 
-class Settings(Closed):
+class Settings(Config):
     """Settings of VICReg."""
 
     name: Literal["vicreg"] = "vicreg"

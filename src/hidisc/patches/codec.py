@@ -5,7 +5,7 @@ from typing import Any, Literal
 import imagecodecs
 import numpy as np
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.slides.slide import Pixels
 
 CodecName = Literal["jpeg", "png", "raw"]

@@ -16,20 +16,20 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import Work
-from hidisc.artefacts.checksums import FileEntry, describe_file, find_problem
-from hidisc.artefacts.files import beside, sync
-from hidisc.errors import UserError
+from hidisc.ground.checksums import FileEntry, describe_file, find_problem
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import beside, sync
+from hidisc.ground.spreadsheet import format_csv
+from hidisc.ground.steps import reached
+from hidisc.patches.filters import is_blank, is_unwanted
 from hidisc.patches.inputs import InputRule
-from hidisc.patches.keep import is_blank, is_unwanted
 from hidisc.patches.predicted import LABEL, SCORE, load_predicted, predicted_file
 from hidisc.patches.record import BOXES, RECORD, RecordError, SlideRecord, folder_name
 from hidisc.patches.shard import Shard
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, SlideEntry, StoreInfo
 from hidisc.patches.table import SCHEMA, PatchTable, names_column
-from hidisc.settings.preparing import FilterConfig, PixelsConfig, SplitConfig
-from hidisc.slides.spreadsheet import format_csv
-from hidisc.steps import reached
+from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
 
 SHARDS = "shards"
 
@@ -182,7 +182,7 @@ def _slide_of(folder: Path) -> str:
 
 
 def assign_splits(members: Sequence[Member], recipe: Recipe) -> list[Member]:
-    """Members with a side each: the cohort's own where it gives one, else drawn by patient."""
+    """Members with a split each: the cohort's own where it gives one, else drawn by patient."""
     if any(member.split for member in members):
         return list(members)
     labels: dict[str, str | None] = {}
@@ -190,8 +190,8 @@ def assign_splits(members: Sequence[Member], recipe: Recipe) -> list[Member]:
     for member in members:
         labels.setdefault(member.patient, member.label)
         sites[member.patient].add(member.site)
-    side_of = split_patients(labels, recipe.split, recipe.seed, sites)
-    return [Member(m.patient, m.slide, m.label, m.site, side_of[m.patient], m.columns) for m in members]
+    split_of = split_patients(labels, recipe.split, recipe.seed, sites)
+    return [Member(m.patient, m.slide, m.label, m.site, split_of[m.patient], m.columns) for m in members]
 
 
 def _one_shape(records: Sequence[SlideRecord]) -> tuple[int, int, Any]:

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.artefacts.checksums import describe_file, digest, seal
-from hidisc.artefacts.files import new_folder, replaced, write_atomic
-from hidisc.config import keep_facts
+from hidisc.ground.checksums import describe_file, digest, seal
+from hidisc.ground.files import new_folder, replaced, write_atomic
+from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.codec import check_codec, encode
-from hidisc.patches.keep import is_blank
+from hidisc.patches.filters import is_blank
 from hidisc.patches.record import (
     BOXES,
     RECORD,
@@ -32,8 +32,8 @@ from hidisc.patches.record import (
     is_whole,
 )
 from hidisc.patches.shard import Shard, ShardWriter
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.preparing import PrepareConfig
+from hidisc.settings.config import keep_facts
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import SlideRow, hash_slide, sample_slide
 from hidisc.slides.display import as_rgb, shrink
 from hidisc.slides.grid import Boxes, lay_grid

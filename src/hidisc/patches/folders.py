@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Literal
 from unicodedata import normalize
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
+from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.table import SCHEMA
-from hidisc.paths import AnyPath
 from hidisc.slides.cohort import (
     SlideRow,
     find_disagreements,
@@ -18,7 +19,6 @@ from hidisc.slides.cohort import (
     refuse,
     refuse_if_all_missing,
 )
-from hidisc.slides.spreadsheet import Sheet, read_sheet
 from hidisc.slides.twins import Name, find_twins, fold
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
-from hidisc.paths import AnyPath
 from hidisc.slides.cohort import refuse
 
 META, SPLIT = "meta/opensrh.json", "meta/train_val_split.json"
@@ -16,8 +16,8 @@ def find_opensrh(root: AnyPath) -> Source:
     """The patches of OpenSRH: normal patients give `normal_patches`, all others `tumor_patches`."""
     root = Path(root)
     patients = _read_json(root, META)
-    sides = _read_json(root, SPLIT)
-    side_of = {str(patient): side for side in ("train", "val") for patient in sides.get(side, [])}
+    splits = _read_json(root, SPLIT)
+    split_of = {str(patient): split for split in ("train", "val") for patient in splits.get(split, [])}
     patches, problems, warnings = [], [], []
     for patient, study in patients.items():
         try:
@@ -31,15 +31,15 @@ def find_opensrh(root: AnyPath) -> Source:
         except (TypeError, AttributeError):
             problems.append(f"{META}: patient {patient!r} is not `class` and `slides`. Download the file again.")
             continue
-        if patient not in side_of:
-            warnings.append(f"patient {patient!r} is in neither side of {SPLIT}; its split stays empty.")
+        if patient not in split_of:
+            warnings.append(f"patient {patient!r} is in neither split of {SPLIT}; its split stays empty.")
         if not files:
             warnings.append(f"patient {patient!r} ({label}) has no {listed} and is left out.")
         for slide, path in files:
             if not (root / path).is_file():
                 problems.append(f"{META}: patch {path!r} does not exist below {root}. Download it again.")
             patches.append(
-                PatchFile(patient, str(slide), Path(path).stem, root / path, label, split=side_of.get(patient))
+                PatchFile(patient, str(slide), Path(path).stem, root / path, label, split=split_of.get(patient))
             )
     refuse(root, problems)
     if not patches:

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hidisc.artefacts.checksums import digest, sample_file
-from hidisc.artefacts.files import new_folder
-from hidisc.config import keep_facts
+from hidisc.ground.checksums import digest, sample_file
+from hidisc.ground.files import new_folder
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.cut import Report
 from hidisc.patches.record import BOXES, SlideRecord, describe_files
 from hidisc.patches.shard import ShardWriter
-from hidisc.settings.preparing import ImportConfig
+from hidisc.settings.config import keep_facts
+from hidisc.settings.imports import ImportConfig
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import resize
 from hidisc.slides.slide import Pixels, SlideError

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hidisc.artefacts.files import write_atomic
+from hidisc.ground.files import write_atomic
 
 LABEL, SCORE = "predicted_label", "predicted_score"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from hidisc.artefacts.checksums import FileEntry, describe_file, find_problem, seal, unseal
-from hidisc.config import Closed
-from hidisc.errors import UserError
+from hidisc.ground.checksums import FileEntry, describe_file, find_problem, seal, unseal
+from hidisc.ground.errors import UserError
+from hidisc.ground.records import Record
 
 RECORD = "slide.json"
 BOXES = "boxes.parquet"
@@ -17,7 +17,7 @@ THUMBNAIL = "thumbnail.jpg"
 SAMPLES = "samples.jpg"
 
 
-class SlideId(Closed):
+class SlideId(Record):
     """Which slide it is, wherever it turns up again."""
 
     patient: str
@@ -30,7 +30,7 @@ class RecordError(UserError):
     """A slide.json that is damaged."""
 
 
-class SlideRecord(Closed):
+class SlideRecord(Record):
     """One slide as it was cut: the facts its pixels depend on, how it was done, and every file of its folder."""
 
     slide: str

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hidisc.artefacts.checksums import crc32
+from hidisc.ground.checksums import crc32
 
 BATCH_ROWS, BATCH_BYTES = 256, 2**28
 SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary()), ("crc32", pa.uint32())])

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.commit import Member
 from hidisc.patches.inputs import InputRule
 

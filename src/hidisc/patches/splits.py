@@ -4,9 +4,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Set
 
-from hidisc.errors import UserError
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.preparing import SplitConfig
+from hidisc.ground.errors import UserError
+from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.settings.prepare import SplitConfig
 
 
 def split_patients(
@@ -15,16 +15,16 @@ def split_patients(
     seed: int,
     sites: Mapping[str, Set[str | None]] | None = None,
 ) -> dict[str, str]:
-    """Side of every patient, given each patient's label and, where sites are kept whole, the sites it was seen at.
+    """Split of every patient, given each patient's label and, where sites are kept whole, the sites it was seen at.
 
-    Does not depend on the order of the patients. Every label's count on a side is its exact share rounded down or
+    Does not depend on the order of the patients. Every label's count in a split is its exact share rounded down or
     up; with `keep_sites` the shares are as near as whole sites allow.
     """
     fractions = config.fractions
     if config.folds:
         fractions = {f"fold-{number}": 1.0 for number in range(1, config.folds + 1)}
     total = sum(fractions.values())
-    shares = {side: fraction / total for side, fraction in fractions.items() if fraction > 0}
+    shares = {split: fraction / total for split, fraction in fractions.items() if fraction > 0}
     names = sorted(labels)
     order = [names[index] for index in make_rng(seed, Purpose.SPLIT).permutation(len(names))]
     if config.keep_sites:
@@ -38,29 +38,29 @@ def split_patients(
 
 
 def _split_each(order: list[str], labels: Mapping[str, str | None], shares: Mapping[str, float]) -> dict[str, str]:
-    """Fill each label's whole quota a side first; what is left over goes where the side as a whole lacks most."""
+    """Fill each label's whole quota per split first; what is left over goes where the split as a whole lacks most."""
     of_label: dict[str | None, list[str]] = defaultdict(list)
     for patient in order:
         of_label[labels[patient]].append(patient)
-    side_of: dict[str, str] = {}
+    split_of: dict[str, str] = {}
     left_over: list[tuple[str, list[str]]] = []
     for patients in of_label.values():
         waiting = iter(patients)
-        exact = {side: share * len(patients) for side, share in shares.items()}
-        for side, quota in exact.items():
+        exact = {split: share * len(patients) for split, share in shares.items()}
+        for split, quota in exact.items():
             for _ in range(math.floor(quota + 1e-9)):
-                side_of[next(waiting)] = side
-        candidates = [side for side, quota in exact.items() if quota - math.floor(quota + 1e-9) > 1e-9]
+                split_of[next(waiting)] = split
+        candidates = [split for split, quota in exact.items() if quota - math.floor(quota + 1e-9) > 1e-9]
         left_over += [(patient, candidates) for patient in waiting]
-        # a label's left-over patients go to different sides: each takes its side off the shared list
-    have = Counter(side_of.values())
+        # a label's left-over patients go to different splits: each takes its split off the shared list
+    have = Counter(split_of.values())
     for patient, candidates in left_over:
-        side = max(candidates or shares, key=lambda side: shares[side] * len(order) - have[side])
+        split = max(candidates or shares, key=lambda split: shares[split] * len(order) - have[split])
         if candidates:
-            candidates.remove(side)
-        side_of[patient] = side
-        have[side] += 1
-    return side_of
+            candidates.remove(split)
+        split_of[patient] = split
+        have[split] += 1
+    return split_of
 
 
 def _split_sites(
@@ -69,23 +69,23 @@ def _split_sites(
     shares: Mapping[str, float],
     sites: Mapping[str, Set[str | None]],
 ) -> dict[str, str]:
-    """Largest group of sites first, each to the side where the label counts then miss their shares least."""
+    """Largest group of sites first, each to the split where the label counts then miss their shares least."""
     groups = sorted(_connected(order, sites), key=len, reverse=True)
     totals = Counter(labels.values())
-    have: dict[str, Counter[str | None]] = {side: Counter() for side in shares}
+    have: dict[str, Counter[str | None]] = {split: Counter() for split in shares}
 
-    def miss(side: str, added: Counter[str | None]) -> float:
-        after = have[side] + added
-        by_label = sum((after[label] - shares[side] * count) ** 2 for label, count in totals.items())
-        return by_label + (after.total() - shares[side] * len(order)) ** 2
+    def miss(split: str, added: Counter[str | None]) -> float:
+        after = have[split] + added
+        by_label = sum((after[label] - shares[split] * count) ** 2 for label, count in totals.items())
+        return by_label + (after.total() - shares[split] * len(order)) ** 2
 
-    side_of = {}
+    split_of = {}
     for group in groups:
         added = Counter(labels[patient] for patient in group)
-        side = min(shares, key=lambda side: miss(side, added) - miss(side, Counter()))
-        have[side] += added
-        side_of.update(dict.fromkeys(group, side))
-    return side_of
+        split = min(shares, key=lambda split: miss(split, added) - miss(split, Counter()))
+        have[split] += added
+        split_of.update(dict.fromkeys(group, split))
+    return split_of
 
 
 def _connected(order: list[str], sites: Mapping[str, Set[str | None]]) -> list[list[str]]:

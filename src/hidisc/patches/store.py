@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.artefacts.artefact import CONFIG, Artefact, open_artefact
-from hidisc.artefacts.checksums import digest, find_problem
-from hidisc.config import Closed
-from hidisc.errors import UserError
+from hidisc.ground.checksums import digest, find_problem
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
+from hidisc.ground.records import Record
 from hidisc.patches.codec import CodecName, decode
 from hidisc.patches.inputs import InputRule, input_channels
 from hidisc.patches.record import RECORD, THUMBNAIL, SlideId, SlideRecord
 from hidisc.patches.shard import Shard
 from hidisc.patches.table import PatchTable
-from hidisc.paths import AnyPath
 from hidisc.slides.slide import Pixels
 
 STORE, PATCHES, DROPPED, FAILURES = "store.json", "patches.parquet", "dropped.parquet", "failures.csv"
@@ -42,7 +42,7 @@ class SlideEntry(SlideId):
     dropped: int
 
 
-class Failure(Closed):
+class Failure(Record):
     """A slide that could not be prepared."""
 
     patient: str
@@ -51,7 +51,7 @@ class Failure(Closed):
     reason: str
 
 
-class StoreInfo(Closed):
+class StoreInfo(Record):
     """`store.json`: what the store holds and how to read it."""
 
     size_px: int

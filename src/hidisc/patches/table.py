@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hidisc.paths import AnyPath
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(
@@ -105,6 +106,18 @@ class PatchTable:
         indices = values.indices
         codes = (indices.fill_null(-1) if indices.null_count else indices).to_numpy()
         return codes, tuple(values.dictionary.to_pylist())
+
+    def in_splits(self, splits: Sequence[str], setting: str, where: Path) -> NDArray[np.bool_]:
+        """(N,) which rows are in some splits; refuses a split that there is not, in the words of the `setting`."""
+        codes, names = self.codes("split")
+        present = [names[code] for code in np.unique(codes[codes >= 0])]
+        unknown = [split for split in splits if split not in present]
+        if unknown:
+            raise UserError(
+                f"{setting}: {unknown[0]!r} is not a split of {where}, which has {', '.join(present) or 'none'}. "
+                "Choose among these."
+            )
+        return np.isin(codes, [names.index(split) for split in splits])
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.integer[Any]]) -> "PatchTable":
         """The rows of a boolean mask (N,) or of an index array, in that order."""

@@ -1,13 +1,13 @@
-"""Cells of a table: a metric of a subject's evaluations, and which of a column are the best."""
+"""Cells of a table: a metric of a model's evaluations, and which of a column are the best."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hidisc.errors import UserError
 from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
-from hidisc.reporting.subject import Subject
+from hidisc.ground.errors import UserError
+from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.table import DASH, LABELLED
 
 TITLES = {"mca": "MCA", "auroc": "AUROC", "auprc": "AUPRC", "top2": "Top-2", "top3": "Top-3"}
@@ -31,7 +31,7 @@ class Cell:
 
 
 def make_cell(values: Sequence[Value]) -> Cell:
-    """One metric of a subject's evaluations: `87.4 (0.1)` of several, `87.4 [81.2, 92.0]` of one, all in percent."""
+    """One metric of a model's evaluations: `87.4 (0.1)` of several, `87.4 [81.2, 92.0]` of one, all in percent."""
     undefined = [value for value in values if value.value is None]
     why = next((value.why for value in [*undefined, *values] if value.why), "")
     known = [value.value for value in values if value.value is not None]
@@ -48,27 +48,27 @@ def make_cell(values: Sequence[Value]) -> Cell:
     return Cell(f"{percent(known[0])} [{percent(only.low)}, {percent(only.high)}]", known[0], only.high, known[0], why)
 
 
-def metric_cell(subject: Subject, opinion: str, level: str, name: str) -> Cell:
-    """One metric of a subject at one level by one opinion."""
-    return make_cell([found.metrics[name] for found in find_levels(subject, opinion, level) if name in found.metrics])
+def metric_cell(model: EvaluatedModel, probe: str, level: str, name: str) -> Cell:
+    """One metric of a model at one level by one probe."""
+    return make_cell([found.metrics[name] for found in find_levels(model, probe, level) if name in found.metrics])
 
 
-def metric_values(subject: Subject, opinion: str, level: str, name: str) -> list[float]:
-    """A metric of each evaluation of a subject, those in which it is undefined left out."""
-    found = [scored.metrics[name].value for scored in find_levels(subject, opinion, level)]
+def metric_values(model: EvaluatedModel, probe: str, level: str, name: str) -> list[float]:
+    """A metric of each evaluation of a model, those in which it is undefined left out."""
+    found = [scored.metrics[name].value for scored in find_levels(model, probe, level)]
     return [value for value in found if value is not None]
 
 
-def class_cell(subject: Subject, opinion: str, level: str, label: str, name: str) -> Cell:
+def class_cell(model: EvaluatedModel, probe: str, level: str, label: str, name: str) -> Cell:
     """The same of one class against the rest."""
-    return make_cell([found.by_class[label][name] for found in find_levels(subject, opinion, level)])
+    return make_cell([found.by_class[label][name] for found in find_levels(model, probe, level)])
 
 
-def find_levels(subject: Subject, opinion: str, level: str) -> list[LevelScores]:
-    """One level of one opinion in each of a subject's evaluations; none where any of them lacks it."""
-    asked = [item for scores in subject.scores for item in scores.info.opinions if item.name == opinion]
+def find_levels(model: EvaluatedModel, probe: str, level: str) -> list[LevelScores]:
+    """One level of one probe in each of a model's evaluations; none where any of them lacks it."""
+    asked = [item for scores in model.scores for item in scores.info.probes if item.name == probe]
     found = [scored for item in asked if (scored := item.level(level)) is not None]
-    return found if len(found) == len(subject.scores) else []
+    return found if len(found) == len(model.scores) else []
 
 
 def find_best(rows: Sequence[Sequence[Cell]], competing: Sequence[bool]) -> set[tuple[int, int]]:
@@ -89,17 +89,17 @@ def find_best(rows: Sequence[Sequence[Cell]], competing: Sequence[bool]) -> set[
     return best
 
 
-def first_info(judged: Sequence[Subject]) -> ScoresInfo:
+def first_info(judged: Sequence[EvaluatedModel]) -> ScoresInfo:
     """What all evaluations of a report share is known from the first."""
     info = judged[0].info if judged else None
     if info is None:
-        raise UserError("nothing here has been evaluated by this opinion at this level, so there is no table of it.")
+        raise UserError("nothing here has been evaluated by this probe at this level, so there is no table of it.")
     return info
 
 
-def method_name(subject: Subject) -> str:
-    """What a table calls a subject; marked where it learned from labels."""
-    return f"{subject.name} {LABELLED}" if subject.labels_used else subject.name
+def method_name(model: EvaluatedModel) -> str:
+    """What a table calls a model; marked where it learned from labels."""
+    return f"{model.name} {LABELLED}" if model.labels_used else model.name
 
 
 def metric_title(metric: str) -> str:

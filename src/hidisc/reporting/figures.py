@@ -22,8 +22,8 @@ from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score, roc_curve
 
-from hidisc.artefacts.files import write_atomic
 from hidisc.evaluation.predictions import Predictions
+from hidisc.ground.files import write_atomic
 
 Floats = NDArray[np.floating[Any]]
 
@@ -77,7 +77,7 @@ _STYLE: dict[str, Any] = {
 
 
 @contextmanager
-def drawn_alike() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """Our style and no one else's, whatever the user's matplotlibrc says; letters a font lacks are boxes, unsaid."""
     with style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
@@ -149,13 +149,13 @@ def break_lines(text: str, inches: float, size_pt: float, weight: str = "normal"
 
 
 def measure(text: str, size_pt: float, weight: str) -> float:
-    """Inches a line of text takes; inside `drawn_alike` only, for the font is part of the style."""
+    """Inches a line of text takes; inside `figure_style` only, for the font is part of the style."""
     font = FontProperties(size=size_pt, weight=weight)
     width: float = TextToPath().get_text_width_height_descent(text, font, False)[0]
     return width / 72
 
 
-@drawn_alike()
+@figure_style()
 def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], title: str) -> Figure:
     """Truth by row, prediction by column (L, L): counts, and percent of the row, which is also the colour."""
     counts = np.asarray(confusion, np.int64)
@@ -190,12 +190,12 @@ def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], t
     return settle(figure)
 
 
-@drawn_alike()
+@figure_style()
 def draw_curves(predictions: Mapping[str, Predictions], positive: int, title: str) -> Figure:
     """ROC and precision-recall side by side, areas in percent in the legends, chance as a thin line.
 
-    Two classes: a line a subject, for the positive class. More: the mean over the classes, a line a subject; of a
-    single subject, a line a class. Classes that are absent, or all there is, have no curve.
+    Two classes: a line a model, for the positive class. More: the mean over the classes, a line a model; of a
+    single model, a line a class. Classes that are absent, or all there is, have no curve.
     """
     lines = _choose_lines(predictions, positive)
     figure = Figure(figsize=(7.6, 3.7 + 0.17 * max(0, len(lines) - 2)))
@@ -293,7 +293,7 @@ def _add_chance(roc: Axes, precision: Axes, lines: Sequence[_Line], colours: Seq
         precision.axhline(share, color=colour, alpha=0.45, **looks)
 
 
-@drawn_alike()
+@figure_style()
 def draw_map(xy: Floats, codes: NDArray[np.integer[Any]], names: Sequence[str], title: str) -> Figure:
     """Points (N, 2) coloured by code (N,) into `names`, each name a marker of its own; code -1 has none and is pale."""
     figure = Figure(figsize=(6.6, 5.0))
@@ -316,7 +316,7 @@ def draw_map(xy: Floats, codes: NDArray[np.integer[Any]], names: Sequence[str], 
     return settle(figure)
 
 
-@drawn_alike()
+@figure_style()
 def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[Any], classes: Sequence[str]) -> Figure:
     """The map (N, 2) magnified where most of each class lies, a panel a class: its points by patient, others pale.
 
@@ -361,7 +361,7 @@ def find_crop(points: Floats) -> tuple[Floats, float]:
     return tried[best], max(1.05 * float(sides[best]), 0.01 * spread, 1e-3)
 
 
-@drawn_alike()
+@figure_style()
 def draw_training(rows_by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """Rows of metrics.csv by name: the loss and its terms, a panel each; then effective rank (and kNN accuracy) of all.
 
@@ -445,7 +445,7 @@ def to_svg(figure: Figure) -> bytes:
     return render(figure, "svg")
 
 
-@drawn_alike()
+@figure_style()
 def render(figure: Figure, suffix: str) -> bytes:
     """The bytes of a PDF, PNG or SVG file, without date or version."""
     buffer = io.BytesIO()

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from hidisc.reporting.figures import INK, PALE, break_lines, drawn_alike, fit, measure, settle
+from hidisc.reporting.figures import INK, PALE, break_lines, figure_style, fit, measure, settle
 
 COLOURS = "viridis"
 """Equal steps of score are equal steps to the eye, in colour, in grey and to the colour-blind."""
@@ -42,7 +42,7 @@ def paint(
     return np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
 
 
-@drawn_alike()
+@figure_style()
 def draw_heatmap(
     thumbnail: NDArray[np.uint8],
     heats: Mapping[str, NDArray[np.float64]],

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from hidisc.reporting.cells import Cell, find_levels, first_info, metric_title, pluralise
-from hidisc.reporting.subject import Subject, is_one_test
+from hidisc.reporting.evaluated import EvaluatedModel, is_one_test
 from hidisc.reporting.table import DASH, LABELLED
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.settings.evaluate import BootstrapConfig
 
 _ABBREVIATIONS = {
     "mca": "MCA, mean class accuracy",
@@ -18,16 +18,16 @@ _NAMED = 8
 """Numbers of one reason that are named each."""
 
 
-def warning_notes(subjects: Sequence[Subject]) -> list[str]:
+def warning_notes(models: Sequence[EvaluatedModel]) -> list[str]:
     """Leakage and classes that cannot be recognised, which stand beside every number."""
-    pairs = ((sentence, subject.name) for subject in subjects for sentence in subject.warnings)
-    return [f"Warning: {sentence}" for sentence in _together(pairs, subjects)]
+    pairs = ((sentence, model.name) for model in models for sentence in model.warnings)
+    return [f"Warning: {sentence}" for sentence in _together(pairs, models)]
 
 
 def metric_notes(
-    subjects: Sequence[Subject],
-    judged: Sequence[Subject],
-    opinion: str,
+    models: Sequence[EvaluatedModel],
+    judged: Sequence[EvaluatedModel],
+    probe: str,
     levels: Sequence[str],
     names: Sequence[str],
     cells: Mapping[str, Sequence[Sequence[Cell]]],
@@ -41,28 +41,28 @@ def metric_notes(
         else "AUROC and AUPRC are means over the classes, each against the rest."
     )
     remarks = (
-        (remark, subject.name)
-        for subject in judged
-        for scores in subject.scores
-        for item in scores.info.opinions
-        if item.name == opinion
+        (remark, model.name)
+        for model in judged
+        for scores in model.scores
+        for item in scores.info.probes
+        if item.name == probe
         for remark in item.remarks
     )
     left_out = (
         (
             f"{found.left_out:,} {pluralise(level, found.left_out)} with patches of several labels left out.",
-            subject.name,
+            model.name,
         )
         for level in levels
-        for subject in judged
-        for found in find_levels(subject, opinion, level)[:1]
+        for model in judged
+        for found in find_levels(model, probe, level)[:1]
         if found.left_out
     )
-    unjudged = [subject.name for subject in subjects if not subject.scores]
+    unjudged = [model.name for model in models if not model.scores]
     named = (
-        (f"{level.capitalize()} {metric_title(name)} of {subject.name}", cell)
+        (f"{level.capitalize()} {metric_title(name)} of {model.name}", cell)
         for level in levels
-        for subject, row in zip(judged, cells[level], strict=True)
+        for model, row in zip(judged, cells[level], strict=True)
         for name, cell in zip(names, row, strict=True)
     )
     return (
@@ -79,18 +79,18 @@ def metric_notes(
     )
 
 
-def label_notes(judged: Sequence[Subject]) -> list[str]:
+def label_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
     """Patches and classes that nothing was asked about."""
-    return _together(((sentence, subject.name) for subject in judged for sentence in subject.label_notes), judged)
+    return _together(((sentence, model.name) for model in judged for sentence in model.label_notes), judged)
 
 
-def number_notes(judged: Sequence[Subject]) -> list[str]:
+def number_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
     """What stands in brackets, and over which seeds."""
-    lines = ((_describe(subject), subject.name) for subject in judged)
+    lines = ((_describe(model), model.name) for model in judged)
     return [f"In percent. {line}" if not place else line for place, line in enumerate(_together(lines, judged))]
 
 
-def bold_notes(judged: Sequence[Subject], is_bold: bool) -> list[str]:
+def bold_notes(judged: Sequence[EvaluatedModel], is_bold: bool) -> list[str]:
     """What bold type and the dagger mean."""
     notes = []
     if is_bold:
@@ -98,7 +98,7 @@ def bold_notes(judged: Sequence[Subject], is_bold: bool) -> list[str]:
             "Bold: the best, and all whose upper end (mean + standard deviation, or that of the interval) reaches the "
             "best's mean less its standard deviation, or its value where it has an interval."
         )
-    labelled = [f"{subject.name} ({', '.join(subject.labels_used)})" for subject in judged if subject.labels_used]
+    labelled = [f"{model.name} ({', '.join(model.labels_used)})" for model in judged if model.labels_used]
     if labelled:
         notes.append(f"{LABELLED} learned from labels, so out of competition: {', '.join(labelled)}.")
     return notes
@@ -121,15 +121,15 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
-def other_tests_notes(judged: Sequence[Subject]) -> list[str]:
+def other_tests_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
     """Warn of rows that were not asked about the same patients."""
     if is_one_test(judged):
         return []
     return ["The rows were not all judged by the same patients, so that they cannot be compared with each other."]
 
 
-def _describe(subject: Subject) -> str:
-    infos = [scores.info for scores in subject.scores]
+def _describe(model: EvaluatedModel) -> str:
+    infos = [scores.info for scores in model.scores]
     if len(infos) == 1:
         asked = BootstrapConfig.model_validate(infos[0].config.get("bootstrap", {}))
         if not asked.resamples:
@@ -144,7 +144,7 @@ def _describe(subject: Subject) -> str:
     return f"Mean (standard deviation of the sample, n - 1) over {len(infos)} evaluations: {seeds}."
 
 
-def _together(pairs: Iterable[tuple[str, str]], subjects: Sequence[Subject]) -> list[str]:
+def _together(pairs: Iterable[tuple[str, str]], models: Sequence[EvaluatedModel]) -> list[str]:
     """Sentences, each once, with the names of those it is about unless it is about all."""
     about: dict[str, list[str]] = {}
     for sentence, name in pairs:
@@ -152,6 +152,6 @@ def _together(pairs: Iterable[tuple[str, str]], subjects: Sequence[Subject]) -> 
         if name not in names:
             names.append(name)
     return [
-        sentence if len(names) == len(subjects) else f"{', '.join(names)}: {sentence}"
+        sentence if len(names) == len(models) else f"{', '.join(names)}: {sentence}"
         for sentence, names in about.items()
     ]

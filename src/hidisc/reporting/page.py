@@ -29,7 +29,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class OpinionPart:
+class ProbePart:
     """Tables of one way of asking, some of them folded away."""
 
     tables: tuple[Table, ...]
@@ -96,7 +96,7 @@ class Page:
     verdicts: tuple[Verdict, ...]
     compared: tuple[str, ...]
     abouts: tuple[About, ...]
-    opinions: tuple[OpinionPart, ...]
+    probes: tuple[ProbePart, ...]
     confusions: tuple[tuple[Drawing, ...], ...]
     """Those of one group stand beside each other."""
     curves: tuple[Drawing, ...]
@@ -132,7 +132,7 @@ class Page:
         shown = {
             ("verdict", "Verdict"): True,
             ("evaluated", "What was evaluated" if self.judged else "What was embedded"): True,
-            ("metrics", "Metrics"): self.opinions,
+            ("metrics", "Metrics"): self.probes,
             ("map", "Map of the patches"): True,
             ("neighbours", "Nearest neighbours"): self.sheets or self.no_sheets,
             ("training", "Training"): self.training,

@@ -20,11 +20,11 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.duplicates import store_rows
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
-from hidisc.machine import count_cores
+from hidisc.ground.machine import count_cores
 from hidisc.patches.store import PatchError, PatchStore
+from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import GREY as GREY_TEXT
-from hidisc.reporting.figures import INK, drawn_alike, shorten
-from hidisc.reporting.subject import Subject
+from hidisc.reporting.figures import INK, figure_style, shorten
 from hidisc.slides.display import as_rgb, shrink
 
 GREY = 214
@@ -36,7 +36,7 @@ _SPRITE_PX = 4096
 _QUALITY = 80
 
 
-class Album:
+class PatchReader:
     """Reads the patches that embeddings were made of, from their stores, each of which is opened once."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ def to_uri(rgb: NDArray[np.uint8], sharp: bool = False) -> str:
 
 
 @dataclass(frozen=True)
-class Charted:
+class MapInput:
     """N patches of one encoder, of which some are drawn on its map."""
 
     name: str
@@ -130,40 +130,40 @@ class Charted:
     rows: NDArray[np.int64]
     """(N,) rows of the embeddings."""
     predicted: NDArray[np.int64] | None
-    """(N,) codes into `classes`; None where no opinion judged patches."""
+    """(N,) codes into `classes`; None where no probe judged patches."""
     classes: tuple[str, ...]
     label: str
     """Column of the table that holds them."""
 
 
-def chart(subject: Subject) -> Charted | None:
-    """The query patches of a subject's first evaluation whose embeddings are there; None where none are.
+def find_map_input(model: EvaluatedModel) -> MapInput | None:
+    """The query patches of a model's first evaluation whose embeddings are there; None where none are.
 
-    Of embeddings that were not evaluated: their test side, or all where there is none.
+    Of embeddings that were not evaluated: their test split, or all where there is none.
     """
-    for place, found in enumerate(subject.embeddings):
+    for place, found in enumerate(model.embeddings):
         if found is None:
             continue
-        if not subject.scores:
+        if not model.scores:
             is_test = found.table.column("split") == "test"
             rows = np.flatnonzero(is_test) if is_test.any() else np.arange(len(found))
-            return Charted(subject.name, found, rows, None, (), "label")
-        info = subject.scores[place].info
+            return MapInput(model.name, found, rows, None, (), "label")
+        info = model.scores[place].info
         label = str(info.config["label"])
-        judged = judge_patches(subject.scores[place])
+        judged = judge_patches(model.scores[place])
         if judged is not None:
-            return Charted(subject.name, found, judged.units["row"], judged.predicted, info.classes, label)
+            return MapInput(model.name, found, judged.units["row"], judged.predicted, info.classes, label)
         asked = np.isin(found.table.column("split"), np.array(info.config["queries"], object))
         asked &= np.isin(found.table.column(label), np.array(info.classes, object))
-        return Charted(subject.name, found, np.flatnonzero(asked), None, info.classes, label)
+        return MapInput(model.name, found, np.flatnonzero(asked), None, info.classes, label)
     return None
 
 
 def judge_patches(scores: Scores) -> Predictions | None:
-    """What was said of every query patch: by the nearest neighbours, else by the first opinion that judged patches."""
-    opinions = sorted(scores.info.opinions, key=lambda opinion: opinion.name != "knn")
+    """What was said of every query patch: by the nearest neighbours, else by the first probe that judged patches."""
+    probes = sorted(scores.info.probes, key=lambda probe: probe.name != "knn")
     finest = scores.info.levels[-1]
-    named = next((opinion.name for opinion in opinions if opinion.level(finest) is not None), None)
+    named = next((probe.name for probe in probes if probe.level(finest) is not None), None)
     return None if named is None else scores.predictions(named, finest)
 
 
@@ -172,7 +172,7 @@ class Points:
     """M patches on the maps of E encoders."""
 
     places: tuple[NDArray[np.int64], ...]
-    """Of each encoder (n,) places among its charted rows, in random order."""
+    """Of each encoder (n,) places among its inputs rows, in random order."""
     patch: tuple[NDArray[np.int64], ...]
     """Of each encoder (n,) which of the M patches they are."""
     home: NDArray[np.int64]
@@ -181,11 +181,11 @@ class Points:
     """Whether all encoders show the same patches."""
 
 
-def choose_points(charted: Sequence[Charted], count: int, rng: np.random.Generator) -> Points:
+def choose_points(inputs: Sequence[MapInput], count: int, rng: np.random.Generator) -> Points:
     """`count` patches at random, the same for all encoders where they have enough in common."""
-    stores = {one.embeddings.info.store_checksum: 0 for one in charted}
+    stores = {one.embeddings.info.store_checksum: 0 for one in inputs}
     stores = {checksum: number for number, checksum in enumerate(stores)}
-    keys = [_identify(one, stores[one.embeddings.info.store_checksum]) for one in charted]
+    keys = [_identify(one, stores[one.embeddings.info.store_checksum]) for one in inputs]
     common = reduce(np.intersect1d, keys)
     shared = len(common) >= min(count, min(map(len, keys)) / 2)
     drawn = rng.permutation(common)[:count]
@@ -205,9 +205,9 @@ def choose_points(charted: Sequence[Charted], count: int, rng: np.random.Generat
     return Points(tuple(places), tuple(patch), np.array(home, np.int64).reshape(-1, 2), shared)
 
 
-def _identify(charted: Charted, store: int) -> NDArray[np.int64]:
+def _identify(inputs: MapInput, store: int) -> NDArray[np.int64]:
     """(N,) numbers that are equal for the same patch of the same store, whatever else was embedded."""
-    shard, row = (charted.embeddings.table.column(name)[charted.rows].astype(np.int64) for name in ("shard", "row"))
+    shard, row = (inputs.embeddings.table.column(name)[inputs.rows].astype(np.int64) for name in ("shard", "row"))
     return store << 60 | shard << 30 | row
 
 
@@ -222,13 +222,13 @@ class Column:
     """(M,) into `names`, -1 where it is not known."""
 
 
-def name_points(charted: Sequence[Charted], points: Points) -> tuple[Column, ...]:
+def name_points(inputs: Sequence[MapInput], points: Points) -> tuple[Column, ...]:
     """Class, patient, slide and site of the M patches; the class first, and a site only where there is one."""
-    classes = tuple(dict.fromkeys(name for one in charted for name in one.classes))
+    classes = tuple(dict.fromkeys(name for one in inputs for name in one.classes))
     columns = []
     for key, title in (("label", "class"), ("patient", "patient"), ("slide", "slide"), ("site", "site")):
         values = np.full(len(points.home), None, object)
-        for encoder, one in enumerate(charted):
+        for encoder, one in enumerate(inputs):
             here = points.home[:, 0] == encoder
             column = one.label if key == "label" else key
             values[here] = one.embeddings.table.column(column)[one.rows[points.home[here, 1]]]
@@ -240,12 +240,12 @@ def name_points(charted: Sequence[Charted], points: Points) -> tuple[Column, ...
     return tuple(columns)
 
 
-def read_points(album: Album, charted: Sequence[Charted], points: Points, side_px: int) -> Sprite | None:
+def read_points(reader: PatchReader, inputs: Sequence[MapInput], points: Points, side_px: int) -> Sprite | None:
     """Pictures of the M patches; None where a store cannot be read, for then most of them would be missing."""
     tiles = np.empty((len(points.home), side_px, side_px, 3), np.uint8)
-    for encoder, one in enumerate(charted):
+    for encoder, one in enumerate(inputs):
         here = points.home[:, 0] == encoder
-        found = album.tiles(one.embeddings, one.rows[points.home[here, 1]], side_px)
+        found = reader.tiles(one.embeddings, one.rows[points.home[here, 1]], side_px)
         if found is None:
             return None
         tiles[here] = found
@@ -288,7 +288,7 @@ def choose_queries(predictions: Predictions, count: int, right: bool, rng: np.ra
 
 
 def make_sheet(
-    album: Album,
+    reader: PatchReader,
     queries: Embeddings,
     bank: Embeddings,
     predictions: Predictions,
@@ -300,17 +300,17 @@ def make_sheet(
     near, similar = (found[places] for found in neighbours)
     names = np.array(predictions.classes, object)
     truth, predicted = names[predictions.truth[places]], names[predictions.predicted[places]]
-    asked = _show(album, queries, predictions.units["row"][places], truth, truth)
+    asked = _show(reader, queries, predictions.units["row"][places], truth, truth)
     rows = []
     for query, known, said, row, alike in zip(asked, truth, predicted, near, similar, strict=True):
         there = row >= 0  # a bank smaller than what was to be kept leaves gaps
         labels = bank.table.column(label)[row[there]]
-        found = _show(album, bank, row[there], labels, np.full(len(labels), known, object), alike[there])
+        found = _show(reader, bank, row[there], labels, np.full(len(labels), known, object), alike[there])
         rows.append(SheetRow(query, str(said), tuple(found)))
     return tuple(rows)
 
 
-@drawn_alike()
+@figure_style()
 def draw_sheet(rows: Sequence[SheetRow]) -> Figure:
     """A sheet as a figure: a row a query, its neighbours bordered green (its class) or orange and dashed (another)."""
     most = max((len(row.neighbours) for row in rows), default=0)
@@ -343,7 +343,7 @@ def _place(axes: Axes, shown: Shown, left: float, top: float, below: str) -> Non
 
 
 def _show(
-    album: Album,
+    reader: PatchReader,
     embeddings: Embeddings,
     rows: NDArray[np.int64],
     labels: NDArray[np.object_],
@@ -351,7 +351,7 @@ def _show(
     similar: NDArray[np.float32] | None = None,
 ) -> list[Shown]:
     """Rows (n,) of embeddings as pictures under their labels (n,)."""
-    tiles = album.tiles(embeddings, rows, SHEET_PX)
+    tiles = reader.tiles(embeddings, rows, SHEET_PX)
     patients = embeddings.table.column("patient")[rows]
     return [
         Shown(

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from hidisc.artefacts.artefact import read_manifest
-from hidisc.artefacts.checksums import find_problem
-from hidisc.artefacts.files import write_atomic
-from hidisc.machine import count_cores
+from hidisc.ground.checksums import find_problem
+from hidisc.ground.files import write_atomic
+from hidisc.ground.machine import count_cores
+from hidisc.ground.spreadsheet import format_csv
 from hidisc.patches.record import SAMPLES
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.patches.table import PatchTable
 from hidisc.slides.display import as_rgb, shrink
-from hidisc.slides.spreadsheet import format_csv
 
 KEPT, DROPPED, INK, PAPER = (0, 132, 80), (214, 69, 38), (40, 40, 46), (255, 255, 255)
 COUNTS = "counts.csv"
@@ -152,10 +152,10 @@ def _counts(store: PatchStore) -> bytes:
     columns = [store.table.codes(name)[0] for name in ("patient", "slide")]
     counted = []
     groups = Counter(zip(split.tolist(), label.tolist(), strict=True))
-    for (side, kind), patches in sorted(groups.items()):
-        rows = (split == side) & (label == kind)
+    for (held_in, kind), patches in sorted(groups.items()):
+        rows = (split == held_in) & (label == kind)
         patients, slides = (len(np.unique(codes[rows])) for codes in columns)
-        names = (splits[side] if side >= 0 else "", labels[kind] if kind >= 0 else "")
+        names = (splits[held_in] if held_in >= 0 else "", labels[kind] if kind >= 0 else "")
         counted.append((*names, patients, slides, patches))
     return format_csv(["split", "label", "patients", "slides", "patches"], counted).encode()
 

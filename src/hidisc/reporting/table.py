@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hidisc.artefacts.files import write_atomic
-from hidisc.slides.spreadsheet import format_csv
+from hidisc.ground.files import write_atomic
+from hidisc.ground.spreadsheet import format_csv
 
 DASH = "–"
 """In place of a number that is undefined; a note says why."""

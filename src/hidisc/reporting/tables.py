@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hidisc.errors import UserError
 from hidisc.evaluation.compare import Difference
+from hidisc.ground.errors import UserError
 from hidisc.reporting.cells import (
     Cell,
     class_cell,
@@ -21,6 +21,7 @@ from hidisc.reporting.cells import (
     show_spread,
     signed,
 )
+from hidisc.reporting.evaluated import EvaluatedModel, compare_models
 from hidisc.reporting.notes import (
     bold_notes,
     label_notes,
@@ -30,61 +31,57 @@ from hidisc.reporting.notes import (
     reason_notes,
     warning_notes,
 )
-from hidisc.reporting.subject import Subject, compare_subjects
 from hidisc.reporting.table import DASH, Table
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.settings.evaluate import BootstrapConfig
 
 MANY = ("accuracy", "mca", "auprc", "auroc")
 """Metrics of more than two classes, as in the paper's extended SRH table, and AUROC."""
 TWO = ("accuracy", "mca", "sensitivity", "specificity", "auroc", "auprc")
 """Metrics of two classes, as in the paper's extended TCGA table."""
 BY_CLASS = ("sensitivity", "specificity", "auroc", "auprc")
-OPINIONS = {"knn": "Nearest neighbours", "linear": "Linear probe", "mil": "Attention over patches"}
+PROBES = {"knn": "Nearest neighbours", "linear": "Linear probe", "mil": "Attention over patches"}
 
 
-def counts_table(subject: Subject) -> Table:
-    """Patients, slides and patches of each class on either side, as the paper's tables of data."""
-    info = subject.info
+def counts_table(model: EvaluatedModel) -> Table:
+    """Patients, slides and patches of each class in the bank and in the queries, as the paper's tables of data."""
+    info = model.info
     if info is None:
-        return _count_embedded(subject)
-    sides = {side: f"{side.capitalize()} ({', '.join(info.config[side])})" for side in ("bank", "queries")}
-    counted: dict[tuple[str, str], dict[str, int]] = {(count.label, count.side): count.units for count in info.counts}
+        return _count_embedded(model)
+    parts = {part: f"{part.capitalize()} ({', '.join(info.config[part])})" for part in ("bank", "queries")}
+    counted: dict[tuple[str, str], dict[str, int]] = {(count.label, count.part): count.units for count in info.counts}
     rows = [
-        (label, *(f"{counted.get((label, side), {}).get(level, 0):,}" for side in sides for level in info.levels))
+        (label, *(f"{counted.get((label, part), {}).get(level, 0):,}" for part in parts for level in info.levels))
         for label in info.classes
     ]
-    notes = [*warning_notes([subject]), *label_notes([subject])]
-    if any(scores.info.counts != info.counts for scores in subject.scores):
-        notes.append(f"Of {len(subject.scores)} evaluations, which differ in their counts, the first is shown.")
+    notes = [*warning_notes([model]), *label_notes([model])]
+    if any(scores.info.counts != info.counts for scores in model.scores):
+        notes.append(f"Of {len(model.scores)} evaluations, which differ in their counts, the first is shown.")
     return Table(
-        title=f"Data of {subject.name}",
-        columns=("Class", *(pluralise(level).capitalize() for _ in sides for level in info.levels)),
+        title=f"Data of {model.name}",
+        columns=("Class", *(pluralise(level).capitalize() for _ in parts for level in info.levels)),
         rows=tuple(rows),
         notes=tuple(notes),
-        groups=(("", 1), *((title, len(info.levels)) for title in sides.values())),
+        groups=(("", 1), *((title, len(info.levels)) for title in parts.values())),
     )
 
 
-def metrics_table(subjects: Sequence[Subject], opinion: str) -> Table:
-    """Every subject at every level by one opinion: the paper's extended SRH layout, or TCGA's for two classes."""
-    judged = [subject for subject in subjects if subject.scores]
+def metrics_table(models: Sequence[EvaluatedModel], probe: str) -> Table:
+    """Every model at every level by one probe: the paper's extended SRH layout, or TCGA's for two classes."""
+    judged = [model for model in models if model.scores]
     info = first_info(judged)
-    levels = [
-        level for level in reversed(info.levels) if any(find_levels(subject, opinion, level) for subject in judged)
-    ]
+    levels = [level for level in reversed(info.levels) if any(find_levels(model, probe, level) for model in judged)]
     if not levels:
-        raise UserError(f"nothing here was asked by {opinion!r}, so there is no table of it.")
+        raise UserError(f"nothing here was asked by {probe!r}, so there is no table of it.")
     names = TWO if len(info.classes) == 2 else MANY
     cells = {
-        level: [[metric_cell(subject, opinion, level, name) for name in names] for subject in judged]
-        for level in levels
+        level: [[metric_cell(model, probe, level, name) for name in names] for model in judged] for level in levels
     }
-    methods = [method_name(subject) for subject in judged]
-    competing = [not subject.labels_used for subject in judged]
+    methods = [method_name(model) for model in judged]
+    competing = [not model.labels_used for model in judged]
     bold = {level: find_best(cells[level], competing) for level in levels}
     titles = [metric_title(name) for name in names]
-    notes = metric_notes(subjects, judged, opinion, levels, names, cells, any(bold.values()))
-    title = f"{OPINIONS.get(opinion, opinion)}: how well the classes are told apart"
+    notes = metric_notes(models, judged, probe, levels, names, cells, any(bold.values()))
+    title = f"{PROBES.get(probe, probe)}: how well the classes are told apart"
     if len(info.classes) == 2:
         return Table(
             title=title,
@@ -118,28 +115,27 @@ def metrics_table(subjects: Sequence[Subject], opinion: str) -> Table:
     )
 
 
-def by_class_table(subjects: Sequence[Subject], opinion: str, level: str) -> Table:
-    """Every class against the rest, at one level by one opinion; a block a class."""
-    judged = [subject for subject in subjects if subject.scores]
+def by_class_table(models: Sequence[EvaluatedModel], probe: str, level: str) -> Table:
+    """Every class against the rest, at one level by one probe; a block a class."""
+    judged = [model for model in models if model.scores]
     info = first_info(judged)
-    competing = [not subject.labels_used for subject in judged]
+    competing = [not model.labels_used for model in judged]
     rows: list[tuple[str, ...]] = []
     bold: set[tuple[int, int]] = set()
     every: list[list[Cell]] = []
     for code, label in enumerate(info.classes):
-        block = [[class_cell(subject, opinion, level, label, name) for name in BY_CLASS] for subject in judged]
+        block = [[class_cell(model, probe, level, label, name) for name in BY_CLASS] for model in judged]
         bold |= {(len(rows) + row, 2 + place) for row, place in find_best(block, competing)}
-        units = [sum(found[0].confusion[code]) for subject in judged if (found := find_levels(subject, opinion, level))]
+        units = [sum(found[0].confusion[code]) for model in judged if (found := find_levels(model, probe, level))]
         shown = f"{label} ({units[0]:,})" if units else label
         rows += [
-            (shown, method_name(subject), *(cell.text for cell in row))
-            for subject, row in zip(judged, block, strict=True)
+            (shown, method_name(model), *(cell.text for cell in row)) for model, row in zip(judged, block, strict=True)
         ]
         every += block
     names = [
-        f"{metric_title(name)} of {label!r} by {subject.name}"
+        f"{metric_title(name)} of {label!r} by {model.name}"
         for label in info.classes
-        for subject in judged
+        for model in judged
         for name in BY_CLASS
     ]
     cells = [cell for row in every for cell in row]
@@ -152,7 +148,7 @@ def by_class_table(subjects: Sequence[Subject], opinion: str, level: str) -> Tab
         *other_tests_notes(judged),
     ]
     return Table(
-        title=f"{OPINIONS.get(opinion, opinion)}, {level} level: each class against the rest",
+        title=f"{PROBES.get(probe, probe)}, {level} level: each class against the rest",
         columns=("Class", "Method", *map(metric_title, BY_CLASS)),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -162,26 +158,24 @@ def by_class_table(subjects: Sequence[Subject], opinion: str, level: str) -> Tab
     )
 
 
-def diagnostics_table(subjects: Sequence[Subject]) -> Table:
+def diagnostics_table(models: Sequence[EvaluatedModel]) -> Table:
     """Properties of the embeddings, with what they mean; a block a property."""
-    judged = [subject for subject in subjects if subject.scores]
-    names = dict.fromkeys(
-        item.name for subject in judged for scores in subject.scores for item in scores.info.diagnostics
-    )
+    judged = [model for model in models if model.scores]
+    names = dict.fromkeys(item.name for model in judged for scores in model.scores for item in scores.info.diagnostics)
     rows: list[tuple[str, ...]] = []
     blocks = []
     for name in names:
         before = len(rows)
-        for subject in judged:
-            found = [item for scores in subject.scores for item in scores.info.diagnostics if item.name == name]
+        for model in judged:
+            found = [item for scores in model.scores for item in scores.info.diagnostics if item.name == name]
             if found:
                 values = [item.value for item in found if item.value is not None]
                 shown = DASH if len(values) < len(found) or not values else show_spread(values, plain)
                 chance = DASH if found[0].chance is None else plain(found[0].chance)
-                rows.append((name, method_name(subject), shown, chance, found[0].meaning))
+                rows.append((name, method_name(model), shown, chance, found[0].meaning))
         blocks.append(len(rows) - before)
     notes = [*warning_notes(judged)]
-    if any(len(subject.scores) > 1 for subject in judged):
+    if any(len(model.scores) > 1 for model in judged):
         notes.append(
             "Of several evaluations: mean (standard deviation of the sample, n - 1), and what the first one means."
         )
@@ -196,37 +190,37 @@ def diagnostics_table(subjects: Sequence[Subject]) -> Table:
 
 
 def comparison_table(
-    subjects: Sequence[Subject], opinion: str, level: str, config: BootstrapConfig | None = None, seed: int = 0
+    models: Sequence[EvaluatedModel], probe: str, level: str, config: BootstrapConfig | None = None, seed: int = 0
 ) -> Table:
-    """Every subject against the first, by draws of the same patients for both; a block a subject."""
+    """Every model against the first, by draws of the same patients for both; a block a model."""
     config = config or BootstrapConfig()
-    judged = [subject for subject in subjects if find_levels(subject, opinion, level)]
+    judged = [model for model in models if find_levels(model, probe, level)]
     info = first_info(judged)
     names = TWO if len(info.classes) == 2 else MANY
     first, *others = judged
     rows: list[tuple[str, ...]] = []
     blocks, notes, bold = [], [], set()
-    for subject in others:
+    for model in others:
         try:
-            found = compare_subjects(subject, first, opinion, level, config, seed)
+            found = compare_models(model, first, probe, level, config, seed)
         except UserError as error:
-            notes.append(f"{subject.name} is not compared: {error}")
+            notes.append(f"{model.name} is not compared: {error}")
             continue
         bold |= {(len(rows) + place, 2) for place, name in enumerate(names) if _is_apart(found[name])}
-        rows += [(method_name(subject), metric_title(name), *_gap(found[name])) for name in names]
+        rows += [(method_name(model), metric_title(name), *_gap(found[name])) for name in names]
         blocks.append(len(names))
         one = found[names[0]]
         notes.append(
-            f"{subject.name}: judged by the same {one.patients:,} {pluralise(one.cluster, one.patients)} as "
+            f"{model.name}: judged by the same {one.patients:,} {pluralise(one.cluster, one.patients)} as "
             f"{first.name}; {one.counted_trainings}."
         )
         notes += reason_notes(
-            (f"{metric_title(name)} of {subject.name}", gap.value is None, gap.why)
+            (f"{metric_title(name)} of {model.name}", gap.value is None, gap.why)
             for name, gap in found.items()
             if name in names
         )
     return Table(
-        title=f"{OPINIONS.get(opinion, opinion)}, {level} level: better than {first.name}?",
+        title=f"{PROBES.get(probe, probe)}, {level} level: better than {first.name}?",
         columns=("Method", "Metric", "Difference", f"{100 * config.interval:g} % interval", "Share"),
         rows=tuple(rows),
         notes=(
@@ -243,30 +237,30 @@ def comparison_table(
     )
 
 
-def _count_embedded(subject: Subject) -> Table:
-    """Counts of embeddings that were not evaluated: every side of the store, every label."""
-    table = next(found for found in subject.embeddings if found is not None).table
+def _count_embedded(model: EvaluatedModel) -> Table:
+    """Counts of embeddings that were not evaluated: every split of the store, every label."""
+    table = next(found for found in model.embeddings if found is not None).table
     levels = ("patient", "slide")
-    sides, labels = table.column("split"), table.column("label")
+    splits, labels = table.column("split"), table.column("label")
     units = [table.column(level) for level in levels]
-    shown = sorted({str(side or "no side") for side in sides})
-    side_of, label_of = (
+    shown = sorted({str(split or "no split") for split in splits})
+    split_of, label_of = (
         np.array([str(name or f"no {kind}") for name in names], object)
-        for names, kind in ((sides, "side"), (labels, "label"))
+        for names, kind in ((splits, "split"), (labels, "label"))
     )
     rows = []
     for label in sorted(set(label_of)):
         cells = [label]
-        for side in shown:
-            there = (side_of == side) & (label_of == label)
+        for split in shown:
+            there = (split_of == split) & (label_of == label)
             cells += [f"{len(set(names[there])):,}" for names in units] + [f"{int(there.sum()):,}"]
         rows.append(tuple(cells))
     return Table(
-        title=f"Data of {subject.name}",
+        title=f"Data of {model.name}",
         columns=("Class", *("Patients", "Slides", "Patches") * len(shown)),
         rows=tuple(rows),
         notes=("Embedded, not evaluated: run `hidisc evaluate`.",),
-        groups=(("", 1), *((side.capitalize(), 3) for side in shown)),
+        groups=(("", 1), *((split.capitalize(), 3) for split in shown)),
     )
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from openTSNE import TSNE, initialization
 from threadpoolctl import threadpool_limits
 
-from hidisc.seeds import Purpose, make_rng, make_seed
+from hidisc.ground.seeds import Purpose, make_rng, make_seed
 
 LEAST = 5
 """Points below which there are no neighbourhoods to show."""

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hidisc.artefacts.files import name_related
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
+from hidisc.ground.files import name_related
 from hidisc.models.history import History
 from hidisc.reporting.cells import pluralise
+from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.notes import warning_notes
-from hidisc.reporting.subject import Subject
-from hidisc.settings.judging import BootstrapConfig
+from hidisc.settings.evaluate import BootstrapConfig
 
 _TIE = 1e-6
 """Percent; below are rounding errors."""
@@ -51,85 +51,85 @@ class Verdict:
     """Why to believe it, or not, a sentence each."""
 
 
-def find_verdict(subject: Subject) -> Verdict:
-    """Accuracy and AUROC of the coarsest level by the first opinion, and whether to believe them."""
-    infos = [scores.info for scores in subject.scores]
+def find_verdict(model: EvaluatedModel) -> Verdict:
+    """Accuracy and AUROC of the coarsest level by the first probe, and whether to believe them."""
+    infos = [scores.info for scores in model.scores]
     if not infos:
-        return Verdict(subject.name)
-    opinion = infos[0].opinions[0]
+        return Verdict(model.name)
+    probe = infos[0].probes[0]
     for name in infos[0].levels:
-        levels = [level for info in infos if (level := info.opinions[0].level(name)) and level.units]
+        levels = [level for info in infos if (level := info.probes[0].level(name)) and level.units]
         if len(levels) == len(infos):
             break
     else:
-        return Verdict(subject.name)
+        return Verdict(model.name)
     asked = BootstrapConfig.model_validate(infos[0].config.get("bootstrap", {}))
     numbers = tuple(
         _number(title, [level.metrics[metric] for level in levels], asked.interval, guess)
         for metric, title, guess in (("accuracy", "Accuracy", _commonest(levels[0])), ("auroc", "AUROC", 50.0))
     )
     return Verdict(
-        name=subject.name,
-        judge=name_judge(opinion.name, infos[0]),
+        name=model.name,
+        judge=name_judge(probe.name, infos[0]),
         units=_count(levels[0].units, name),
         numbers=numbers,
         trust=(
-            *_trust(subject, infos[0].model, pluralise(infos[0].levels[0]), numbers[0]),
+            *_trust(model, infos[0].model, pluralise(infos[0].levels[0]), numbers[0]),
             *_doubt(levels, name, asked.interval),
         ),
     )
 
 
-def name_judge(opinion: str, info: ScoresInfo) -> str:
-    """An opinion in words; of a bank with fewer patches than neighbours were asked for, all are."""
-    if opinion == "knn":
-        bank = sum(count.units.get(info.levels[-1], 0) for count in info.counts if count.side == "bank")
+def name_judge(probe: str, info: ScoresInfo) -> str:
+    """An probe in words; of a bank with fewer patches than neighbours were asked for, all are."""
+    if probe == "knn":
+        bank = sum(count.units.get(info.levels[-1], 0) for count in info.counts if count.part == "bank")
         return f"its {min(int(info.config['knn']['k']), bank):,} nearest neighbours"
-    return _JUDGES.get(opinion, opinion)
+    return _JUDGES.get(probe, probe)
 
 
-def gather_warnings(subjects: Sequence[Subject]) -> tuple[str, ...]:
+def gather_warnings(models: Sequence[EvaluatedModel]) -> tuple[str, ...]:
     """What must stand beside every number, each sentence once, with whom it is about unless it is about all."""
-    return tuple(note.removeprefix("Warning: ") for note in warning_notes(subjects))
+    return tuple(note.removeprefix("Warning: ") for note in warning_notes(models))
 
 
-def describe(subject: Subject) -> tuple[tuple[str, str], ...]:
+def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
     """Facts of an encoder and of how it was judged, term and text."""
-    found = next((item for item in subject.embeddings if item is not None), None)
-    info = subject.info
+    found = next((item for item in model.embeddings if item is not None), None)
+    info = model.info
     if info is None and found is None:
         return ()
-    model = info.model if info else found.info.model if found else None
-    home = subject.scores[0].path if subject.scores else found.path if found else None
-    assert model is not None
+    card = info.model if info else found.info.model if found else None
+    home = model.scores[0].path if model.scores else found.path if found else None
+    assert card is not None
     assert home is not None
     facts = [
-        ("Encoder", ", ".join(filter(None, (model.backbone, model.objective, f"{model.size_px} px patches")))),
-        ("From", f"{_name_source(model, home)} ({model.kind})"),
-        ("Learned from", _learned(model.history)),
-        ("Labels in training", ", ".join(subject.labels_used) or "none known of"),
+        ("Encoder", ", ".join(filter(None, (card.backbone, card.objective, f"{card.size_px} px patches")))),
+        ("From", f"{_name_source(card, home)} ({card.kind})"),
+        ("Learned from", _learned(card.history)),
+        ("Labels in training", ", ".join(model.labels_used) or "none known of"),
     ]
     if found is not None:
         store = name_related(found.info.store, found.path)
         facts.append(("Embeddings", f"{len(found):,} vectors of {found.info.dim:,} numbers, of {store}"))
     if info is not None:
         per_slide = info.sampling["per_slide"]
-        seeds = sorted({str(scores.info.sampling["seed"]) for scores in subject.scores})
+        seeds = sorted({str(scores.info.sampling["seed"]) for scores in model.scores})
         facts += [
             ("Bank", f"{', '.join(info.config['bank'])} of {name_related(info.bank, home)}"),
             ("Queries", f"{', '.join(info.config['queries'])} of {name_related(info.embeddings, home)}"),
             ("Patches", f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"),
             ("Classes", ", ".join(info.classes) + (f" (positive: {info.positive})" if len(info.classes) == 2 else "")),
-            ("Judged by", "; ".join(name_judge(opinion.name, info) for opinion in info.opinions)),
+            ("Judged by", "; ".join(name_judge(probe.name, info) for probe in info.probes)),
         ]
-        if len(subject.scores) > 1:
-            trained = sorted({str(scores.info.model.seed) for scores in subject.scores})
-            facts.append(("Evaluations", f"{len(subject.scores)}, of training seeds {', '.join(trained)}"))
+        if len(model.scores) > 1:
+            trained = sorted({str(scores.info.model.seed) for scores in model.scores})
+            facts.append(("Evaluations", f"{len(model.scores)}, of training seeds {', '.join(trained)}"))
         notes = dict.fromkeys(
-            item.sentence for scores in subject.scores for item in scores.info.leakage if item.kind == "note"
+            item.sentence for scores in model.scores for item in scores.info.leakage if item.kind == "note"
         )
         facts += [("Leakage", note) for note in notes]
-        if not notes and not subject.has_leakage:
+        if not notes and not model.has_leakage:
             facts.append(("Leakage", "none found"))
     return tuple((term, text) for term, text in facts if text)
 
@@ -171,19 +171,19 @@ def _commonest(level: LevelScores) -> float:
     return 100 * max(map(sum, level.confusion)) / level.units
 
 
-def _trust(subject: Subject, model: ModelCard, units: str, accuracy: Number) -> Iterable[str]:
+def _trust(model: EvaluatedModel, card: ModelCard, units: str, accuracy: Number) -> Iterable[str]:
     """Sentences on what the encoder has seen, and on luck."""
-    history = model.history
-    if subject.warnings:
+    history = card.history
+    if model.warnings:
         yield "Mind the warning above before believing it."
     if not history.is_complete:
         yield f"What it has seen before is not known, so it may have seen these {units}."
     elif not history.slides:
         yield "It has learned from no slide."
-    elif not subject.has_leakage:
+    elif not model.has_leakage:
         yield f"It learned from {_learned(history)}, and none of these {units} is among them."
-    if subject.labels_used:
-        yield f"Labels were used in its training, for: {', '.join(subject.labels_used)}."
+    if model.labels_used:
+        yield f"Labels were used in its training, for: {', '.join(model.labels_used)}."
     # a share of few patients is often the very same one
     if accuracy.guess is not None and accuracy.low is not None and accuracy.low <= accuracy.guess + _TIE:
         yield (
@@ -202,9 +202,9 @@ def _doubt(levels: Sequence[LevelScores], level: str, interval: float) -> Iterab
         )
 
 
-def _name_source(model: ModelCard, home: Path) -> str:
+def _name_source(card: ModelCard, home: Path) -> str:
     """A folder or file by its name alone; a name of timm's as it is, which may have slashes."""
-    return model.source if model.source.startswith("timm:") else name_related(model.source, home)
+    return card.source if card.source.startswith("timm:") else name_related(card.source, home)
 
 
 def _learned(history: History) -> str:

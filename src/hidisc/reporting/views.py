@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from hidisc.artefacts.files import write_atomic
+from hidisc.ground.files import write_atomic
 from hidisc.reporting.prepared import INK, PAPER
 from hidisc.slides.display import as_rgb
 

@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hidisc.errors import UserError
-from hidisc.patches.ahead import do_ahead
+from hidisc.ground.errors import UserError
+from hidisc.ground.prefetch import prefetch
+from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.inputs import InputRule, as_input
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.sampler import Sampler
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.training import DataConfig
+from hidisc.settings.train import DataConfig
 
 _TRIES = 8
 _FEW = 1000
@@ -39,9 +39,9 @@ class Batch:
 
 
 class Batches:
-    """Reads the batches of the steps of one rank, `ahead` of them before they are asked for, in order.
+    """Reads the batches of the steps of one rank, `prefetch` of them before they are asked for, in order.
 
-    Memory: `ahead` + 2 batches of stored patches.
+    Memory: `prefetch` + 2 batches of stored patches.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Batches:
 
     def steps(self, first: int, last: int) -> Generator[Batch, None, None]:
         """The batches of steps first ... last - 1; raises UserError when too many patches are bad."""
-        source = do_ahead(self.load, range(first, last), self._config.threads, self._config.ahead)
+        source = prefetch(self.load, range(first, last), self._config.threads, self._config.prefetch)
         with closing(source):
             for batch in source:
                 self._count(batch)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.patches.table import PatchTable
 
 

@@ -6,11 +6,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.shuffle import Ints, draw_distinct, shuffled
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.training import BatchConfig
+from hidisc.settings.train import BatchConfig
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 from hidisc.sampling import colour as colours
 from hidisc.sampling import filters, geometry
 from hidisc.sampling.geometry import BOX_DRAWS, between
 from hidisc.sampling.transfer import to_device
-from hidisc.settings.training import Op, ViewsConfig
+from hidisc.settings.train import Op, ViewsConfig
 
 ALONE_VALUES = 2**16
 """On a CPU, images of at least as many values go through alone: they fill its cache and need not be gathered."""

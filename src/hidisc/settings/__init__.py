@@ -1,1 +1,1 @@
-"""Every setting of every verb, its default and its meaning; each is read somewhere (`tests/test_config.py`)."""
+"""Every setting of every verb, its default and its meaning; `config` reads them and `recipes/` has shipped ones."""

@@ -11,11 +11,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
-from hidisc.artefacts.checksums import digest, hash_file, sample_file
-from hidisc.errors import UserError
-from hidisc.paths import AnyPath
-from hidisc.settings.preparing import PLAUSIBLE_MPP
-from hidisc.slides.spreadsheet import Sheet, read_sheet
+from hidisc.ground.checksums import digest, hash_file, sample_file
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
+from hidisc.ground.spreadsheet import Sheet, read_sheet
+from hidisc.settings.prepare import PLAUSIBLE_MPP
 from hidisc.slides.twins import Name, find_twins, fold
 
 REQUIRED = ("patient", "slide", "path")
@@ -185,7 +185,7 @@ def _find_repeats(slides: Iterable[SlideRow]) -> list[str]:
 
 
 def find_half_split(slides: Sequence[SlideRow]) -> list[str]:
-    """Slides without a side where others have one: they would silently be on neither."""
+    """Slides without a split where others have one: they would silently be in none."""
     without = [row.row for row in slides if row.split is None]
     if not without or len(without) == len(slides):
         return []
@@ -200,7 +200,7 @@ def find_disagreements(rows: Iterable[SlideRow], label_level: Literal["patient",
     problems = []
     labelled: dict[tuple[str, ...], SlideRow] = {}
     placed: dict[tuple[str, str], SlideRow] = {}
-    sided: dict[str, SlideRow] = {}
+    first_rows: dict[str, SlideRow] = {}
     for row in rows:
         unit = (row.patient,) if label_level == "patient" else (row.patient, row.slide)
         known = labelled.setdefault(unit, row)
@@ -216,11 +216,11 @@ def find_disagreements(rows: Iterable[SlideRow], label_level: Literal["patient",
                 f"row {row.row}: slide {row.slide!r} is of site {row.site!r}, but of {first.site!r} in row "
                 f"{first.row}. A slide comes from one site. Fix one of the rows."
             )
-        side = sided.setdefault(row.patient, row)
-        if side.split != row.split:
+        first = first_rows.setdefault(row.patient, row)
+        if first.split != row.split:
             problems.append(
-                f"row {row.row}: patient {row.patient!r} is in split {row.split!r}, but in {side.split!r} in row "
-                f"{side.row}. A patient is on one side only. Fix one of the rows."
+                f"row {row.row}: patient {row.patient!r} is in split {row.split!r}, but in {first.split!r} in row "
+                f"{first.row}. A patient is in one split only. Fix one of the rows."
             )
     return problems
 

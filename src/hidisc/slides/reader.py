@@ -4,7 +4,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Thread
 
-from hidisc.paths import AnyPath
+from hidisc.ground.paths import AnyPath
 from hidisc.slides.directories import refuse_circle
 from hidisc.slides.picture import Picture
 from hidisc.slides.slide import Slide, SlideError

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.errors import UserError
-from hidisc.settings.preparing import PLAUSIBLE_MPP
+from hidisc.ground.errors import UserError
+from hidisc.settings.prepare import PLAUSIBLE_MPP
 
 Pixels = NDArray[Any]
 """uint8 or uint16, channels last."""

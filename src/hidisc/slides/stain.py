@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
 
 Pixels = NDArray[np.uint8]
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.errors import UserError
-from hidisc.paths import AnyPath
-from hidisc.seeds import Purpose, make_rng
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
+from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.ground.spreadsheet import format_csv
 from hidisc.slides.pyramid import write_pyramid
-from hidisc.slides.spreadsheet import format_csv
 
 Image = NDArray[np.uint8]
 Map = NDArray[np.float32]

@@ -2,26 +2,26 @@
 
 import torch
 
+from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.batch_norm import normalise_over_ranks
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
-from hidisc.seeds import Purpose, make_seed
-from hidisc.settings.training import TrainConfig
+from hidisc.settings.train import TrainConfig
 from hidisc.training.learner import Learner
-from hidisc.training.material import Material
+from hidisc.training.training_set import TrainingSet
 
 
-def choose_material(store: PatchStore, config: TrainConfig) -> Material:
+def choose_training_set(store: PatchStore, config: TrainConfig) -> TrainingSet:
     """The patches the config learns from."""
-    return Material.choose(store, config, find_objective(load_settings(config.objective)).needs_labels)
+    return TrainingSet.choose(store, config, find_objective(load_settings(config.objective)).needs_labels)
 
 
-def build_learner(material: Material, config: TrainConfig, world: int) -> Learner:
+def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) -> Learner:
     """Encoder and objective, their random weights from the config's seed alone."""
     settings = load_settings(config.objective)
     kind = find_objective(settings)
-    store = material.store
+    store = training_set.store
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(make_seed(config.seed, Purpose.LEARNER_WEIGHTS))
         encoder = build_encoder(
@@ -33,9 +33,9 @@ def build_learner(material: Material, config: TrainConfig, world: int) -> Learne
             mpp=store.info.mpp,
             input=store.info.input,
             weights=config.model.weights,
-            classes=() if kind.uses_head else material.classes,
+            classes=() if kind.uses_head else training_set.classes,
         )
-        learner = Learner(encoder, kind(settings, encoder, config.batch.levels, material.classes))
+        learner = Learner(encoder, kind(settings, encoder, config.batch.levels, training_set.classes))
     if config.compute.sync_batchnorm and world > 1:
         normalise_over_ranks(learner)
     if config.compute.compile:

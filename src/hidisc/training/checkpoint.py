@@ -15,17 +15,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from hidisc.artefacts.files import write_atomic
-from hidisc.config import Closed
-from hidisc.errors import UserError
-from hidisc.settings.training import CheckpointConfig
-from hidisc.steps import reached
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import write_atomic
+from hidisc.ground.records import Record
+from hidisc.ground.steps import reached
+from hidisc.settings.train import CheckpointConfig
 
 FOLDER = "checkpoints"
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
-class CheckpointInfo(Closed):
+class CheckpointInfo(Record):
     """What stands in a checkpoint's header."""
 
     format: Literal["hidisc-checkpoint-1"] = "hidisc-checkpoint-1"

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hidisc.errors import ReportedElsewhereError, UserError
+from hidisc.ground.errors import ReportedElsewhereError, UserError
 
 _EVERY_S = 0.5
 """Seconds between two looks into the store."""

@@ -11,25 +11,25 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
-from hidisc.artefacts.files import write_atomic
-from hidisc.machine import versions
-from hidisc.models.rank import effective_rank
+from hidisc.ground.files import write_atomic
+from hidisc.ground.machine import versions
+from hidisc.ground.steps import reached
+from hidisc.ground.stop import StopRequest
+from hidisc.models.effective_rank import effective_rank
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches
-from hidisc.settings.training import TrainConfig
-from hidisc.steps import reached
-from hidisc.stop import StopRequest
-from hidisc.training.alarm import check_finite, check_rank, check_weights, note_finite
-from hidisc.training.build import build_learner, build_optimizer, choose_material
+from hidisc.settings.train import TrainConfig
+from hidisc.training.build import build_learner, build_optimizer, choose_training_set
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
-from hidisc.training.journal import Journal
 from hidisc.training.learner import Learner
-from hidisc.training.material import Material
+from hidisc.training.log import TrainingLog
 from hidisc.training.monitor import Monitor
-from hidisc.training.ranks import asks_others, check_others, mean_of_all, on_any, sum_of_all
+from hidisc.training.processes import asks_others, check_others, mean_of_all, on_any, sum_of_all
 from hidisc.training.run import RUN, RunInfo
+from hidisc.training.sanity import check_finite, check_rank, check_weights, note_finite
 from hidisc.training.schedule import learning_rate
 from hidisc.training.step import take_step
+from hidisc.training.training_set import TrainingSet
 
 _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
 
@@ -54,22 +54,22 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     The caller holds `out`. Memory: the model with its gradients and two moments, the activations of one batch and
     the batches read ahead; nothing grows with the number of patches but the table's few bytes a patch.
     """
-    material = choose_material(store, config)
-    sampler = material.sampler(config, fabric.world_size)
+    training_set = choose_training_set(store, config)
+    sampler = training_set.sampler(config, fabric.world_size)
     if sampler.repeats and fabric.is_global_zero:
         say(
             f"note: a batch of {config.batch.images} images draws {sampler.roots} {config.batch.levels[0]}s and there "
-            f"are {material.tree.roots}: some repeat within a batch, as positives. Smaller batch.images avoid it."
+            f"are {training_set.tree.roots}: some repeat within a batch, as positives. Smaller batch.images avoid it."
         )
-    learner: Any = build_learner(material, config, fabric.world_size)
+    learner: Any = build_learner(training_set, config, fabric.world_size)
     learner, optimizer = fabric.setup(learner, build_optimizer(learner, config))
     module: Learner = learner.module
 
     done = _resume(fabric, out, module, optimizer.optimizer, say)
     rank, pin = fabric.global_rank, fabric.device.type == "cuda"
-    batches = Batches(store, material.tree, sampler, config.data, config.seed, rank, pin=pin)
+    batches = Batches(store, training_set.tree, sampler, config.data, config.seed, rank, pin=pin)
     monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
-    journal = Journal(fabric, out, config, done.step)
+    log = TrainingLog(fabric, out, config, done.step)
     began = time.monotonic()
     first_bad = torch.full((), -1, device=fabric.device)  # a step; on the device, so that none waits to look at it
 
@@ -96,14 +96,14 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
         for _ in range(accumulate):
             asked = time.monotonic()
             batch = next(source)
-            journal.waited += time.monotonic() - asked
+            log.waited += time.monotonic() - asked
             for reason in batch.bad:
                 say(f"warning: step {step}: {reason} Another patch of its slide was taken.")
             yield batch
 
     learner.train()
     source = batches.steps(done.step * accumulate, steps * accumulate)
-    with closing(journal), closing(source), StopRequest() as stop, torch.random.fork_rng(devices=[]):
+    with closing(log), closing(source), StopRequest() as stop, torch.random.fork_rng(devices=[]):
         for step in range(done.step + 1, steps + 1):
             check_others(fabric)
             is_looked_at = monitor is not None and monitor.is_due(step, steps)
@@ -128,10 +128,10 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
                 values["effective_rank"] = effective_rank(taken.embeddings)
                 if monitor:
                     values["knn_accuracy"] = monitor.accuracy(module.encoder, fabric.device) if is_looked_at else nan
-                journal.write(step, values)
+                log.write(step, values)
                 check_finite(fabric, int(first_bad), out)
                 check_rank(fabric, values["effective_rank"], step, config, out)
-            watch(StepsDone(step, steps, journal.row))
+            watch(StepsDone(step, steps, log.row))
             if fabric.is_global_zero:
                 reached("step.done")
 
@@ -147,7 +147,7 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     bad_patches = done.bad_patches + sum_of_all(fabric, batches.bad)
     if fabric.is_global_zero:
         seconds = done.seconds + time.monotonic() - began
-        _finish(out, module, material, config, fabric, round(seconds, 1), bad_patches)
+        _finish(out, module, training_set, config, fabric, round(seconds, 1), bad_patches)
     fabric.barrier()
 
 
@@ -171,11 +171,17 @@ def _scaler_state(fabric: Fabric) -> dict[str, float]:
 
 
 def _finish(
-    out: Path, learner: Learner, material: Material, config: TrainConfig, fabric: Fabric, seconds: float, bad: int
+    out: Path,
+    learner: Learner,
+    training_set: TrainingSet,
+    config: TrainConfig,
+    fabric: Fabric,
+    seconds: float,
+    bad: int,
 ) -> None:
     """Write the encoder with what it has seen, then `run.json`."""
-    slides = material.slides()
-    history = learner.encoder.card.history.then(slides, material.labels_used)
+    slides = training_set.slides()
+    history = learner.encoder.card.history.then(slides, training_set.labels_used)
     card = learner.encoder.card.model_copy(update={"history": history})
     learner.encoder.save(out, card)
     info = RunInfo(
@@ -186,12 +192,12 @@ def _finish(
         images=config.batch.images * config.optim.accumulate * config.optim.steps,
         seconds=seconds,
         devices=f"{fabric.world_size} x {fabric.device.type}, {config.compute.precision}",
-        store=material.store.checksum,
+        store=training_set.store.checksum,
         splits=config.data.splits,
         patients=tuple(dict.fromkeys(slide.patient for slide in slides)),
         slides=len(slides),
-        patches=len(material.tree.leaves),
-        labels_used=material.labels_used,
+        patches=len(training_set.tree.leaves),
+        labels_used=training_set.labels_used,
         bad_patches=bad,
         versions=versions(*_PACKAGES),
     )

@@ -5,8 +5,8 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from hidisc.artefacts.files import write_atomic
-from hidisc.slides.spreadsheet import guard_cell, unguard_cell
+from hidisc.ground.files import write_atomic
+from hidisc.ground.spreadsheet import guard_cell, unguard_cell
 
 METRICS = "metrics.csv"
 

@@ -6,38 +6,35 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.models.encoder import Encoder
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.sampling.transfer import to_device
-from hidisc.seeds import Purpose, make_rng
-from hidisc.settings.training import DataConfig, MonitorConfig
+from hidisc.settings.train import DataConfig, MonitorConfig
 
 _BATCH = 64
 
 
 class Monitor:
-    """Accuracy of k nearest neighbours: a fixed sample of the side to guess against one of those learned from.
+    """Accuracy of k nearest neighbours: a fixed sample of the split to predict against one of those learned from.
 
     The guess is by majority of similarities; `hidisc evaluate` has the paper's protocol.
     """
 
     def __init__(self, store: PatchStore, config: MonitorConfig, data: DataConfig, seed: int) -> None:
         self._store, self._k, self._every = store, config.k, config.every or 1
-        split, sides = store.table.codes("split")
         labels, self._classes = store.table.codes("label")
-        if config.split is None or config.split not in sides:
-            raise UserError(f"monitor.split = {config.split!r} is no side of {store.path}: {', '.join(sides)}.")
         if config.split in data.splits:
             raise UserError(
                 f"monitor.split = {config.split!r} is learned from (data.splits), so it tells nothing. "
-                "Give another side."
+                "Give another split."
             )
         rng = make_rng(seed, Purpose.MONITORED_PATCHES)
         self._bank, self._queries = (
-            self._sample(np.isin(split, [sides.index(side) for side in names]) & (labels >= 0), config.patches, rng)
-            for names in (data.splits, (config.split,))
+            self._sample(store.table.in_splits(splits, setting, store.path) & (labels >= 0), config.patches, rng)
+            for splits, setting in ((data.splits, "data.splits"), ((config.split or "",), "monitor.split"))
         )
         if not len(self._bank) or not len(self._queries):
             raise UserError(f"monitor.split = {config.split!r}: there are no labelled patches to compare.")

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from hidisc.artefacts.artefact import OldFormatError, open_artefact
-from hidisc.config import Closed
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
+from hidisc.ground.records import Record
 from hidisc.models.encoder import Encoder, EncoderCard, read_card
-from hidisc.paths import AnyPath
 from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 
 RUN = "run.json"
 
 
-class RunInfo(Closed):
+class RunInfo(Record):
     """`run.json`: what was learned from what, by which code, in which time."""
 
     objective: str

@@ -2,7 +2,7 @@
 
 from math import cos, pi
 
-from hidisc.settings.training import OptimConfig
+from hidisc.settings.train import OptimConfig
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:

@@ -9,14 +9,14 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.sampling.batches import Batch, to_input
 from hidisc.sampling.views import make_views
-from hidisc.seeds import Purpose, make_seed
-from hidisc.settings.training import TrainConfig
+from hidisc.settings.train import TrainConfig
 
 
 @dataclass(frozen=True)
-class Taken:
+class StepResult:
     """What a step came to."""
 
     losses: dict[str, Tensor]
@@ -37,7 +37,7 @@ def take_step(
     colour: bool,
     progress: float,
     wants_norm: bool,
-) -> Taken:
+) -> StepResult:
     """Average the gradients of `optim.accumulate` batches and move the weights.
 
     `colour` says that channels are red, green and blue, `progress` how much of the run is done after the step.
@@ -53,7 +53,7 @@ def take_step(
     optimizer.step()
     optimizer.zero_grad()
     learner.module.objective.after_step(learner.module.encoder, progress)
-    return Taken(losses, embeddings, norm)
+    return StepResult(losses, embeddings, norm)
 
 
 def _forward(

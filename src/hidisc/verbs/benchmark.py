@@ -7,19 +7,19 @@ from pathlib import Path
 import torch
 
 from hidisc.artefacts.artefact import begin_together, make
-from hidisc.artefacts.files import full_disk_said, make_folder, refuse_full_disk, sweep, write_atomic
 from hidisc.artefacts.lock import HeldError, hold
 from hidisc.benchmark.cells import FAILED, Cell, plan_cells, sampling_of
 from hidisc.benchmark.results import list_results, write_results
-from hidisc.config import Closed
-from hidisc.errors import UserError
-from hidisc.machine import count_cores
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import full_disk_said, make_folder, refuse_full_disk, sweep, write_atomic
+from hidisc.ground.machine import count_cores
+from hidisc.ground.paths import AnyPath
+from hidisc.ground.steps import reached
+from hidisc.ground.tasks import Report, run_tasks
 from hidisc.models.encoder import CARD, WEIGHTS
-from hidisc.patches.cluster import Report, run_tasks
 from hidisc.patches.store import PatchStore
-from hidisc.paths import AnyPath
-from hidisc.settings.benchmarking import SuiteConfig
-from hidisc.steps import reached
+from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.config import Config
 from hidisc.training.fit import StepsDone
 from hidisc.training.run import Run
 from hidisc.verbs.build import Say
@@ -40,7 +40,7 @@ class _Settings(SuiteConfig):
     scale: str
 
 
-class _EncoderSettings(Closed):
+class _EncoderSettings(Config):
     """Which encoder of a training it is."""
 
     step: int
@@ -175,17 +175,17 @@ def _train_and_judge(task: _Task, report: Report) -> None:
 
     train(task.store, cell.run, cell.train, device=task.device, devices=1, watch=watch)
     reached("cell.trained", cell.folder)
-    for look in cell.looks:
-        model = cell.encoder(look)
-        if not look.is_last:
+    for point in cell.points:
+        model = cell.encoder(point)
+        if not point.is_last:
             run = Run.load(cell.run)
             inputs = {"the run": run.card.weights}
-            with make(model, "encoder", _EncoderSettings(step=look.step), inputs) as work:
+            with make(model, "encoder", _EncoderSettings(step=point.step), inputs) as work:
                 if not work.is_finished():
-                    run.encoder_at(look.step).save(model)
+                    run.encoder_at(point.step).save(model)
                     work.finish((CARD, WEIGHTS))
-        made, judged = cell.embeddings(look), cell.scores(look)
-        config = sampling_of(suite, look)
+        made, judged = cell.embeddings(point), cell.scores(point)
+        config = sampling_of(suite, point)
         embed(task.store, str(model), made, config, name=cell.row.name, device=task.device, devices=1, shown=False)
         evaluate(made, judged, suite.evaluate, device=task.device, shown=False)
 

@@ -12,18 +12,18 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hidisc.artefacts.artefact import make
-from hidisc.artefacts.files import refuse_full_disk, sweep
-from hidisc.config import Closed
-from hidisc.errors import UserError
-from hidisc.machine import count_cores
-from hidisc.patches.cluster import Outcome, Report, run_tasks
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import refuse_full_disk, sweep
+from hidisc.ground.machine import count_cores
+from hidisc.ground.steps import reached
+from hidisc.ground.stop import stopped_at_once
+from hidisc.ground.tasks import Outcome, Report, run_tasks
 from hidisc.patches.commit import Member, Recipe, assign_splits, commit_store, refuse_strangers
 from hidisc.patches.record import RECORD, RecordError, SlideRecord, is_whole
 from hidisc.patches.store import Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
-from hidisc.steps import reached
-from hidisc.stop import stopped_at_once
+from hidisc.settings.config import Config
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
@@ -83,7 +83,7 @@ class Built:
 def build_store(
     out: Path,
     kind: str,
-    config: Closed,
+    config: Config,
     members: Sequence[Member],
     tasks: Sequence[SlideTask],
     recipe: Recipe,
@@ -129,17 +129,17 @@ def build_store(
 
 
 def _warn_of_moved_patients(table: PatchTable, members: Sequence[Member], say: Say) -> None:
-    """Say which patients are on another side than in the store so far: encoders may have learned from them."""
+    """Say which patients are in another split than in the store so far: encoders may have learned from them."""
     (patient, patients), (split, splits) = table.codes("patient"), table.codes("split")
     pairs = np.unique(np.stack([patient, split]), axis=1).T.tolist()
     old = {patients[i]: splits[j] if j >= 0 else None for i, j in pairs}
     moved = {m.patient: m.split for m in members if m.patient in old and old[m.patient] != m.split}
     if moved:
-        name, side = next(iter(moved.items()))
+        name, new = next(iter(moved.items()))
         say(
-            f"warning: {len(moved)} patients are on another side than before ({name!r}: {old[name]} -> {side}): "
-            "the cohort or the split settings changed. Encoders trained on the old split have seen them; to keep sides "
-            "for good, put a `split` column into the cohort."
+            f"warning: {len(moved)} patients are in another split than before ({name!r}: {old[name]} -> {new}): "
+            "the cohort or the split settings changed. Encoders trained on the old split have seen them; to keep "
+            "splits for good, put a `split` column into the cohort."
         )
 
 

@@ -4,11 +4,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hidisc.config import load_config
 from hidisc.evaluation.scores import Scores
-from hidisc.settings.judging import EvaluateConfig, ReportConfig
-from hidisc.settings.preparing import GridConfig, PrepareConfig, SplitConfig
-from hidisc.settings.training import TrainConfig
+from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import GridConfig, PrepareConfig, SplitConfig
+from hidisc.settings.report import ReportConfig
+from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.build import Say
 from hidisc.verbs.embed import embed
@@ -75,6 +76,6 @@ def _table(scores: list[Scores]) -> str:
     """Accuracy at every level with its interval over patients."""
     lines = [f"  {'accuracy in %':<16}{'patch':<22}{'slide':<22}{'patient':<22}"]
     for item in scores:
-        cells = [level.metrics["accuracy"].percent() for level in item.info.opinions[0].levels]
+        cells = [level.metrics["accuracy"].percent() for level in item.info.probes[0].levels]
         lines.append(f"  {item.info.model.name:<16}" + "".join(f"{cell:<22}" for cell in cells))
     return "\n".join(lines)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hidisc.artefacts.artefact import KINDS, read_kind
 from hidisc.artefacts.artefact import verify as verify_artefact
-from hidisc.errors import UserError
-from hidisc.machine import count_cores, versions
+from hidisc.ground.errors import UserError
+from hidisc.ground.machine import count_cores, versions
 
 _PACKAGES = (
     "hidisc",

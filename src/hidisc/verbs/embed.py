@@ -4,15 +4,15 @@ import os
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make
-from hidisc.artefacts.files import full_disk_said
 from hidisc.embeddings.choose import choose_rows
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.embeddings.extract import Say, extract
 from hidisc.embeddings.model import open_model
+from hidisc.ground.files import full_disk_said
+from hidisc.ground.paths import AnyPath
 from hidisc.patches.store import PatchStore
-from hidisc.paths import AnyPath
-from hidisc.settings.judging import EmbedConfig
-from hidisc.training.ranks import finished_before, made_by_first, start
+from hidisc.settings.embed import EmbedConfig
+from hidisc.training.processes import finished_before, made_by_first, start
 from hidisc.verbs.progress import show_patches
 
 

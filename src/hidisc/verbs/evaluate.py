@@ -6,13 +6,12 @@ from pathlib import Path
 import torch
 
 from hidisc.artefacts.artefact import make
-from hidisc.artefacts.files import full_disk_said, relate, write_atomic
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.counts import count_units
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import find_duplicates
-from hidisc.evaluation.knn import Told, ask_neighbours
+from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.labels import check_labels
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
 from hidisc.evaluation.linear import linear_scores
@@ -23,16 +22,17 @@ from hidisc.evaluation.scores import (
     NEIGHBOURS,
     SCORES,
     Finding,
-    Opinion,
+    ProbeScores,
     Scores,
     ScoresInfo,
     predictions_file,
     save_neighbours,
 )
-from hidisc.evaluation.sides import Question, ask
-from hidisc.machine import versions
-from hidisc.paths import AnyPath
-from hidisc.settings.judging import EvaluateConfig
+from hidisc.evaluation.task import Task, choose_task
+from hidisc.ground.files import full_disk_said, relate, write_atomic
+from hidisc.ground.machine import versions
+from hidisc.ground.paths import AnyPath
+from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.verbs.progress import show_patches
 
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
@@ -57,18 +57,18 @@ def evaluate(
     config, out = config or EvaluateConfig(), Path(out)
     queries = Embeddings.load(embeddings)
     known = Embeddings.load(bank) if bank is not None else queries
-    question = ask(queries, known, config)
-    findings = find_overlap(question)
+    task = choose_task(queries, known, config)
+    findings = find_overlap(task)
     refuse_leaks(findings, config.leakage.allow)
     inputs = {"the embeddings": queries.artefact.checksum, "the bank": known.artefact.checksum}
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if not work.is_finished(say):
-            work.finish(_judge(question, findings, out, config, _choose_device(device), say, shown))
+            work.finish(_judge(task, findings, out, config, _choose_device(device), say, shown))
     return Scores.load(out)
 
 
 def _judge(
-    question: Question,
+    task: Task,
     findings: tuple[Finding, ...],
     out: Path,
     config: EvaluateConfig,
@@ -76,31 +76,31 @@ def _judge(
     say: Say,
     shown: bool,
 ) -> list[str]:
-    """Ask every opinion, measure it, and write the folder; the names of its files."""
-    queries, bank = question.queries, question.bank
+    """Ask every probe, measure it, and write the folder; the names of its files."""
+    queries, bank = task.queries, task.bank
     with show_patches("nearest neighbours", len(queries), shown) as watch:
         watch(0)
-        told = ask_neighbours(question, config.knn, device, watch)
-    ours, theirs = (side.embeddings.open_store() for side in (queries, bank))
-    duplicates = find_duplicates(question, told.rows, told.similarities, config.leakage, ours, theirs, config.seed)
+        knn = predict_by_neighbours(task, config.knn, device, watch)
+    ours, theirs = (patches.embeddings.open_store() for patches in (queries, bank))
+    duplicates = find_duplicates(task, knn.rows, knn.similarities, config.leakage, ours, theirs, config.seed)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
-    labels = check_labels(question)
+    labels = check_labels(task)
     for finding in (*findings, *labels):
         say(f"{finding.kind}: {finding.sentence}")
 
-    opinions, files = [], [SCORES]
-    for name in config.opinions:
+    probes, files = [], [SCORES]
+    for name in config.probes:
         say(f"asking {_LONG[name]} ...")
-        levels, remarks = _ask(name, question, told, config)
+        levels, remarks = _ask(name, task, knn, config)
         for predictions in levels:
-            files.append(predictions_file(name, predictions.level, config.opinions[0]))
+            files.append(predictions_file(name, predictions.level, config.probes[0]))
             (out / files[-1]).parent.mkdir(exist_ok=True)
             predictions.save(out / files[-1])
-        scored = [score_level(item, question.positive, config.bootstrap, config.seed) for item in levels]
-        opinions.append(Opinion(name=name, remarks=remarks, levels=tuple(scored)))
-    if told.rows.shape[1]:
-        save_neighbours(out / NEIGHBOURS, told.rows, told.similarities)
+        scored = [score_level(item, task.positive, config.bootstrap, config.seed) for item in levels]
+        probes.append(ProbeScores(name=name, remarks=remarks, levels=tuple(scored)))
+    if knn.rows.shape[1]:
+        save_neighbours(out / NEIGHBOURS, knn.rows, knn.similarities)
         files.append(NEIGHBOURS)
     info = queries.embeddings.info
     scores = ScoresInfo(
@@ -110,14 +110,14 @@ def _judge(
         store_checksum=info.store_checksum,
         sampling={"per_slide": info.per_slide, "seed": info.seed},
         config=config.model_dump(mode="json"),
-        classes=question.classes,
-        positive=question.classes[question.positive],
-        levels=question.levels,
-        counts=count_units(question),
+        classes=task.classes,
+        positive=task.classes[task.positive],
+        levels=task.levels,
+        counts=count_units(task),
         unlabelled={"bank": bank.unlabelled, "queries": queries.unlabelled},
         labels=labels,
-        opinions=tuple(opinions),
-        diagnostics=diagnose(question, config.seed),
+        probes=tuple(probes),
+        diagnostics=diagnose(task, config.seed),
         leakage=findings,
         versions=versions(*_PACKAGES),
     )
@@ -128,21 +128,19 @@ def _judge(
 _LONG = {"knn": "the nearest neighbours", "linear": "a linear probe", "mil": "attention over the patches of a slide"}
 
 
-def _ask(
-    name: str, question: Question, told: Told, config: EvaluateConfig
-) -> tuple[list[Predictions], tuple[str, ...]]:
-    """Predictions of one opinion at every level it has, finest first, and remarks."""
-    coarser = question.levels[-2::-1]
+def _ask(name: str, task: Task, knn: KnnResult, config: EvaluateConfig) -> tuple[list[Predictions], tuple[str, ...]]:
+    """Predictions of one probe at every level it has, finest first, and remarks."""
+    coarser = task.levels[-2::-1]
     if name == "mil":
-        bags, remarks = mil_predictions(question, config.mil, config.seed)
+        bags, remarks = mil_predictions(task, config.mil, config.seed)
         levels = [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else []
         return levels, remarks
-    scores, remarks, second_softmax = told.scores, told.remarks, config.knn.second_softmax
+    scores, remarks, second_softmax = knn.scores, knn.remarks, config.knn.second_softmax
     if name == "linear":
-        scores, remarks = linear_scores(question, config.linear, config.seed)
+        scores, remarks = linear_scores(task, config.linear, config.seed)
         second_softmax = False  # it is of the neighbours' votes alone
-    pooled = [pool_patches(question, scores, level, second_softmax) for level in coarser]
-    return [patch_predictions(question, scores), *pooled], remarks
+    pooled = [pool_patches(task, scores, level, second_softmax) for level in coarser]
+    return [patch_predictions(task, scores), *pooled], remarks
 
 
 def _relate_source(embeddings: Embeddings, out: Path) -> ModelCard:

@@ -4,18 +4,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make, read_kind
-from hidisc.artefacts.files import full_disk_said
-from hidisc.config import Closed
 from hidisc.embeddings.bags import KIND, write_bags
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import full_disk_said
+from hidisc.ground.paths import AnyPath
 from hidisc.models.export import FILES, TIMM_CONFIG, Target, export_encoder
 from hidisc.models.preprocessing import PREPROCESSING
-from hidisc.paths import AnyPath
+from hidisc.settings.config import Config
 from hidisc.training.run import RUN, Run
 
 
-class _Settings(Closed):
+class _Settings(Config):
     """What an exported encoder depends on beside the run."""
 
     to: str

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.artefacts.files import write_atomic
-from hidisc.errors import UserError
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import write_atomic
+from hidisc.ground.paths import AnyPath
 from hidisc.patches.store import PatchStore, SlideEntry
-from hidisc.paths import AnyPath
 from hidisc.reporting.figures import render
 from hidisc.reporting.heatmap import draw_heatmap, paint
 
@@ -23,7 +23,7 @@ _NAMED = 5
 
 
 def heatmap(
-    store_path: AnyPath, scores_path: AnyPath, slide: str, out: AnyPath, label: str | None = None, opinion: str = "knn"
+    store_path: AnyPath, scores_path: AnyPath, slide: str, out: AnyPath, label: str | None = None, probe: str = "knn"
 ) -> None:
     """Write a picture of a slide's patch scores, a panel a class, or of the class `label` alone."""
     out = Path(out)
@@ -42,7 +42,7 @@ def heatmap(
             f"{scores_path} was made of other patches than {store_path} holds now, so its scores would be painted in "
             "the wrong places. Give the store that was embedded, or embed and evaluate this one."
         )
-    patches = _read_patches(scores, opinion)
+    patches = _read_patches(scores, probe)
     rows = _find_rows(scores, patches, entry)
     classes = _choose_classes(patches, label)
 
@@ -55,11 +55,11 @@ def heatmap(
         patches.classes[code]: paint(pixels.shape[:2], downsample, corners, extent, patches.scores[rows, code])
         for code in classes
     }
-    truth, pooled = _pool(scores, opinion, patches, rows, entry)
+    truth, pooled = _pool(scores, probe, patches, rows, entry)
     said = f"{patches.classes[int(pooled.argmax())]!r} ({100 * pooled.max():.0f} %)"
     captions = (
         f"patient {entry.patient}, truth {'of several labels' if truth is None else repr(truth)}, predicted {said}",
-        f"{scores.info.model.name}, {opinion}, {int(rows.sum()):,} patches",
+        f"{scores.info.model.name}, {probe}, {int(rows.sum()):,} patches",
         *(f"Warning: {sentence}" for sentence in scores.info.warnings),
     )
     figure = draw_heatmap(pixels, heats, f"Slide {slide}", captions, truth)
@@ -76,18 +76,18 @@ def _find_slide(store: PatchStore, slide: str) -> SlideEntry:
     raise UserError(f"{slide!r} is no slide of {store.path}. {hint}")
 
 
-def _read_patches(scores: Scores, opinion: str) -> Predictions:
-    """What an opinion said of every patch."""
-    asked = {item.name: item for item in scores.info.opinions}
-    if opinion not in asked:
-        raise UserError(f"{scores.path} has no opinion {opinion!r}. It has {', '.join(asked)}.")
-    if asked[opinion].level("patch") is None:
-        found = ", ".join(level.level for level in asked[opinion].levels)
+def _read_patches(scores: Scores, probe: str) -> Predictions:
+    """What an probe said of every patch."""
+    asked = {item.name: item for item in scores.info.probes}
+    if probe not in asked:
+        raise UserError(f"{scores.path} has no probe {probe!r}. It has {', '.join(asked)}.")
+    if asked[probe].level("patch") is None:
+        found = ", ".join(level.level for level in asked[probe].levels)
         raise UserError(
-            f"{opinion!r} in {scores.path} says nothing of single patches (only of: {found}), so there is nothing to "
-            "paint. Choose another opinion, or evaluate with levels that end in patch."
+            f"{probe!r} in {scores.path} says nothing of single patches (only of: {found}), so there is nothing to "
+            "paint. Choose another probe, or evaluate with levels that end in patch."
         )
-    patches = scores.predictions(opinion, "patch")
+    patches = scores.predictions(probe, "patch")
     if "slide" not in patches.units:
         raise UserError(
             f"{scores.path} was evaluated without slides (levels {', '.join(scores.info.levels)}), so it is not known "
@@ -102,7 +102,7 @@ def _find_rows(scores: Scores, patches: Predictions, entry: SlideEntry) -> NDArr
     if not rows.any():
         asked = ", ".join(scores.info.config.get("queries", ())) or "unknown"
         raise UserError(
-            f"slide {entry.slide!r} is not among the queries of {scores.path} (sides: {asked}). "
+            f"slide {entry.slide!r} is not among the queries of {scores.path} (splits: {asked}). "
             f"Some that are: {_some(dict.fromkeys(patches.units['slide'].tolist()))}."
         )
     return rows
@@ -117,11 +117,11 @@ def _choose_classes(patches: Predictions, label: str | None) -> list[int]:
 
 
 def _pool(
-    scores: Scores, opinion: str, patches: Predictions, rows: NDArray[np.bool_], entry: SlideEntry
+    scores: Scores, probe: str, patches: Predictions, rows: NDArray[np.bool_], entry: SlideEntry
 ) -> tuple[str | None, NDArray[np.float64]]:
     """The slide's label (None: several) and scores (L,), as evaluated; where it was not, those of its patches."""
-    if any(item.name == opinion and item.level("slide") for item in scores.info.opinions):
-        slides = scores.predictions(opinion, "slide")
+    if any(item.name == probe and item.level("slide") for item in scores.info.probes):
+        slides = scores.predictions(probe, "slide")
         for place in np.flatnonzero(slides.units["slide"] == entry.slide):
             return slides.classes[slides.truth[place]], slides.scores[place]
     labels = {patches.classes[code] for code in patches.truth[rows]}

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
 from hidisc.patches.commit import Recipe
 from hidisc.patches.pack import PackTask
 from hidisc.patches.sources import Source
-from hidisc.paths import AnyPath
-from hidisc.settings.preparing import ImportConfig
+from hidisc.settings.imports import ImportConfig
 from hidisc.verbs.build import Built, Say, build_store
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hidisc.artefacts.checksums import hash_file
-from hidisc.errors import UserError
+from hidisc.ground.checksums import hash_file
+from hidisc.ground.errors import UserError
 from hidisc.models.encoder import WEIGHTS, Encoder
 from hidisc.patches.codec import decode
 from hidisc.patches.commit import Judge, Member, Recipe

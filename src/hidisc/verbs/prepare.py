@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from hidisc.artefacts.artefact import CONFIG
-from hidisc.artefacts.checksums import hash_file
-from hidisc.errors import UserError
+from hidisc.ground.checksums import hash_file
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
 from hidisc.patches.commit import Member, Recipe
 from hidisc.patches.cut import CutTask
-from hidisc.paths import AnyPath
-from hidisc.settings.preparing import PrepareConfig
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import Cohort
 from hidisc.slides.picture import read_picture
 from hidisc.slides.stain import REFERENCE, Stains, stains_of_reference

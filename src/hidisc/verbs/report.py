@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hidisc.artefacts.artefact import CONFIG, MANIFEST, make, open_artefact, read_kind
-from hidisc.artefacts.files import LOCK, full_disk_said, relate, write_atomic
-from hidisc.errors import UserError
-from hidisc.paths import AnyPath
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import LOCK, full_disk_said, relate, write_atomic
+from hidisc.ground.paths import AnyPath
 from hidisc.reporting.compose import Say, compose
+from hidisc.reporting.evaluated import gather
 from hidisc.reporting.page import render
-from hidisc.reporting.subject import gather
-from hidisc.settings.judging import ReportConfig
+from hidisc.settings.report import ReportConfig
 
 _OWN = (LOCK, CONFIG, MANIFEST)
 """Files of the life cycle."""
@@ -27,13 +27,13 @@ def report(
     files, page = out.with_name(f"{out.stem}_files"), f"../{out.name}"
     if out.exists() and read_kind(files) != "report":
         raise UserError(f"{out} is there already and is not overwritten. Give another --out, or delete it.")
-    subjects = gather(judged)
+    models = gather(judged)
     inputs = {relate(path, files): _checksum(path) for path in judged}
     with full_disk_said("What it is made from is as it was"), make(files, "report", config, inputs) as work:
         if out.exists() and page in (work.find_problems() or {}):
             raise UserError(f"{out} has been changed since it was written. Delete it to have it made anew.")
         if not work.is_finished(say):
-            write_atomic(out, render(compose(subjects, files, config, say)).encode("utf-8", "replace"))
+            write_atomic(out, render(compose(models, files, config, say)).encode("utf-8", "replace"))
             made = sorted(path for path in files.rglob("*") if path.is_file() and path.name not in _OWN)
             work.finish([page, *(path.relative_to(files).as_posix() for path in made)])
     return out

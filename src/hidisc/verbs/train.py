@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make
-from hidisc.artefacts.checksums import hash_file
-from hidisc.artefacts.files import full_disk_said
+from hidisc.ground.checksums import hash_file
+from hidisc.ground.files import full_disk_said
+from hidisc.ground.paths import AnyPath
 from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
-from hidisc.paths import AnyPath
-from hidisc.settings.training import TrainConfig
+from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints, remove_old
 from hidisc.training.fit import Say, Watch, fit
 from hidisc.training.metrics import METRICS
-from hidisc.training.ranks import finished_before, made_by_first, start
+from hidisc.training.processes import finished_before, made_by_first, start
 from hidisc.training.run import RUN, Run
 from hidisc.verbs.progress import show_training
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hidisc.errors import UserError
+from hidisc.ground.errors import UserError
+from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.views import draw_views
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
 from hidisc.sampling.views import make_views
-from hidisc.seeds import Purpose, make_seed
-from hidisc.settings.training import BatchConfig, ViewsConfig
+from hidisc.settings.train import BatchConfig, ViewsConfig
 
 
 def show_views(

@@ -1,0 +1,122 @@
+"""The task of an evaluation: a bank of patches whose labels are known, and queries whose labels are predicted."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.ground.errors import UserError
+from hidisc.sampling.hierarchy import Hierarchy
+from hidisc.settings.evaluate import EvaluateConfig
+
+
+@dataclass(frozen=True)
+class LabelledPatches:
+    """N patches of some embeddings, with their labels."""
+
+    embeddings: Embeddings
+    rows: NDArray[np.int64]
+    """(N,) rows of the embeddings and of their table, ascending."""
+    labels: NDArray[np.int64]
+    """(N,) codes into the task's classes."""
+    unlabelled: int
+    """Patches left out because they have no label, or none of the classes."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def vectors(self, places: slice | NDArray[np.integer[Any]] = slice(None)) -> NDArray[np.float32]:
+        """(n, D) embeddings of some of its patches, read from disk."""
+        return np.asarray(self.embeddings.vectors[self.rows[places]], np.float32)
+
+    def names(self, column: str) -> NDArray[np.object_]:
+        """(N,) names of a column of the table, such as `patient`; None where missing."""
+        return self.embeddings.table.column(column)[self.rows]
+
+    def codes(self, column: str) -> NDArray[np.int32]:
+        """(N,) codes of a column of names, -1 where missing."""
+        return self.embeddings.table.codes(column)[0][self.rows]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be told apart, from what, for whom."""
+
+    classes: tuple[str, ...]
+    positive: int
+    """Code of the class that sensitivity, AUROC and AUPRC of two classes are about."""
+    levels: tuple[str, ...]
+    """Coarse to fine, the patch last."""
+    bank: LabelledPatches
+    queries: LabelledPatches
+
+
+def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -> Task:
+    """Choose the patches of the bank and of the queries; refuses a task that has no answer."""
+    if queries.info.model.checksum != bank.info.model.checksum:
+        raise UserError(
+            f"{queries.path} and {bank.path} were made by different encoders ({queries.info.model.name!r} and "
+            f"{bank.info.model.name!r}), so they cannot be compared. Embed both with one."
+        )
+    levels = Hierarchy(config.levels).levels
+    if len(levels) < 2:
+        raise UserError(
+            "levels has nothing above the patch to draw in the bootstrap: set levels=[patient, slide, patch]."
+        )
+    for given in (queries, bank):
+        unknown = [name for name in (*levels[:-1], config.label) if name not in given.table.names]
+        if unknown:
+            raise UserError(
+                f"{unknown[0]!r} is no column of names in {given.path}, which has {', '.join(given.table.names)}. "
+                "Set levels=[...] or label=... to some of these."
+            )
+    parts = (("bank", bank, config.bank), ("queries", queries, config.queries))
+    chosen = [np.flatnonzero(given.table.in_splits(splits, name, given.path)) for name, given, splits in parts]
+    labels = [given.table.column(config.label)[rows] for (_, given, _), rows in zip(parts, chosen, strict=True)]
+    present = sorted({name for names in labels for name in np.unique(names[names != None])})  # noqa: E711 - elementwise
+    classes = config.classes or tuple(present)
+    missing = [name for name in classes if name not in present]
+    if missing:
+        raise UserError(f"classes: no patch has {config.label} {missing[0]!r}. There are {', '.join(present)}.")
+    if len(classes) < 2:
+        lack = f"no patch of {queries.path} has a {config.label}"
+        same = f"all patches of {queries.path} have the {config.label} {classes[0]!r}" if classes else lack
+        raise UserError(
+            f"{same}, and an evaluation needs two labels or more. "
+            "Give the cohort a `label` column and prepare it again, or set label=COLUMN."
+        )
+    code = {name: place for place, name in enumerate(classes)}
+    made = []
+    for (name, given, splits), rows, names in zip(parts, chosen, labels, strict=True):
+        codes = np.array([code.get(label, -1) for label in names], np.int64)
+        known = codes >= 0
+        if not known.any():
+            raise UserError(
+                f"no patch of {name}={list(splits)} in {given.path} has a {config.label} among {', '.join(classes)}. "
+                "Fill in the labels, or choose other splits."
+            )
+        patches = LabelledPatches(given, rows[known], codes[known], int((~known).sum()))
+        _refuse_nameless(patches, levels)
+        made.append(patches)
+    return Task(classes, _positive(classes, config.positive), levels, *made)
+
+
+def _refuse_nameless(patches: LabelledPatches, levels: tuple[str, ...]) -> None:
+    """Refuse patches that belong to no unit of a level."""
+    for level in levels[:-1]:
+        missing = int((patches.codes(level) < 0).sum())
+        if missing:
+            raise UserError(
+                f"levels: {missing:,} of {len(patches):,} patches of {patches.embeddings.path} have no {level!r}. Fill "
+                "that column of the cohort, prepare and embed again, or leave the level out."
+            )
+
+
+def _positive(classes: tuple[str, ...], name: str | None) -> int:
+    if name is None:
+        return len(classes) - 1
+    if name not in classes:
+        raise UserError(f"positive = {name!r} is none of the classes: {', '.join(classes)}.")
+    return classes.index(name)

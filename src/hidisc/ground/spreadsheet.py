@@ -1,0 +1,213 @@
+"""A CSV as spreadsheets really write it (byte-order marks, semicolons, CR line ends, stray spaces) <-> rows."""
+
+import csv
+import io
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hidisc.ground.errors import UserError
+
+_ON_ONE_LINE = ("patient", "slide", "patch", "path", "label", "site", "split")
+"""Columns of names, in which a line break is a slip: a quote that was not closed, or a stray Enter in a spreadsheet."""
+
+_FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]|'*[\t\r\n]")
+"""How a cell begins that a spreadsheet program may take for a formula, which can run commands; and such a cell behind
+the apostrophes that make it text."""
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_FIGURE = re.compile(rf"{_NUMBER}( [\[(]{_NUMBER}(, {_NUMBER})?[\])])?")
+"""A number, alone or with its deviation or interval as our tables print it; no formula, whatever its sign."""
+_NAMES = (*_ON_ONE_LINE, "mpp")
+_LONGEST = 5000
+"""Characters that a name may have; a longer one is a quote that was not closed, or another kind of file."""
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The rows of a CSV as `{column: value}`, each with the row number a spreadsheet shows for it."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, dict[str, str]], ...]
+    warnings: tuple[str, ...] = ()
+
+
+def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
+    """Read a CSV of any common encoding and delimiter; column names are lower-cased, cells stripped."""
+    text = _decode(path)
+    whole = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = whole.lstrip("\n")
+    header_row = 1 + len(whole) - len(lines)
+    if lines.lower().startswith("sep="):  # Excel's own hint, which it does not show as a row
+        hint, _, lines = lines.partition("\n")
+        delimiter = hint[4:5] or ","
+    else:
+        delimiter = max(",;\t", key=lines.partition("\n")[0].count)
+    records = _split(path, lines, delimiter, header_row)
+    if not records or not any(cell.strip() for record in records for cell in record):
+        raise UserError(f"{path} is empty. It needs a header row with {', '.join(required)} and a row a slide.")
+
+    columns = tuple(_clean(cell).lower() for cell in records[0])
+    _refuse_long(path, header_row, {"the name of a column": max(columns, key=len, default="")})
+    missing = [name for name in required if name not in columns]
+    if missing:
+        raise UserError(
+            f"{path}: {_column(missing)} missing. Its columns are {_list(list(filter(None, columns)))}; "
+            f"{', '.join(required)} are needed. Add or rename."
+        )
+    doubled = sorted(name for name, count in Counter(columns).items() if name and count > 1)
+    if doubled:
+        raise UserError(f"{path}: column {doubled[0]!r} stands twice in the header. Remove one of them.")
+    rows, long = [], []
+    for number, record in enumerate(records[1:], start=header_row + 1):
+        cells = [_clean(cell) for cell in record]
+        if any(cells[len(columns) :]):
+            long.append(number)
+        if any(cells):  # spreadsheets leave wholly empty rows behind
+            cells += [""] * (len(columns) - len(cells))
+            rows.append((number, {name: cell for name, cell in zip(columns, cells, strict=False) if name}))
+    for number, found in rows:
+        _refuse_long(path, number, {name: found[name] for name in _NAMES if name in found})
+    if long:  # an unquoted decimal comma would pass for a smaller number
+        more = f" (and {len(long) - 1} more rows)" if len(long) > 1 else ""
+        raise UserError(
+            f"{path} row {long[0]}{more}: more cells than the {len(columns)} columns of the header. "
+            f"Quote cells that contain {delimiter!r}, or name the column."
+        )
+    if not rows:
+        raise UserError(f"{path} has a header but no rows. Add one row a slide.")
+    _refuse_line_breaks(path, rows)
+    swallowed = _find_swallowed_rows([(header_row, {name: name for name in columns}), *rows], len(columns), delimiter)
+    return Sheet(path, tuple(filter(None, columns)), tuple(rows), tuple(swallowed))
+
+
+def format_csv(columns: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:
+    """The text of a CSV that spreadsheet programs show and do not run; None is an empty cell.
+
+    Text is always quoted: Python 3.11 leaves a lone CR unquoted, and a program that separates cells by semicolons would
+    find the beginning of a cell inside of one.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    for row in (columns, *rows):
+        writer.writerow([guard_cell(cell) if isinstance(cell, str) else cell for cell in row])
+    return text.getvalue()
+
+
+def guard_cell(cell: str) -> str:
+    """The text with an apostrophe before it where it could be taken for a formula; `read_sheet` takes it off again."""
+    return f"'{cell}" if _FORMULA.match(cell) and not _FIGURE.fullmatch(cell) else cell
+
+
+def unguard_cell(cell: str) -> str:
+    """The text that `guard_cell` was given."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def _split(path: Path, lines: str, delimiter: str, header_row: int) -> list[list[str]]:
+    """The cells of every row; quotes that do not match are refused, for they would swallow the rows behind them."""
+    records: list[list[str]] = []
+    reader = csv.reader(io.StringIO(lines), delimiter=delimiter, strict=True)
+    read = 0
+    try:
+        for record in reader:
+            records.append(record)
+            read = reader.line_num
+    except csv.Error as error:
+        # only a quote makes one row of several lines; a single line can simply be too long for a cell
+        if "field limit" in str(error) and reader.line_num - read < 2:
+            raise UserError(f"{path} is not a CSV file ({error}). Save the table as CSV (UTF-8).") from error
+        raise UserError(
+            f'{path} row {header_row + len(records)}: a quote (") opens a cell in this row and is not closed where the '
+            "cell ends, so that the rows behind it would be lost. Close or remove the quote; a quote inside a quoted "
+            'cell is written twice ("").'
+        ) from error
+    return records
+
+
+def _refuse_line_breaks(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> None:
+    """Refuse names on two lines, with the first row and how many more there are."""
+    broken = [
+        (number, name, cells[name])
+        for number, cells in rows
+        for name in _ON_ONE_LINE
+        if len(cells.get(name, "").splitlines()) > 1
+    ]
+    if broken:
+        number, name, cell = broken[0]
+        shown = cell if len(cell) <= 60 else f"{cell[:60]}..."
+        more = f" (and {len(broken) - 1} more cells)" if len(broken) > 1 else ""
+        raise UserError(
+            f"{path} row {number}{more}: {name} {shown!r} contains a line break. A {name} stands on one line: remove "
+            'the line break, or close the quote (") that opens the cell.'
+        )
+
+
+def _find_swallowed_rows(rows: Sequence[tuple[int, dict[str, str]]], columns: int, delimiter: str) -> list[str]:
+    """A warning of cells that hold a whole row: a note may have several lines, but seldom one with as many cells."""
+    found = [
+        (number, name.splitlines()[0])
+        for number, cells in rows
+        for name, cell in cells.items()
+        if any(line.count(delimiter) == columns - 1 for line in cell.splitlines()[1:])
+    ]
+    if not found:
+        return []
+    more = f" (and {len(found) - 1} more cells)" if len(found) > 1 else ""
+    return [
+        f"row {found[0][0]}{more}: the cell of column {found[0][1]!r} has several lines, and one of them has "
+        f'{columns} cells, as many as a row. If it is a row, close the quote (") that opens the cell.'
+    ]
+
+
+def _refuse_long(path: Path, row: int, cells: Mapping[str, str]) -> None:
+    """Refuse a name that no sentence could show, and no one can have meant."""
+    for what, cell in cells.items():
+        if len(cell) > _LONGEST:
+            raise UserError(
+                f"{path} row {row}: {what} has {len(cell):,} characters, more than {_LONGEST:,}. Shorten it, or close "
+                'the quote (") that opens the cell.'
+            )
+
+
+def _list(names: Sequence[str]) -> str:
+    """The first names of columns, shortened, and how many more there are."""
+    shown = [name if len(name) <= 60 else f"{name[:60]}..." for name in names[:_SHOWN]]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(shown)}{more}"
+
+
+def _decode(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist. Give the path of your CSV file.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}). Give the path of your CSV file.") from error
+    if data.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
+        raise UserError(f"{path} is an Excel workbook. Save it as CSV (UTF-8) and give that file.")
+    # cp1252 is what Excel's plain "CSV" is in western Europe
+    encodings = ["utf-16"] if data.startswith((b"\xff\xfe", b"\xfe\xff")) else ["utf-8-sig", "cp1252"]
+    for encoding in encodings:
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if "\0" not in text:
+            return text
+    raise UserError(f"{path} is not a text file. Save the table as CSV (UTF-8) and give that file.")
+
+
+def _clean(cell: str) -> str:
+    """Strip spaces (no-break ones too) and compose accents, so that one name is one string on every system."""
+    bare = unguard_cell(cell.strip().strip("\ufeff\u200b").strip())
+    return unicodedata.normalize("NFC", bare.strip())
+
+
+def _column(names: Sequence[str]) -> str:
+    quoted = ", ".join(repr(name) for name in names)
+    return f"column {quoted} is" if len(names) == 1 else f"columns {quoted} are"

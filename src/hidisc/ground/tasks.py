@@ -1,0 +1,161 @@
+"""Tasks on Dask: a local cluster by default, a running scheduler by address, this process for 0 workers."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing import resource_tracker
+from typing import Any, Generic, TypeVar
+
+from hidisc.ground.errors import UserError
+from hidisc.ground.steps import reached
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Report = Callable[[int], None]
+PATIENCE_S = 15.0
+"""How long to wait for a scheduler to answer."""
+_TOPIC = "hidisc-progress"
+_SILENT = logging.CRITICAL + 1
+"""Dask logs a client that leaves, or a worker that dies, as critical, with a traceback: ours to say in a sentence."""
+
+
+class Outcome(Generic[Task, Result]):
+    """What became of a task: its result, or the error that ended it."""
+
+    def __init__(self, task: Task, result: Result | None, error: BaseException | None) -> None:
+        self.task, self.result, self.error = task, result, error
+
+
+def run_tasks(
+    work: Callable[[Task, Report], Result],
+    tasks: Sequence[Task],
+    *,
+    workers: int,
+    scheduler: str | None = None,
+    progress: Report = lambda _: None,
+    hint: str = "",
+) -> Iterator[Outcome[Task, Result]]:
+    """Outcomes as they come; a task whose worker dies is given to another, three times, and at last tried alone.
+
+    `work(task, report)` calls `report(n)` for progress inside a task; `progress` receives it here. `hint`: what to do
+    about a task that kills its workers.
+    """
+    if workers == 0 and scheduler is None:
+        for task in tasks:
+            yield _attempt(work, task, progress)
+        return
+    import distributed
+
+    with _connect(workers, scheduler) as client:
+        client.subscribe_topic(_TOPIC, lambda event: progress(int(event[1])))
+        futures = client.map(partial(_on_worker, work), tasks, pure=False, key=f"hidisc-{time.time_ns()}")
+        task_of = dict(zip([future.key for future in futures], tasks, strict=True))
+        blamed = []
+        for future in distributed.as_completed(futures, loop=client.loop):
+            if isinstance(future.exception(), distributed.KilledWorker):
+                blamed.append(task_of[future.key])
+            else:
+                yield _outcome(task_of[future.key], future, hint)
+            future.release()
+        # Dask blames the tasks that waited at the worker as well, and one short of memory may have enough alone
+        for task in blamed:
+            yield _outcome(task, client.submit(partial(_on_worker, work), task, pure=False), hint)
+
+
+def _outcome(task: Task, future: Any, hint: str) -> Outcome[Task, Any]:
+    import distributed
+
+    error = future.exception()
+    if isinstance(error, distributed.KilledWorker):
+        error = RuntimeError(
+            "its worker process was killed several times while working on it, at last on it alone (out of memory, or "
+            f"a crash inside a library). {hint}".rstrip()
+        )
+    return Outcome(task, None if error else future.result(), error)
+
+
+def _attempt(work: Callable[[Task, Report], Result], task: Task, report: Report) -> Outcome[Task, Result]:
+    try:
+        return Outcome(task, work(task, report), None)
+    except Exception as error:  # noqa: BLE001 - as on a worker: the caller decides what an error means
+        return Outcome(task, None, error)
+
+
+def _on_worker(work: Callable[[Any, Report], Any], task: Any) -> Any:
+    """Run a task on a worker, sending progress at most once a second."""
+    import distributed
+
+    worker = distributed.get_worker()
+    sent, waiting = time.monotonic(), 0
+
+    def report(count: int) -> None:
+        nonlocal sent, waiting
+        waiting += count
+        if time.monotonic() - sent > 1:
+            worker.log_event(_TOPIC, waiting)
+            sent, waiting = time.monotonic(), 0
+
+    result = work(task, report)
+    if waiting:
+        worker.log_event(_TOPIC, waiting)
+    return result
+
+
+@contextmanager
+def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
+    """A client of the given scheduler, or of a cluster of `workers` processes on this machine (loopback only)."""
+    import distributed
+
+    for name in (
+        "distributed",
+        "distributed.nanny",
+        "distributed.worker",
+        "distributed.scheduler",
+        "distributed.core",
+    ):
+        logging.getLogger(name).setLevel(_SILENT)
+    if scheduler is not None:
+        try:
+            client = distributed.Client(scheduler, timeout=PATIENCE_S, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise UserError(
+                f"no Dask scheduler answers at {scheduler!r}. Start one with `dask scheduler` and workers with "
+                "`dask worker ADDRESS --nthreads 1`, or leave --scheduler out."
+            ) from error
+        with client:
+            yield client
+        return
+    with ExitStack() as opened:
+        with _deaf_children():
+            reached("workers.starting")
+            cluster = distributed.LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",  # any free port: several runs on one machine are usual
+                memory_limit=0,  # a worker's memory is bounded by how a slide is cut
+                silence_logs=_SILENT,
+            )
+            opened.enter_context(cluster)  # a Ctrl-C that came meanwhile is heard when this block ends
+        yield opened.enter_context(distributed.Client(cluster, set_as_default=False))
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Threads and processes started in here do not hear Ctrl-C: a terminal sends it to all, and one answer is enough.
+
+    It is held back, not lost: this thread hears it at the end of the block.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # started later, it would let signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,223 @@
+"""What a report is about: one row of its tables, an encoder with the evaluations that differ only in seeds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hidisc.artefacts.artefact import read_kind
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.compare import Difference, compare
+from hidisc.evaluation.scores import Scores, ScoresInfo
+from hidisc.ground.checksums import digest
+from hidisc.ground.errors import UserError
+from hidisc.settings.config import keep_facts
+from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig
+from hidisc.training.run import Run
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """One row of the report."""
+
+    name: str
+    """What tables call it; no two models of a report share one."""
+    scores: tuple[Scores, ...]
+    """Its evaluations, which differ only in the seed of the training or of the patches sampled; may be none."""
+    embeddings: tuple[Embeddings | None, ...]
+    """Of the queries of each evaluation; None where they are gone or have changed. Of no evaluation: the one given."""
+    run_metrics: list[dict[str, float]] | None
+    """Rows of metrics.csv of the first one's training; None where it is not a run of ours, or is gone."""
+
+    @property
+    def info(self) -> ScoresInfo | None:
+        """What is known of the first evaluation."""
+        return self.scores[0].info if self.scores else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What must stand beside every number of any of its evaluations, each sentence once."""
+        return tuple(dict.fromkeys(sentence for scores in self.scores for sentence in scores.info.warnings))
+
+    @property
+    def trainings(self) -> tuple[tuple[Scores, ...], ...]:
+        """Its evaluations by training, in the order of the trainings' seeds: samples of patches are no trainings."""
+        groups: dict[tuple[int, str], list[Scores]] = {}
+        for scores in self.scores:
+            card = scores.info.model
+            key = (card.seed, "") if card.seed is not None else (-1, card.checksum)
+            groups.setdefault(key, []).append(scores)
+        return tuple(tuple(groups[key]) for key in sorted(groups))
+
+    @property
+    def has_leakage(self) -> bool:
+        """Whether any of its evaluations found something that it may have seen before."""
+        return any(finding.kind != "note" for scores in self.scores for finding in scores.info.leakage)
+
+    @property
+    def label_notes(self) -> tuple[str, ...]:
+        """What the labels of any of its evaluations lack, short of a warning, each sentence once."""
+        notes = (item.sentence for scores in self.scores for item in scores.info.labels if item.kind == "note")
+        return tuple(dict.fromkeys(notes))
+
+    @property
+    def labels_used(self) -> tuple[str, ...]:
+        """What its training learned from labels; empty: nothing known of. Watching them (`monitor`) teaches nothing."""
+        cards = [scores.info.model for scores in self.scores]
+        cards += [found.info.model for found in self.embeddings if found is not None and not self.scores]
+        return tuple(dict.fromkeys(use for card in cards for use in card.history.labels_used if use != "monitor"))
+
+
+def gather(paths: Sequence[Path]) -> list[EvaluatedModel]:
+    """The models of folders of scores or embeddings, in the order given.
+
+    Scores that cannot share a table are refused. Embeddings that belong to scores given as well are no second row.
+    """
+    groups: dict[Any, list[Scores]] = {}
+    alone: dict[Any, Embeddings] = {}
+    order: dict[Any, None] = {}
+    for path in paths:
+        found = _open(path)
+        key = _group(found) if isinstance(found, Scores) else ("embeddings", path.resolve())
+        order[key] = None
+        if isinstance(found, Scores):
+            groups.setdefault(key, []).append(found)
+        else:
+            alone[key] = found
+    _refuse_others(groups)
+    models = [_judged(groups[key]) if key in groups else _unjudged(alone[key]) for key in order]
+    known = {found.path.resolve() for model in models if model.scores for found in model.embeddings if found}
+    models = [model for model in models if model.scores or _home(model) not in known]
+    return _name_apart(models)
+
+
+def compare_models(
+    one: EvaluatedModel, other: EvaluatedModel, probe: str, level: str, config: BootstrapConfig, seed: int
+) -> dict[str, Difference]:
+    """How much better one is than the other, by draws of the same patients and of each one's trainings.
+
+    What cannot be compared is refused.
+    """
+    mine, theirs = (
+        [[scores.predictions(probe, level) for scores in training] for training in side.trainings]
+        for side in (one, other)
+    )
+    info = other.scores[0].info
+    return compare(mine, theirs, info.classes.index(info.positive), config, seed)
+
+
+def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
+    """The embeddings that an evaluation names (`info.embeddings` or `info.bank`); None where gone or changed."""
+    name = "the embeddings" if recorded == scores.info.embeddings else "the bank"
+    try:
+        found = Embeddings.load(scores.path / recorded)
+    except UserError:
+        return None
+    return found if found.artefact.checksum == scores.artefact.manifest.inputs.get(name) else None
+
+
+def _open(path: Path) -> Scores | Embeddings:
+    """What lies in a folder; decided by what began it."""
+    kind = read_kind(path)
+    if kind == "evaluate":
+        return Scores.load(path)
+    if kind == "embed":
+        return Embeddings.load(path)
+    there = "holds neither scores nor embeddings" if path.is_dir() else "is no folder"
+    raise UserError(
+        f"{path} {there}, so there is nothing to report. Give folders made by `hidisc evaluate` or `hidisc embed`."
+    )
+
+
+def _group(scores: Scores) -> Any:
+    """Equal for evaluations whose numbers may be averaged: one training but for its seed, one protocol, one test."""
+    info = scores.info
+    facts = keep_facts(EvaluateConfig, info.config, ("seed",))
+    facts["knn"].pop("keep", None)  # leaves the numbers as they are
+    protocol = digest(facts)
+    return "scores", info.model.group, protocol, info.sampling["per_slide"], info.classes, info.levels, _tested(scores)
+
+
+def _tested(scores: Scores) -> tuple[tuple[str, str], ...]:
+    """The coarsest units (patients) that were guessed, with their labels: what makes two evaluations comparable."""
+    found = scores.predictions(scores.info.probes[0].name, scores.info.levels[0])
+    return tuple(
+        sorted((str(name), found.classes[code]) for name, code in zip(found.clusters, found.truth, strict=True))
+    )
+
+
+def is_one_test(models: Iterable[EvaluatedModel]) -> bool:
+    """Whether all evaluations guessed the same patients."""
+    return len({_tested(scores) for model in models for scores in model.scores}) <= 1
+
+
+def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
+    """Refuse scores that cannot stand in one table, and one evaluation counted twice."""
+    seen: dict[Any, Scores] = {}
+    found = [(key, scores) for key, members in groups.items() for scores in members]
+    for key, scores in found:
+        home, first, info = found[0][1].path, found[0][1].info, scores.info
+        asked = [("classes", first.classes, info.classes), ("levels", first.levels, info.levels)]
+        if len(info.classes) == 2:
+            asked.append(("positive class", (first.positive,), (info.positive,)))
+        for what, old, new in asked:
+            if old != new:
+                raise UserError(
+                    f"{scores.path} has {what} {', '.join(new)}, but {home} has {what} {', '.join(old)}, "
+                    "so they cannot stand in one table. Evaluate them alike, or make two reports."
+                )
+        sampled = info.sampling["seed"] if info.sampling["per_slide"] is not None else None
+        same = (key, info.model.checksum, info.model.seed, sampled)
+        if same in seen:
+            raise UserError(
+                f"{scores.path} and {seen[same].path} judge the same encoder by the same patches, which would count "
+                "it twice. Give one of them."
+            )
+        seen[same] = scores
+
+
+def _judged(scores: Sequence[Scores]) -> EvaluatedModel:
+    embeddings = tuple(find_embeddings(one, one.info.embeddings) for one in scores)
+    return EvaluatedModel(scores[0].info.model.name, tuple(scores), embeddings, _curve(scores[0]))
+
+
+def _unjudged(embeddings: Embeddings) -> EvaluatedModel:
+    card = embeddings.info.model
+    return EvaluatedModel(
+        card.name, (), (embeddings,), _run_rows(embeddings.path, card.source) if card.kind == "run" else None
+    )
+
+
+def _curve(scores: Scores) -> list[dict[str, float]] | None:
+    card = scores.info.model
+    return _run_rows(scores.path, card.source) if card.kind == "run" else None
+
+
+def _run_rows(home: Path, source: str) -> list[dict[str, float]] | None:
+    """Rows of a run's metrics.csv, None where there is no run or it has none."""
+    try:
+        return Run.load(home / source).metrics() or None
+    except UserError:
+        return None
+
+
+def _home(model: EvaluatedModel) -> Path | None:
+    only = model.embeddings[0]
+    return only.path.resolve() if only else None
+
+
+def _name_apart(models: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
+    """The second of two models of one name is called `NAME #2`, or the next number that is free."""
+    taken = {model.name for model in models}
+    used: set[str] = set()
+    named = []
+    for model in models:
+        name, number = model.name, 2
+        while name in used:
+            name = f"{model.name} #{number}"
+            if name in taken:
+                name = model.name
+            number += 1
+        used.add(name)
+        named.append(EvaluatedModel(name, model.scores, model.embeddings, model.run_metrics))
+    return named

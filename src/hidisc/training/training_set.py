@@ -1,0 +1,65 @@
+"""TrainingSet: which patches of a store a run learns from, and the record of whom they belong to."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.ground.errors import UserError
+from hidisc.patches.record import SlideId
+from hidisc.patches.store import PatchStore
+from hidisc.sampling.hierarchy import Hierarchy, Tree
+from hidisc.sampling.sampler import Sampler
+from hidisc.settings.train import TrainConfig
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The tree of the patches to learn from; labels only where they are asked for."""
+
+    store: PatchStore
+    tree: Tree
+    classes: tuple[str, ...]
+    """Names of the label codes of batches; empty when labels are not used."""
+    labels_used: tuple[str, ...]
+    """What for."""
+
+    @classmethod
+    def choose(cls, store: PatchStore, config: TrainConfig, needs_labels: bool) -> "TrainingSet":
+        """The patches of the splits to learn from; with labels, only those that have one."""
+        rows = store.table.in_splits(config.data.splits, "data.splits", store.path)
+        used = []
+        classes: tuple[str, ...] = ()
+        if needs_labels or config.batch.balance:
+            label, classes = store.table.codes("label")
+            rows &= label >= 0
+            if len(np.unique(label[rows])) < 2:
+                raise UserError(
+                    f"objective {config.objective['name']!r} and batch.balance need labels, and the patches to learn "
+                    "from have fewer than two. Give the cohort a `label` column and prepare it again."
+                )
+            used = ["objective"] * needs_labels + ["class balance"] * config.batch.balance
+        if config.monitor.every is not None:
+            used.append("monitor")
+        tree = Hierarchy(config.batch.levels).grow(store.table, rows)
+        return cls(store, tree, classes, tuple(used))
+
+    def sampler(self, config: TrainConfig, world: int) -> Sampler:
+        """The sampler of a run."""
+        labels = self._root_labels() if config.batch.balance else None
+        return Sampler(self.tree, config.batch, config.seed, world, labels)
+
+    def _root_labels(self) -> NDArray[np.int32]:
+        """(roots,) the label of every root's first patch."""
+        label: NDArray[np.int32] = self.store.table.codes("label")[0]
+        return label[self.tree.leaves[self.tree.root_leaves()]]
+
+    def slides(self) -> tuple[SlideId, ...]:
+        """Every slide with a patch to learn from."""
+        codes, names = self.store.table.codes("slide")
+        seen = {names[code] for code in np.unique(codes[self.tree.leaves])}
+        return tuple(
+            SlideId(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
+            for slide in self.store.info.slides
+            if slide.slide in seen
+        )

@@ -1,0 +1,105 @@
+"""Who is asked and who answers; questions without an answer are refused with what to do."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from hidisc.embeddings.embeddings import PATCHES, Embeddings
+from hidisc.evaluation.task import choose_task
+from hidisc.ground.errors import UserError
+from hidisc.patches.table import PatchTable
+from hidisc.settings.evaluate import EvaluateConfig
+from tests.evaluation.made import make_embeddings
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
+    return make_embeddings(tmp_path_factory.mktemp("made") / "e")
+
+
+def refusal(queried: Embeddings, known: Embeddings | None = None, /, **settings: object) -> str:
+    with pytest.raises(UserError) as caught:
+        choose_task(queried, known or queried, EvaluateConfig.model_validate(settings))
+    return str(caught.value)
+
+
+def test_sides_classes_and_the_positive_one(made: Embeddings) -> None:
+    task = choose_task(made, made, EvaluateConfig())
+    assert task.classes == ("a", "b", "c")
+    assert task.positive == 2
+    assert set(task.bank.names("split")) == {"train"}
+    assert set(task.queries.names("split")) == {"test"}
+    names = task.queries.names("label")
+    assert [task.classes[code] for code in task.queries.labels] == names.tolist()
+    assert choose_task(made, made, EvaluateConfig(positive="a")).positive == 0
+
+
+def test_some_classes_only_in_the_order_given(made: Embeddings) -> None:
+    task = choose_task(made, made, EvaluateConfig(classes=("c", "a")))
+    assert task.classes == ("c", "a")
+    assert set(task.bank.names("label")) == {"a", "c"}
+    assert task.bank.unlabelled == len(choose_task(made, made, EvaluateConfig()).bank) // 3
+
+
+def test_patches_without_a_label_are_left_out_and_counted(tmp_path: Path) -> None:
+    made = make_embeddings(tmp_path / "e")
+    arrow = made.table.arrow
+    labels = [None if name == "c" else name for name in made.table.column("label")]
+    column = arrow.schema.get_field_index("label")
+    table = PatchTable(arrow.set_column(column, "label", pa.array(labels).dictionary_encode()))
+    some = Embeddings(made.artefact, made.info, table, made.vectors)
+    task = choose_task(some, some, EvaluateConfig())
+    assert task.classes == ("a", "b")
+    assert task.queries.unlabelled == 60
+    assert (made.path / PATCHES).is_file()
+
+
+def test_what_cannot_be_asked(made: Embeddings, tmp_path: Path) -> None:
+    assert refusal(made, queries=["val"]) == (
+        f"queries: 'val' is not a split of {made.path}, which has test, train. Choose among these."
+    )
+    assert refusal(made, bank=["x"]).startswith(f"bank: 'x' is not a split of {made.path}")
+    assert refusal(made, label="grade") == (
+        f"'grade' is no column of names in {made.path}, which has patient, slide, label, site, split. Set "
+        "levels=[...] or label=... to some of these."
+    )
+    assert refusal(made, levels=["ward", "patch"]).startswith("'ward' is no column of names")
+    assert refusal(made, classes=["a", "z"]) == "classes: no patch has label 'z'. There are a, b, c."
+    assert refusal(made, classes=["a"]) == (
+        f"all patches of {made.path} have the label 'a', and an evaluation needs two labels or more. Give the cohort a "
+        "`label` column and prepare it again, or set label=COLUMN."
+    )
+    assert refusal(made, positive="z") == "positive = 'z' is none of the classes: a, b, c."
+    assert refusal(made, levels=["patch", "slide"]).startswith("levels ['patch', 'slide'] are no hierarchy.")
+    assert refusal(made, levels=["patch"]) == (
+        "levels has nothing above the patch to draw in the bootstrap: set levels=[patient, slide, patch]."
+    )
+    other = make_embeddings(tmp_path / "other", name="other")
+    assert refusal(made, other) == (
+        f"{made.path} and {other.path} were made by different encoders ('made' and 'other'), so they cannot be "
+        "compared. Embed both with one."
+    )
+
+
+def test_a_side_without_any_of_the_classes(tmp_path: Path) -> None:
+    made = make_embeddings(tmp_path / "e", patients=1, test=1)  # everybody is queried
+    theirs = make_embeddings(tmp_path / "bank", classes=("x", "y"), test=0)
+    assert refusal(made, theirs, classes=["x", "y"]) == (
+        f"no patch of queries=['test'] in {made.path} has a label among x, y. Fill in the labels, or choose other "
+        "sides."
+    )
+
+
+def test_patches_that_belong_to_no_unit(tmp_path: Path) -> None:
+    made = make_embeddings(tmp_path / "e")
+    arrow = made.table.arrow
+    sites = [None if name == "a-4" else "here" for name in made.table.column("patient")]
+    column = arrow.schema.get_field_index("site")
+    table = PatchTable(arrow.set_column(column, "site", pa.array(sites).dictionary_encode()))
+    some = Embeddings(made.artefact, made.info, table, made.vectors)
+    assert refusal(some, levels=["site", "patient", "patch"]) == (
+        f"levels: 20 of 180 patches of {made.path} have no 'site'. Fill that column of the cohort, prepare and embed "
+        "again, or leave the level out."
+    )
+    assert len(choose_task(some, some, EvaluateConfig()).bank) == 180
