@@ -1,8 +1,8 @@
 """The encoded patches of one slide in one Arrow file: written row by row, read by memory map.
 
 Columns `box` (int32, the box the patch was cut from), `data` (binary) and `crc32` (of the data, compared when a patch
-is first read: comparing it every time would cost a training on raw patches 3 %). Batches of 256 rows, or of fewer large patches, bound the memory of writing; reading touches only the
-pages of the patches asked for.
+is first read: comparing it at every read would halve the rate of raw reads). Batches of 256 rows, or of fewer large
+patches, bound the memory of writing; reading touches only the pages of the patches asked for.
 """
 
 from pathlib import Path
