@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -386,6 +387,43 @@ def _views(
     config = load_config(TrainConfig, recipe, changes or [])
     show_views(store, out, config.views, patches=patches, views=views, seed=seed)
     typer.echo(f"{out}: {patches} patches, {views} views of each")
+
+
+@app.command("settings")
+def _settings(
+    verb: Annotated[
+        str | None, typer.Argument(help="prepare, import, train, embed, evaluate, report, benchmark.")
+    ] = None,
+    name: Annotated[str | None, typer.Argument(help="One setting, or one group: optim.steps, optim.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="All settings of all verbs as a page.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the settings of a verb: type, default, range, meaning, and what recipes make of them."""
+    from hidisc.verbs.settings import CONFIGS, list_groups, show_settings, write_page
+
+    if markdown:
+        typer.echo(write_page(), nl=False)
+    elif verb is None:
+        raise UserError(f"name the command whose settings to list: hidisc settings {'|'.join(CONFIGS)}.")
+    elif as_json:
+        typer.echo(json.dumps([asdict(setting) for group in list_groups(verb, name) for setting in group.settings]))
+    else:
+        typer.echo(show_settings(verb, name))
+
+
+@app.command("recipes")
+def _recipes(
+    verb: Annotated[str | None, typer.Argument(help="prepare, train, embed, evaluate, benchmark; default all.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A recipe, or several: hidisc-patient+laptop.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the recipes with their purposes; or show one with every setting it results in."""
+    from hidisc.verbs.settings import list_purposes, resolve_recipe, show_recipe, show_recipes
+
+    if verb is None or name is None:
+        typer.echo(json.dumps(list_purposes(verb)) if as_json else show_recipes(verb))
+    else:
+        typer.echo(json.dumps(resolve_recipe(verb, name)) if as_json else show_recipe(verb, name))
 
 
 @app.command("doctor")

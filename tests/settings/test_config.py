@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from hidisc import settings
 from hidisc.ground.errors import UserError
 from hidisc.objectives.objective import list_objectives, load_settings
-from hidisc.settings.config import Config, differences, to_yaml
+from hidisc.settings.config import Config, differences, keep_facts, to_yaml
+from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.imports import ImportConfig
 from hidisc.settings.load import list_recipes, load_config, read_recipe
 from hidisc.settings.prepare import PrepareConfig
@@ -95,7 +96,7 @@ def test_set_takes_yaml_values(change: str, value: object) -> None:
         ),
         ("tissue.thumbnail_mpp=.inf", "tissue.thumbnail_mpp = inf: input should be a finite number."),
         ("pixels.codec=webp", "pixels.codec = 'webp': input should be 'jpeg', 'png' or 'raw'."),
-        ("split.fractions={}", "fractions must name every side, two or more"),
+        ("split.fractions={}", "fractions must name every split, two or more"),
         ("split.fractions.train=0.7", "--set 'split.fractions={train: 0.7, test: 0.3}'"),
         ("split.fractions={a: -1, b: 3}", "with shares of at least 0 that add up to more than 0"),
         ("split.fractions={a: .nan}", "split.fractions.a = nan: input should be a finite number."),
@@ -276,3 +277,54 @@ def test_differences_are_named_with_both_values() -> None:
     new = {"kind": "prepare", "grid": {"mpp": 0.25, "size_px": 300}, "new": 2}
     assert differences(old, new) == ["grid.mpp: 0.5 -> 0.25", "gone: 1 -> None", "new: None -> 2"]
     assert differences(old, old) == []
+
+
+# Renamed settings
+
+
+def test_an_old_name_is_understood_and_the_new_one_is_said() -> None:
+    said: list[str] = []
+    config = load_config(EvaluateConfig, None, ["opinions=[linear]"], said.append)
+    assert config.probes == ("linear",)
+    assert said == ["note: opinions is called probes now; the old name is not understood after this version"]
+    said.clear()
+    assert load_config(TrainConfig, None, ["data.ahead=2"], said.append).data.prefetch == 2
+    assert said == ["note: data.ahead is called data.prefetch now; the old name is not understood after this version"]
+
+
+def test_an_old_name_in_a_recipe_and_in_a_dumped_config(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("data: {ahead: 3}\n")
+    assert load_config(TrainConfig, str(tmp_path / "mine.yaml")).data.prefetch == 3
+    dumped = EvaluateConfig().model_dump(mode="json")
+    dumped["opinions"] = dumped.pop("probes")
+    assert keep_facts(EvaluateConfig, dumped) == keep_facts(EvaluateConfig, EvaluateConfig().model_dump(mode="json"))
+
+
+def test_every_renamed_setting_has_a_new_name_that_exists() -> None:
+    for model in MODELS:
+        assert set(model.renamed.values()) <= set(model.model_fields)
+        assert not set(model.renamed) & set(model.model_fields)
+
+
+# Layers in the wrong order
+
+
+@pytest.mark.parametrize(
+    ("recipe", "undone", "ordered"),
+    [
+        ("laptop+hidisc-patient", "batch.images", "hidisc-patient+laptop"),
+        ("weak+laptop+simclr", "batch.images", "simclr+weak+laptop"),
+    ],
+)
+def test_a_method_over_a_layer_that_it_undoes(recipe: str, undone: str, ordered: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(TrainConfig, recipe)
+    assert f"comes after 'laptop' and undoes its {undone}" in str(caught.value)
+    assert str(caught.value).endswith(f"Write {ordered}.")
+    assert load_config(TrainConfig, ordered).batch.images == 64
+
+
+def test_layers_and_own_files_may_come_in_any_order(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("batch: {images: 16}\n")
+    assert load_config(TrainConfig, f"hidisc-patient+laptop+{tmp_path / 'mine.yaml'}").batch.images == 16
+    assert load_config(TrainConfig, "weak+hidisc-patient").views.ops == ("flips",)

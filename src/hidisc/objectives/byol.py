@@ -29,7 +29,7 @@ class Settings(Config):
     weights: dict[str, float] = Field({})
     """Weight of each level of the batch; levels not named have 1."""
     momentum: float = Field(0.996, ge=0, le=1)
-    """Of the target at the beginning; rises to 1 along a cosine."""
+    """Momentum of the target network at the beginning; it rises to 1 along a cosine."""
     predictor_dim: int = Field(4096, ge=1)
     """Hidden width of the predictor."""
 

@@ -27,11 +27,11 @@ class Settings(Config):
     name: Literal["hidisc"] = "hidisc"
     """The objective."""
     weights: dict[str, float] = Field({})
-    """Lambda of each level; levels not named have 1, a level with 0 costs nothing."""
+    """Weight (lambda) of each level; levels not named have 1, a level with 0 costs nothing."""
     temperature: float = Field(0.7, gt=0)
-    """Tau; 0.7 in the paper's text, 0.07 in its public code."""
+    """Temperature of the soft-max (tau); 0.7 in the paper's text, 0.07 in its public code."""
     reduction: Literal["mean", "sum"] = "mean"
-    """Over anchors: the mean as in public contrastive code, or the sum as the paper's Eq. 1 writes it."""
+    """How the loss is reduced over anchors: mean as in public contrastive code, or sum as in the paper's Eq. 1."""
 
 
 def hidisc_loss(

@@ -20,7 +20,7 @@ class Settings(Config):
     name: Literal["supcon"] = "supcon"
     """The objective."""
     temperature: float = Field(0.7, gt=0)
-    """Tau; 0.7 for all methods in the HiDisc paper."""
+    """Temperature of the soft-max (tau); 0.7 for all methods in the HiDisc paper."""
 
 
 class Loss(Objective):

@@ -18,7 +18,7 @@ class Settings(Config):
     name: Literal["supervised"] = "supervised"
     """The objective."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Share of each target spread over all labels."""
+    """Share of each target that is spread over all labels."""
 
 
 class Loss(Objective):

@@ -29,7 +29,7 @@ class Settings(Config):
     weights: dict[str, float] = Field({})
     """Weight of each level of the batch in the invariance term; levels not named have 1."""
     invariance: float = Field(25.0, ge=0)
-    """Weight of the mean squared distance of relatives."""
+    """Weight of the mean squared distance between positives."""
     variance: float = Field(25.0, ge=0)
     """Weight of the hinge that keeps each dimension's standard deviation at 1."""
     covariance: float = Field(1.0, ge=0)

@@ -10,20 +10,20 @@ from hidisc.settings.evaluate import EvaluateConfig
 
 
 class RowConfig(Config):
-    """One row of the table: a training, repeated for every seed."""
+    """One row of the table: a training that is repeated for every seed."""
 
     name: str
-    """What tables call it."""
+    """Name of the row in tables."""
     recipe: str
-    """Of `hidisc train`, layers and all: simclr+weak."""
+    """Recipe of `hidisc train`, with its layers: simclr+weak."""
     changes: tuple[str, ...] = ()
-    """Further settings, as `--set` takes them: optim.learning_rate=0.01."""
+    """Further settings as `--set` takes them: optim.learning_rate=0.01."""
     at: float | None = None
-    """Where it stands on the suite's axis."""
+    """Position of the row on the suite's axis."""
     store: str = ""
-    """Which store it learns from and is judged on, by the name given with `--store NAME=PATH`; empty: the first."""
+    """Name of the store it uses, as given with `--store NAME=PATH`; empty means the first store."""
     published: tuple[str, ...] = ()
-    """What the paper's tables call it, where that is another name."""
+    """Names of the row in the paper's tables, if they differ."""
 
     @property
     def paper_names(self) -> tuple[str, ...]:
@@ -32,31 +32,31 @@ class RowConfig(Config):
 
 
 class ClaimConfig(Config):
-    """A sentence of the paper about two rows."""
+    """A statement of the paper about two rows."""
 
     text: str
-    """In the paper's words, or near them."""
+    """The statement in the paper's words, or nearly so."""
     better: str
-    """Name of the row said to be better; with `expect: no better`, the one said not to be."""
+    """Name of the row that is said to be better (with `expect: no better`, the one said not to be)."""
     than: str
-    """Name of the other row."""
+    """Name of the row it is compared with."""
     level: str = "patch"
-    """Level it is said of."""
+    """Level that the statement is about."""
     metric: str = "accuracy"
-    """Metric it is said of."""
+    """Metric that the statement is about."""
     expect: Literal["better", "no better"] = "better"
     """What the paper found."""
 
 
 class ScaleConfig(Config):
-    """What is put over every row at a scale."""
+    """What is put over every row at one scale of training."""
 
     recipe: str = ""
-    """Put over the row's own recipe, as in `a+b`."""
+    """Recipe that is put over the row's own recipe, as b in `a+b`."""
     changes: tuple[str, ...] = ()
-    """Over both."""
+    """Settings that are put over both recipes."""
     time: str = ""
-    """What to expect, in words."""
+    """Expected time, in words."""
 
 
 class SuiteConfig(Config):
@@ -65,25 +65,25 @@ class SuiteConfig(Config):
     recipes: ClassVar[str] = "benchmark"
     renamed: ClassVar[Mapping[str, str]] = {"looks": "evaluation_points"}
     title: str
-    """Of the page and the tables."""
+    """Title of the page and of the tables."""
     paper: tuple[str, ...] = ()
-    """The paper's tables to stand beside, by their labels: main_srh_extended."""
+    """The paper's tables to stand beside, by their labels in its source: main_srh_extended."""
     notes: tuple[str, ...] = ()
-    """What to mind when reading it, a sentence each."""
+    """Sentences that a reader of the page should know."""
     axis: str | None = None
-    """What `at` of the rows means; a plot over it is drawn."""
+    """What `at` of the rows means; metrics are plotted over it."""
     rows: tuple[RowConfig, ...] = Field(min_length=1)
     """The methods of the table: each is trained once per seed."""
     claims: tuple[ClaimConfig, ...] = ()
     """Statements of the paper about two rows, each of which is checked."""
     seeds: int = Field(3, ge=1)
-    """Trainings of every row."""
+    """Number of trainings of every row, each with a seed of its own."""
     samplings: int = Field(1, ge=1)
-    """Evaluations of every training, each on another sample of patches; needs `per_slide`."""
+    """Number of evaluations of every training, each on another sample of patches; needs `per_slide`."""
     per_slide: int | None = Field(None, ge=1)
-    """Patches of a slide that are judged; null: all."""
+    """Number of patches per slide that are evaluated; null evaluates all."""
     evaluation_points: tuple[float, ...] = (1.0,)
-    """Shares of a training after which it is judged: a curve where there are several."""
+    """Shares of a training after which it is evaluated; several of them give a curve."""
     evaluate: EvaluateConfig = EvaluateConfig(probes=("knn",))
     small: ScaleConfig = ScaleConfig(recipe="laptop")
     """What `--scale small` puts over every row."""

@@ -9,18 +9,18 @@ from hidisc.settings.config import Config, Pace
 
 
 class ForeignConfig(Config):
-    """What to feed an encoder that is not a run of ours; null: what came with it, else the patches as they are."""
+    """What to feed an encoder of others; null takes what came with it, else the patches as they are."""
 
     weights: str | None = None
-    """Of `timm:NAME`: null random, `hub` the safetensors of the hub, or a .safetensors file."""
+    """Weights of `timm:NAME`: null for random ones, `hub` for the hub's safetensors, or a .safetensors file."""
     options: dict[str, Any] = {}
     """Further arguments of `timm:NAME`: --set 'model.options={global_pool: max}'."""
     size_px: int | None = Field(None, ge=8, le=4096)
-    """Side of the pictures it takes; patches are resized to it."""
+    """Side in pixels of the pictures that the encoder takes; patches are resized to it."""
     mean: tuple[float, ...] | None = None
-    """Subtracted from pixels in [0, 1], a channel each."""
+    """Values, one per channel, that are subtracted from pixels in [0, 1]."""
     std: tuple[float, ...] | None = None
-    """Pixels are then divided by this, a channel each."""
+    """Values, one per channel, by which pixels are divided after `mean` was subtracted."""
 
 
 class EmbedConfig(Config):
@@ -29,21 +29,21 @@ class EmbedConfig(Config):
     recipes: ClassVar[str] = "embed"
     renamed: ClassVar[Mapping[str, str]] = {"ahead": "prefetch"}
     splits: tuple[str, ...] | None = None
-    """Sides of the store to embed; null: all."""
+    """Splits of the store to embed; null embeds all of them."""
     per_slide: int | None = Field(None, ge=1)
-    """Patches drawn of each slide, as the paper does for TCGA (400); null: all."""
+    """Number of patches that are drawn from each slide (the paper: 400 for TCGA); null embeds all."""
     seed: int = Field(0, ge=0)
-    """Of the patches drawn, and of the weights of a random `timm:` encoder."""
+    """Seed of the patches drawn, and of the weights of a random `timm:` encoder."""
     dtype: Literal["float32", "float16"] = "float32"
-    """How embeddings are stored; float16 halves the file and keeps three digits."""
+    """Number format of the stored embeddings; float16 halves the file and keeps three digits."""
     precision: Annotated[Literal["32", "bf16", "16"], BeforeValidator(str)] = "32"
-    """How the encoder computes: 32-bit, or mixed with bfloat16 or float16."""
+    """Arithmetic of the encoder: 32-bit, or mixed precision with bfloat16 (bf16) or float16 (16)."""
     batch: int = Field(256, ge=1)
-    """Patches at once."""
+    """Number of patches per forward pass."""
     threads: Annotated[int | None, Pace()] = Field(None, ge=1, le=64)
-    """Threads that read and decode ahead; null: one a core, at most 8."""
+    """Threads that read and decode patches ahead; null means one per core, at most 8."""
     prefetch: Annotated[int, Pace()] = Field(4, ge=1, le=64)
-    """Batches read ahead; memory grows with it."""
+    """Batches that are read ahead; memory grows with it."""
     max_bad_share: Annotated[float, Pace()] = Field(0.01, ge=0, le=1)
-    """Share of unreadable patches (left out, and counted) beyond which embedding stops."""
+    """Share of unreadable patches (they are left out and counted) beyond which embedding stops."""
     model: ForeignConfig = ForeignConfig()

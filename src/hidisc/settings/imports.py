@@ -15,10 +15,10 @@ class ImportConfig(Config):
     pixels: PixelsConfig = PixelsConfig(codec="png")
     split: Annotated[SplitConfig, TakenOver()] = SplitConfig()
     label_level: Annotated[Literal["patient", "slide", "patch"], TakenOver()] = "patient"
-    """`slide` or `patch` allows labels to differ within a patient or slide."""
+    """Level that has one label: `slide` or `patch` allows labels to differ within a patient or a slide."""
     resize_px: int | None = Field(None, ge=8, le=4096)
-    """Bring every patch to this side; null: all must have the same size already."""
+    """Side in pixels to which every patch is resized; null requires that all have the same size already."""
     mpp: float | None = Field(None, gt=0)
-    """Micrometres a pixel, when known; only recorded."""
+    """Micrometres per pixel of the patches, if known; it is only recorded."""
     seed: Annotated[int, TakenOver()] = Field(0, ge=0)
-    """Of the split."""
+    """Seed of the split."""

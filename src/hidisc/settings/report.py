@@ -9,14 +9,14 @@ class ReportConfig(Config):
     """Settings of `hidisc report`."""
 
     title: str = "How good is the encoder?"
-    """At the top of the page."""
+    """Title at the top of the page."""
     points: int = Field(3000, ge=10)
-    """Patches on the map (t-SNE), drawn at random of the queries."""
+    """Number of patches on the map (t-SNE), sampled at random from the test patches."""
     perplexity: float = Field(30.0, gt=1)
-    """Of the map: about how many neighbours a patch minds."""
+    """Perplexity of t-SNE, roughly the number of neighbours that each patch takes into account."""
     picture_px: int = Field(48, ge=16, le=256)
-    """Side of the pictures shown when a point is touched; the page grows with it."""
+    """Side in pixels of the pictures shown when a point is touched; the page grows with it."""
     sheet_rows: int = Field(6, ge=0, le=50)
-    """Patches on the sheet of nearest neighbours, of the right ones and of the wrong ones each."""
+    """Number of correctly, and of wrongly, classified patches shown with their nearest neighbours."""
     seed: int = Field(0, ge=0)
-    """Of the points drawn and of the map."""
+    """Seed of the sampled patches and of the map."""

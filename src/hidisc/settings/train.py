@@ -13,28 +13,28 @@ class DataConfig(Config):
 
     renamed: ClassVar[Mapping[str, str]] = {"ahead": "prefetch"}
     splits: tuple[str, ...] = ("train",)
-    """Sides of the store to learn from; patients of the others are never seen."""
+    """Splits of the store to learn from; patients of the others are never seen."""
     threads: Annotated[int | None, Pace()] = Field(None, ge=1, le=64)
-    """Threads that read and decode ahead of training; null: one a core, at most 8."""
+    """Threads that read and decode patches ahead of training; null means one per core, at most 8."""
     prefetch: Annotated[int, Pace()] = Field(4, ge=1, le=64)
-    """Batches read ahead; memory grows with it, one batch of stored patches each."""
+    """Batches that are read ahead; memory grows by one batch of stored patches each."""
     max_bad_share: Annotated[float, Pace()] = Field(0.01, ge=0, le=1)
     """Share of unreadable patches (each is replaced by another of its slide) beyond which training stops."""
 
 
 class BatchConfig(Config):
-    """What a batch is made of: the paper's n, n_s, n_p and n_a."""
+    """What a batch consists of: the paper's n, n_s, n_p and n_a."""
 
     levels: tuple[str, ...] = ("patient", "slide", "patch")
-    """The hierarchy from coarse to fine: columns of the patch table, the last one the patch itself."""
+    """The hierarchy from coarse to fine: columns of the patch table, and the patch itself last."""
     images: int = Field(512, ge=2)
-    """Images a step over all devices, views included; gives the number of patients."""
+    """Images per step over all devices, views included; it determines the number of patients per batch."""
     draw: dict[str, int] = {"slide": 2, "patch": 2}
-    """How many are drawn of each level below the first, from each one above; levels not named draw 1."""
+    """How many units of each level below the first are drawn from each unit above it; levels not named draw 1."""
     views: int = Field(2, ge=1, le=64)
-    """Random views of each patch."""
+    """Number of random views of each patch."""
     balance: bool = False
-    """Draw patients of all labels equally often; the run then records that labels were used."""
+    """Whether patients of all labels are drawn equally often; the run then records that labels were used."""
 
 
 Op = Literal[
@@ -56,46 +56,46 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ViewsConfig(Config):
-    """Random augmentations; defaults are the paper's strong ones. Every parameter is drawn anew for every view."""
+    """Random augmentations, the paper's strong ones by default; parameters are drawn anew for every view."""
 
     ops: tuple[Op, ...] = STRONG
-    """Applied in this order; `[flips]` is the paper's weak augmentation, `stain` jitters H&E stains (ours)."""
+    """Operations in this order; `[flips]` is the paper's weak augmentation, `stain` jitters H&E stains (ours)."""
     probability: float = Field(0.3, ge=0, le=1)
-    """With which each is applied, independently; horizontal and vertical flips are two draws."""
+    """Probability of each operation, independently; horizontal and vertical flips are drawn separately."""
     noise_sigma: tuple[float, float] = (0.1, 0.1)
-    """Range of the standard deviation of added noise; pixels lie between 0 and 1."""
+    """Range of the standard deviation of the added noise; pixels lie between 0 and 1."""
     brightness: float = Field(0.4, ge=0, le=1)
-    """Colour jitter: factors from 1 - value to 1 + value; torchvision's defaults of 0 would jitter nothing."""
+    """Brightness is multiplied by a factor from 1 - value to 1 + value."""
     contrast: float = Field(0.4, ge=0, le=1)
-    """As brightness."""
+    """Contrast is multiplied by a factor from 1 - value to 1 + value."""
     saturation: float = Field(0.4, ge=0, le=1)
-    """As brightness; pictures of three colour channels only."""
+    """Saturation is multiplied by a factor from 1 - value to 1 + value; pictures in red, green and blue only."""
     hue: float = Field(0.1, ge=0, le=0.5)
-    """Turns of the colour circle, up to this much either way; pictures of three colour channels only."""
+    """Hue is shifted by up to this share of the colour circle either way; pictures in red, green and blue only."""
     solarize_threshold: Share = 0.2
-    """Pixels at least this bright are inverted."""
+    """Brightness from which pixels are inverted by solarize."""
     sharpness_factor: float = Field(2.0, ge=0)
-    """1 is the picture itself, 2 twice as sharp."""
+    """Sharpness factor: 1 leaves the picture as it is, 2 is twice as sharp."""
     blur_kernel_px: int = Field(5, ge=1, le=63)
-    """Side of the Gaussian blur's kernel, odd."""
+    """Side in pixels of the Gaussian blur's kernel; an odd number."""
     blur_sigma: float = Field(1.0, gt=0)
-    """Of the Gaussian blur."""
+    """Standard deviation in pixels of the Gaussian blur."""
     erase_scale: tuple[Share, Share] = (0.02, 0.33)
-    """Range of the erased share of the picture."""
+    """Range of the share of the picture that is erased."""
     erase_ratio: tuple[float, float] = (0.3, 3.3)
-    """Range of the erased rectangle's height : width."""
+    """Range of the erased rectangle's height divided by its width."""
     affine_degrees: float = Field(10.0, ge=0, le=180)
-    """Largest rotation either way."""
+    """Largest rotation in degrees, either way."""
     affine_translate: tuple[Share, Share] = (0.1, 0.3)
-    """Largest shift either way, as a share of width and of height."""
+    """Largest shift either way, as a share of the width and of the height."""
     crop_scale: tuple[Share, Share] = (0.08, 1.0)
     """Range of the share of the picture that a random crop keeps before it is resized."""
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)
-    """Range of the crop's width : height."""
+    """Range of the crop's width divided by its height."""
     stain_sigma: float = Field(0.2, ge=0, le=1)
-    """Stain jitter: the amount of each stain times 1 - value to 1 + value."""
+    """Stain jitter: the amount of each stain is multiplied by a factor from 1 - value to 1 + value."""
     stain_bias: float = Field(0.05, ge=0, le=1)
-    """Stain jitter: and up to this much optical density of it added or taken away."""
+    """Stain jitter: up to this much optical density of each stain is added or removed."""
 
     @model_validator(mode="after")
     def _ranges_are_ranges(self) -> "ViewsConfig":
@@ -112,95 +112,95 @@ class ViewsConfig(Config):
 
 
 class HeadConfig(Config):
-    """The projection between the embedding that is kept and the loss."""
+    """The projection head between the embedding that is kept and the loss."""
 
     layers: int = Field(1, ge=1, le=8)
-    """Linear layers; 1 is the paper's."""
+    """Number of linear layers; the paper has 1."""
     hidden_dim: int = Field(2048, ge=1)
-    """Width between layers."""
+    """Width of the hidden layers."""
     dim: int = Field(128, ge=1)
-    """Width of what the loss sees."""
+    """Width of the output, which the loss sees."""
     norm: bool = True
-    """Batch normalisation after each hidden layer."""
+    """Whether each hidden layer is followed by batch normalisation."""
     norm_last: bool = False
-    """And after the last one, as SimSiam has it."""
+    """Whether the last layer is followed by batch normalisation too, as in SimSiam."""
 
 
 class ModelConfig(Config):
     """The encoder."""
 
     backbone: str = "resnet50"
-    """Any timm name, or `hf-hub:owner/name`."""
+    """Name of any timm model, or `hf-hub:owner/name`."""
     options: dict[str, Any] = {}
     """Further arguments of the timm model: --set 'model.options={drop_path_rate: 0.1}'."""
     weights: str | None = None
-    """Where the backbone starts: null random, `hub` the safetensors of the hub, or a .safetensors file."""
+    """Starting weights of the backbone: null for random ones, `hub` for the hub's, or a .safetensors file."""
     head: HeadConfig = HeadConfig()
 
 
 class OptimConfig(Config):
-    """AdamW, linear warm-up, cosine decay; counted in steps."""
+    """AdamW with linear warm-up and cosine decay, counted in steps."""
 
     steps: int = Field(100_000, ge=1)
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     learning_rate: float = Field(1e-3, gt=0)
-    """At the end of the warm-up."""
+    """Learning rate at the end of the warm-up."""
     warmup: float = Field(0.1, ge=0, le=1)
     """Share of the steps over which the learning rate rises from 0."""
     weight_decay: float = Field(0.01, ge=0)
-    """AdamW's."""
+    """Weight decay of AdamW."""
     clip: float | None = Field(None, gt=0)
-    """Largest gradient norm; null: not clipped."""
+    """Largest gradient norm; null does not clip gradients."""
     accumulate: int = Field(1, ge=1)
-    """Batches whose gradients are averaged in one step; each is contrasted within itself."""
+    """Batches whose gradients are averaged in one step; each batch is contrasted within itself."""
 
 
 class ComputeConfig(Config):
     """How the arithmetic is done."""
 
     precision: Annotated[Literal["32", "bf16", "16"], BeforeValidator(str)] = "32"
-    """32-bit, or mixed with bfloat16 or float16; losses are always 32-bit."""
+    """32-bit arithmetic, or mixed precision with bfloat16 (bf16) or float16 (16); losses are always 32-bit."""
     channels_last: bool = True
-    """Memory layout; measured quicker, also on CPUs."""
+    """Whether pictures lie in memory with their channels last, which is faster, also on CPUs."""
     compile: bool = False
-    """torch.compile of the encoder: minutes to begin, then 10-20 % quicker."""
+    """Whether the encoder is compiled with torch.compile: minutes to start, then 10 to 20 % faster."""
     sync_batchnorm: bool = False
-    """Batch statistics over all devices."""
+    """Whether batch statistics are computed over all devices."""
 
 
 class LogConfig(Config):
-    """What is written down on the way."""
+    """What is logged during training."""
 
     every: int = Field(50, ge=1)
-    """Steps between rows of metrics.csv."""
+    """Steps between two rows of metrics.csv."""
     to: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
-    """Further loggers, when installed."""
+    """Further loggers, which must be installed: tensorboard, wandb, mlflow."""
     min_rank: float = Field(1.05, ge=0)
-    """Effective rank of the embeddings below which a run, after its warm-up, is stopped as collapsed; 0: never."""
+    """Effective rank of the embeddings below which a run, after its warm-up, stops as collapsed; 0 never stops it."""
 
 
 class CheckpointConfig(Config):
-    """What a killed run resumes from."""
+    """What an interrupted run resumes from."""
 
     every: int = Field(1000, ge=1)
-    """Steps between checkpoints."""
+    """Steps between two checkpoints."""
     keep: int = Field(2, ge=1)
-    """How many of the newest stay."""
+    """Number of the newest checkpoints that are kept."""
     at: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """Further steps whose checkpoint is written and kept for good."""
+    """Further steps whose checkpoints are written and kept for good."""
 
 
 class MonitorConfig(Config):
-    """A look at how well nearest neighbours tell the labels while training; changes nothing in it."""
+    """A nearest-neighbour accuracy that is measured during training; it does not influence the training."""
 
     every: int | None = Field(None, ge=1)
-    """Steps between looks; null: none."""
+    """Steps between two measurements; null measures nothing."""
     split: str | None = None
-    """Split whose labels are guessed, from those learned from: neither one of those nor the one of the final test."""
+    """Split whose labels are predicted from those learned from; neither one of those nor the final test split."""
     patches: int = Field(1000, ge=1)
-    """Patches of each side."""
+    """Number of patches sampled from each of the two."""
     k: int = Field(20, ge=1)
-    """Neighbours."""
+    """Number of neighbours that vote."""
 
     @model_validator(mode="after")
     def _says_whose_labels(self) -> "MonitorConfig":
@@ -221,14 +221,14 @@ class TrainConfig(Config):
     views: ViewsConfig = ViewsConfig()
     model: ModelConfig = ModelConfig()
     objective: dict[str, Any] = {"name": "hidisc"}
-    """Its name, a file of `objectives/`, and that file's settings."""
+    """The objective by its `name` (a file of `objectives/`) and that file's settings."""
     optim: OptimConfig = OptimConfig()
     compute: ComputeConfig = ComputeConfig()
     log: Annotated[LogConfig, Pace()] = LogConfig()
     checkpoint: Annotated[CheckpointConfig, Pace()] = CheckpointConfig()
     monitor: MonitorConfig = MonitorConfig()
     seed: int = Field(0, ge=0)
-    """Of the weights, the batches and the views."""
+    """Seed of the weights, the batches and the views."""
 
     @model_validator(mode="after")
     def _reaches_its_checkpoints(self) -> "TrainConfig":
