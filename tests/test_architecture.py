@@ -17,6 +17,7 @@ POSIX = {"fcntl", "grp", "pwd", "resource", "termios", "syslog"}
 DOORS = {
     "openslide": {"slides", "verbs"},  # verbs/doctor.py asks for its version
     "tifffile": {"slides"},
+    "simplejpeg": {"slides"},
     "pyarrow": {"ground", "patches"},
     "distributed": {"ground"},
     "dask": {"ground"},

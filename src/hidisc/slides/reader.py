@@ -9,7 +9,9 @@ from hidisc.slides.directories import refuse_circle
 from hidisc.slides.picture import Picture
 from hidisc.slides.slide import Slide, SlideError
 from hidisc.slides.tiff import TiffSlide, sniff
-from hidisc.slides.wsi import WholeSlide, detects
+from hidisc.slides.tiled import FORMATS as TILED
+from hidisc.slides.tiled import TiledSlide
+from hidisc.slides.wsi import WholeSlide, detect_format
 
 FORMATS = "SVS, NDPI, SCN, MRXS, BIF, DICOM whole-slide, OME-TIFF, QPTIFF, tiled or plain TIFF, PNG, JPEG"
 LIMIT_S = 60.0
@@ -53,9 +55,10 @@ def _open(path: Path) -> Slide:
     kind = sniff(path)
     if kind == "tiff":
         return TiffSlide(path)
-    if detects(path):
+    format_ = detect_format(path)
+    if format_ is not None:
         try:
-            return WholeSlide(path)
+            return TiledSlide(path) if format_ in TILED else WholeSlide(path)
         except SlideError:
             if kind is None:
                 raise

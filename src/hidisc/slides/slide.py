@@ -27,7 +27,7 @@ class Slide(ABC):
 
     path: Path
     reader: str
-    """The library behind it: openslide, tifffile or pillow."""
+    """What reads it: tiles (this package's own), openslide, tifffile or pillow."""
     width: int
     height: int
     """Level-0 pixels."""

@@ -58,12 +58,13 @@ class WholeSlide(Slide):
         self._slide.close()
 
 
-def detects(path: Path) -> bool:
-    """Whether OpenSlide says the file is of a format it knows; the file may still turn out damaged."""
+def detect_format(path: Path) -> str | None:
+    """What OpenSlide calls the format of a file, None when it knows none; the file may still turn out damaged."""
     try:
-        return openslide.OpenSlide.detect_format(str(path)) is not None
+        format_: str | None = openslide.OpenSlide.detect_format(str(path))
     except (openslide.OpenSlideError, UnicodeEncodeError):
-        return False
+        return None
+    return format_
 
 
 def _number(text: str | None) -> float | None:

@@ -1,0 +1,200 @@
+"""Tiled TIFF slides whose tiles are decoded here: the pixels that OpenSlide gives, in a fraction of its time.
+
+OpenSlide still says what the slide is: its levels, its scale, its background. Only its way from tiles to pixels is
+replaced, level by level, where that gives exactly the same pixels. Whatever is not plain is read by OpenSlide as
+before: a level whose downsampling is not a whole number, a tile that the file leaves out or that cannot be decoded, a
+compression or colour model that is not in the list below.
+"""
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import imagecodecs
+import numpy as np
+import openslide
+import simplejpeg
+import tifffile
+
+from hidisc.slides.slide import Pixels, SlideError
+from hidisc.slides.wsi import CACHE_BYTES, WholeSlide
+
+FORMATS = ("aperio", "generic-tiff")
+"""What OpenSlide calls the files whose levels are plain pages of a TIFF."""
+_JPEG = tifffile.COMPRESSION.JPEG
+_JPEG_2000 = tifffile.COMPRESSION.APERIO_JP2000_RGB
+_PLAIN = (tifffile.COMPRESSION.NONE, tifffile.COMPRESSION.LZW, tifffile.COMPRESSION.ADOBE_DEFLATE)
+_COLOURS: dict[int, bytes] = {tifffile.PHOTOMETRIC.RGB: b"\0", tifffile.PHOTOMETRIC.YCBCR: b"\1"}
+"""Colours that tiles may hold, as Adobe's marker of a JPEG calls them."""
+_BROKEN = (tifffile.TiffFileError, ValueError, KeyError, IndexError, TypeError, OSError, RuntimeError, struct.error)
+_MAX_GAP = 2**16
+"""Bytes between two tiles up to which they are read in one request: on a network a request costs more than these."""
+_ITS_CACHE_BYTES = 16 * 2**20
+"""Decoded tiles that OpenSlide keeps: it reads only what is not plain."""
+_CHECKED_PX = 64
+"""Side of the square by which a level is compared with OpenSlide when the file is opened."""
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The page of a level, and where its tiles lie in the file."""
+
+    page: tifffile.TiffPage
+    wide: int
+    tall: int
+    """Pixels of a tile."""
+    across: int
+    """Tiles in a row."""
+
+    def decode(self, data: bytes, index: int) -> Pixels:
+        """The pixels (tall, wide, 3) of a tile; ValueError when they are not that."""
+        compression = self.page.compression
+        tile: Any
+        if compression == _JPEG:
+            tile = simplejpeg.decode_jpeg(self._jpeg_start + data[2:], "RGB")  # strict: what is damaged is an error
+        elif compression == _JPEG_2000:
+            tile = imagecodecs.jpeg2k_decode(data)
+        else:
+            decoded: Any = self.page.decode(data, index)[0]
+            tile = decoded[0]
+        if tile.shape != (self.tall, self.wide, 3) or tile.dtype != np.uint8:
+            raise ValueError(f"a tile of {tile.shape} {tile.dtype}")
+        return np.asarray(tile)
+
+    @cached_property
+    def _jpeg_start(self) -> bytes:
+        """What stands before every tile: the tables that all of them share, and which colours they hold."""
+        tables = (self.page.jpegtables or b"")[2:-2]
+        return b"\xff\xd8" + tables + b"\xff\xee\x00\x0eAdobe\x00\x64\0\0\0\0" + _COLOURS[self.page.photometric]
+
+    def spans(self, indices: list[int]) -> Iterator[tuple[int, int, list[int]]]:
+        """(offset, bytes, tiles) of the requests that read some tiles, those close to each other together."""
+        offsets, counts = self.page.dataoffsets, self.page.databytecounts
+        together: list[int] = []
+        for index in sorted(indices, key=lambda index: offsets[index]):
+            if together and offsets[index] > offsets[together[-1]] + counts[together[-1]] + _MAX_GAP:
+                yield _span(offsets, counts, together)
+                together = []
+            together.append(index)
+        if together:
+            yield _span(offsets, counts, together)
+
+
+def _span(offsets: Sequence[int], counts: Sequence[int], indices: list[int]) -> tuple[int, int, list[int]]:
+    start = offsets[indices[0]]
+    return start, max(offsets[index] + counts[index] for index in indices) - start, indices
+
+
+class TiledSlide(WholeSlide):
+    """A slide of an Aperio or generic tiled TIFF, some or all of whose levels are decoded here.
+
+    Memory: decoded tiles up to CACHE_BYTES, and a small cache of OpenSlide's own.
+    """
+
+    reader = "tiles"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._slide.set_cache(openslide.OpenSlideCache(_ITS_CACHE_BYTES))
+        self._cache: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
+        self._cached_bytes = 0
+        self._levels: dict[int, _Level] = {}
+        try:
+            self._tif = tifffile.TiffFile(path)
+        except _BROKEN as error:
+            super().close()
+            raise SlideError(f"its TIFF is damaged ({error}).") from error
+        try:
+            self._levels = _find_levels(self._tif, self)
+            self._levels = {number: level for number, level in self._levels.items() if self._agrees(number)}
+        except _BROKEN:
+            self._levels = {}
+        if not self._levels:
+            self.reader = super().reader
+
+    def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
+        """Pixels (height, width, 3) of a rectangle inside `level`, in pixels of that level."""
+        plain = self._levels.get(level)
+        tiles = self._decode(level, plain, x, y, width, height) if plain else None
+        if plain is None or tiles is None:
+            return super().read(level, x, y, width, height)
+        out = np.empty((height, width, 3), np.uint8)
+        for index, tile in tiles.items():
+            row, column = divmod(index, plain.across)
+            left, top = column * plain.wide - x, row * plain.tall - y
+            x0, y0, x1, y1 = max(0, left), max(0, top), min(width, left + plain.wide), min(height, top + plain.tall)
+            out[y0:y1, x0:x1] = tile[y0 - top : y1 - top, x0 - left : x1 - left]
+        return out
+
+    def _decode(self, number: int, level: _Level, x: int, y: int, width: int, height: int) -> dict[int, Pixels] | None:
+        """The tiles that a rectangle touches, by index; None where one is left out or damaged."""
+        rows = range(y // level.tall, (y + height - 1) // level.tall + 1)
+        columns = range(x // level.wide, (x + width - 1) // level.wide + 1)
+        indices = [row * level.across + column for row in rows for column in columns]
+        tiles = {index: self._cache[number, index] for index in indices if (number, index) in self._cache}
+        try:
+            for offset, count, missing in level.spans([index for index in indices if index not in tiles]):
+                self._tif.filehandle.seek(offset)
+                data = self._tif.filehandle.read(count)
+                for index in missing:
+                    start, size = level.page.dataoffsets[index] - offset, level.page.databytecounts[index]
+                    if not size or start + size > len(data):
+                        return None
+                    tiles[index] = level.decode(data[start : start + size], index)
+        except _BROKEN:
+            return None
+        for index in indices:
+            self._keep((number, index), tiles[index])
+        return tiles
+
+    def _keep(self, key: tuple[int, int], tile: Pixels) -> None:
+        """Keep a decoded tile, and let go of those not used for longest."""
+        if key not in self._cache:
+            self._cache[key] = tile
+            self._cached_bytes += tile.nbytes
+        self._cache.move_to_end(key)
+        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+
+    def _agrees(self, number: int) -> bool:
+        """Whether the middle of a level, and its last corner, are what OpenSlide reads there."""
+        width, height = self.level_size(number)
+        side_x, side_y = min(_CHECKED_PX, width), min(_CHECKED_PX, height)
+        for x, y in ((width - side_x) // 2, (height - side_y) // 2), (width - side_x, height - side_y):
+            theirs = super().read(number, x, y, side_x, side_y)
+            if not np.array_equal(self.read(number, x, y, side_x, side_y), theirs):
+                return False
+        return True
+
+    def close(self) -> None:
+        """Release the file."""
+        super().close()
+        self._tif.close()
+        self._cache.clear()
+
+
+def _find_levels(tif: tifffile.TiffFile, slide: WholeSlide) -> dict[int, _Level]:
+    """The levels whose tiles are plain, by their numbers."""
+    whole = (page.aspage() for page in reversed(tif.pages))  # of two pages of one size the first is the level
+    pages = {(page.imagewidth, page.imagelength): page for page in whole if _is_plain(page)}
+    found = {}
+    for number, downsample in enumerate(slide.levels):
+        page = pages.get(slide.level_size(number))
+        if page is not None and downsample == int(downsample):  # else OpenSlide reads between pixels
+            across = -(-page.imagewidth // page.tilewidth)
+            found[number] = _Level(page, page.tilewidth, page.tilelength, across)
+    return found
+
+
+def _is_plain(page: tifffile.TiffPage) -> bool:
+    """Whether a page is tiles of 8-bit colour in a compression that is decoded here."""
+    if not page.is_tiled or page.planarconfig != tifffile.PLANARCONFIG.CONTIG or page.photometric not in _COLOURS:
+        return False
+    if page.samplesperpixel != 3 or page.bitspersample != 8:
+        return False
+    is_rgb = page.photometric == tifffile.PHOTOMETRIC.RGB
+    return page.compression == _JPEG or (is_rgb and page.compression in (_JPEG_2000, *_PLAIN))

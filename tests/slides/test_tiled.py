@@ -1,0 +1,228 @@
+"""Tiles decoded by us are, to the last bit, what OpenSlide reads; whatever is not plain is read by OpenSlide."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import imagecodecs
+import numpy as np
+import pytest
+import tifffile
+
+from hidisc.slides import tiled
+from hidisc.slides.reader import open_slide
+from hidisc.slides.slide import SlideError
+from hidisc.slides.tiled import TiledSlide
+from hidisc.slides.wsi import WholeSlide
+
+APERIO = "Aperio Image Library v11\r\n{}x{} [0,0 {}x{}] (240x240) JPEG/RGB Q=70|AppMag = 40|MPP = 0.25"
+
+
+def draw(width: int, height: int, seed: int = 0) -> np.ndarray:
+    """Smooth colours with noise: what JPEG and chroma subsampling work on."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width]
+    waves = np.stack([np.sin(x / 17 + y / (11 + c)) for c in range(3)], axis=2)
+    return (127 + 90 * waves + rng.normal(0, 12, (height, width, 3))).clip(0, 255).astype(np.uint8)
+
+
+def write(
+    path: Path, sizes: list[tuple[int, int]], tile: int = 64, description: str | None = None, **how: object
+) -> Path:
+    """A tiled pyramid of pages of some sizes."""
+    with tifffile.TiffWriter(path, bigtiff=bool(how.pop("bigtiff", False))) as tif:
+        for number, (width, height) in enumerate(sizes):
+            tif.write(
+                draw(width, height, number),
+                tile=(tile, tile),
+                photometric="rgb",
+                resolution=(40000, 40000),
+                resolutionunit="CENTIMETER",
+                description=description.format(width, height, width, height) if description else None,
+                metadata=None,
+                **how,
+            )
+    return path
+
+
+def write_jpeg_2000(path: Path) -> Path:
+    """Tiles of JPEG 2000 as Aperio writes them (compression 33005)."""
+    pixels, path = draw(256, 128), path.with_suffix(".svs")
+    tiles = [
+        bytes(imagecodecs.jpeg2k_encode(pixels[y : y + 64, x : x + 64].copy(), level=70, codecformat="j2k"))
+        for y in (0, 64)
+        for x in (0, 64, 128, 192)
+    ]
+    how = {"shape": pixels.shape, "dtype": np.uint8, "tile": (64, 64), "photometric": "rgb", "compression": 33005}
+    with tifffile.TiffWriter(path) as tif:
+        tif.write(iter(tiles), description=APERIO.format(256, 128, 256, 128), metadata=None, **how)
+    return path
+
+
+JPEG = {"compression": "jpeg", "compressionargs": {"level": 85}}
+KINDS: dict[str, Callable[[Path], Path]] = {
+    "jpeg": lambda path: write(path, [(530, 410)], **JPEG),
+    "jpeg, full colour": lambda path: write(path, [(300, 200)], subsampling=(1, 1), **JPEG),
+    "jpeg, halved across": lambda path: write(path, [(300, 200)], subsampling=(2, 1), **JPEG),
+    "deflate": lambda path: write(path, [(301, 199)], compression="adobe_deflate", predictor=True),
+    "lzw": lambda path: write(path, [(301, 199)], compression="lzw", predictor=True),
+    "as it is": lambda path: write(path, [(130, 70)]),
+    "bigtiff, three levels": lambda path: write(path, [(512, 384), (256, 192), (128, 96)], bigtiff=True, **JPEG),
+    "odd levels": lambda path: write(path, [(513, 385), (256, 192), (128, 96)], **JPEG),
+    "aperio": lambda path: write(path.with_suffix(".svs"), [(480, 400)], 80, APERIO, **JPEG),
+    "jpeg 2000": write_jpeg_2000,
+    "one tile": lambda path: write(path, [(40, 30)], **JPEG),
+}
+
+
+def compare(path: Path, tries: int = 25) -> TiledSlide:
+    """Read random rectangles, edges and corners among them, by both."""
+    ours, theirs = TiledSlide(path), WholeSlide(path)
+    assert (ours.levels, ours.mpp, ours.width, ours.height) == (theirs.levels, theirs.mpp, theirs.width, theirs.height)
+    rng = np.random.default_rng(7)
+    for level in range(len(ours.levels)):
+        width, height = ours.level_size(level)
+        assert (width, height) == theirs.level_size(level)
+        for attempt in range(tries):
+            wide, tall = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
+            x, y = int(rng.integers(0, width - wide + 1)), int(rng.integers(0, height - tall + 1))
+            x, y = (width - wide if attempt % 3 == 0 else x), (height - tall if attempt % 4 == 0 else y)
+            np.testing.assert_array_equal(ours.read(level, x, y, wide, tall), theirs.read(level, x, y, wide, tall))
+    theirs.close()
+    return ours
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_pixel_is_that_of_openslide(tmp_path: Path, kind: str) -> None:
+    slide = compare(KINDS[kind](tmp_path / "slide.tiff"))
+    assert slide.reader == "tiles"
+    whole = [number for number, downsample in enumerate(slide.levels) if downsample == int(downsample)]
+    assert sorted(slide._levels) == whole
+    slide.close()
+
+
+def test_open_slide_takes_it(tmp_path: Path) -> None:
+    with open_slide(KINDS["jpeg"](tmp_path / "slide.tiff")) as slide:
+        assert isinstance(slide, TiledSlide)
+        assert slide.mpp == pytest.approx(0.25)
+
+
+def change(path: Path, page: int, change_tile: Callable[[bytearray, int, int], None], tile: int) -> None:
+    """Change the bytes of one tile."""
+    with tifffile.TiffFile(path) as tif:
+        offset, count = tif.pages[page].dataoffsets[tile], tif.pages[page].databytecounts[tile]
+    data = bytearray(path.read_bytes())
+    change_tile(data, offset, count)
+    path.write_bytes(data)
+
+
+def zero(data: bytearray, offset: int, count: int) -> None:
+    data[offset : offset + count] = bytes(count)
+
+
+def cut(data: bytearray, offset: int, count: int) -> None:
+    data[offset + count // 2 : offset + count] = bytes(count - count // 2)
+
+
+@pytest.mark.parametrize("damage", [zero, cut])
+@pytest.mark.parametrize("kind", ["jpeg", "deflate"])
+def test_a_damaged_tile_is_what_openslide_makes_of_it(
+    tmp_path: Path, kind: str, damage: Callable[[bytearray, int, int], None]
+) -> None:
+    path = KINDS[kind](tmp_path / "slide.tiff")
+    change(path, 0, damage, 1)
+    ours, theirs = TiledSlide(path), WholeSlide(path)
+    np.testing.assert_array_equal(ours.read(0, 0, 64, 60, 60), theirs.read(0, 0, 64, 60, 60))  # another tile
+    assert outcome(ours, 70, 0) == outcome(theirs, 70, 0)
+
+
+def outcome(slide: WholeSlide, x: int, y: int) -> str | bytes:
+    """The pixels of a rectangle, or the sentence that says why there are none."""
+    try:
+        return slide.read(0, x, y, 50, 50).tobytes()
+    except SlideError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "aperio", "jpeg 2000", "deflate", "lzw"])
+def test_flipped_bytes_give_what_openslide_makes_of_them(tmp_path: Path, kind: str) -> None:
+    """A decoder that is more tolerant than OpenSlide would make patches of damaged pixels."""
+    path = KINDS[kind](tmp_path / "slide.tiff")
+    whole, rng, refused = path.read_bytes(), np.random.default_rng(3), 0
+    with tifffile.TiffFile(path) as tif:
+        offset, count = tif.pages[0].dataoffsets[1], tif.pages[0].databytecounts[1]
+    for _ in range(60):
+        data = bytearray(whole)
+        for _ in range(int(rng.integers(1, 4))):
+            data[offset + int(rng.integers(count))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        ours, theirs = TiledSlide(path), WholeSlide(path)
+        expected = outcome(theirs, 80, 5)
+        assert outcome(ours, 80, 5) == expected
+        refused += isinstance(expected, str)
+        ours.close()
+        theirs.close()
+    assert refused > 5 or kind == "jpeg 2000"  # whose decoders make pixels of nearly anything, both the same
+
+
+def test_a_tile_that_the_file_leaves_out_is_read_by_openslide(tmp_path: Path) -> None:
+    path = KINDS["jpeg"](tmp_path / "slide.tiff")
+    with tifffile.TiffFile(path, mode="r+") as tif:
+        tag = tif.pages[0].tags["TileByteCounts"]
+        tag.overwrite([0 if place == 2 else count for place, count in enumerate(tag.value)])
+    try:
+        theirs = WholeSlide(path).read(0, 100, 0, 80, 40)
+    except SlideError:
+        theirs = None
+    ours = TiledSlide(path)
+    if theirs is None:
+        with pytest.raises(SlideError):
+            ours.read(0, 100, 0, 80, 40)
+    else:
+        np.testing.assert_array_equal(ours.read(0, 100, 0, 80, 40), theirs)
+
+
+def test_a_level_that_openslide_reads_otherwise_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = KINDS["jpeg"](tmp_path / "slide.tiff")
+    monkeypatch.setattr(tiled._Level, "decode", lambda self, data, index: np.zeros((self.tall, self.wide, 3), np.uint8))
+    slide = TiledSlide(path)
+    assert slide._levels == {}
+    assert slide.reader == "openslide"
+    assert slide.read(0, 0, 0, 9, 9).any()
+
+
+def test_what_is_not_plain_is_left_to_openslide(tmp_path: Path) -> None:
+    grey = tmp_path / "grey.tiff"
+    tifffile.imwrite(grey, draw(130, 100)[..., 0], tile=(64, 64), compression="jpeg", photometric="minisblack")
+    assert TiledSlide(grey)._levels == {}
+    planes = tmp_path / "planes.tiff"
+    tifffile.imwrite(
+        planes, np.moveaxis(draw(130, 100), 2, 0), tile=(64, 64), photometric="rgb", planarconfig="separate"
+    )
+    with open_slide(planes) as slide:
+        assert not isinstance(slide, TiledSlide) or slide._levels == {}
+
+
+def test_tiles_next_to_each_other_are_read_in_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slide = TiledSlide(KINDS["jpeg"](tmp_path / "slide.tiff"))
+    slide._cache.clear()
+    requests: list[int] = []
+    spans = tiled._Level.spans
+
+    def count(level: tiled._Level, indices: list[int]) -> Iterator[tuple[int, int, list[int]]]:
+        for span in spans(level, indices):
+            requests.append(span[1])
+            yield span
+
+    monkeypatch.setattr(tiled._Level, "spans", count)
+    slide.read(0, 0, 0, 500, 400)
+    assert len(requests) == 1
+    slide.read(0, 10, 10, 400, 300)
+    assert len(requests) == 1  # kept
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled, "CACHE_BYTES", 3 * 64 * 64 * 5)
+    slide = TiledSlide(KINDS["jpeg"](tmp_path / "slide.tiff"))
+    for x in range(0, 460, 64):
+        slide.read(0, x, 0, 60, 300)
+    assert slide._cached_bytes == sum(tile.nbytes for tile in slide._cache.values()) <= 3 * 64 * 64 * 5
