@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ def smooth(channels: int, size_px: int = 48) -> NDArray[np.uint8]:
     return np.stack(waves, axis=-1).astype(np.uint8)
 
 
-@pytest.mark.parametrize("codec", ["png", "raw"])
+@pytest.mark.parametrize("codec", ["zstd", "png", "raw"])
 @given(pixels=patches())
 def test_lossless_codecs_keep_every_bit(codec: CodecName, pixels: NDArray[Any]) -> None:
     back = decode(encode(pixels, codec), codec, pixels.shape, pixels.dtype)
@@ -41,7 +42,7 @@ def test_lossless_codecs_keep_every_bit(codec: CodecName, pixels: NDArray[Any]) 
     np.testing.assert_array_equal(back, pixels)
 
 
-@pytest.mark.parametrize("codec", ["png", "raw", "jpeg"])
+@pytest.mark.parametrize("codec", ["zstd", "png", "raw", "jpeg"])
 def test_a_view_of_a_larger_picture_is_encoded_as_it_looks(codec: CodecName) -> None:
     whole = smooth(3, 64)
     assert encode(whole[8:40:2, 3:35:2], codec) == encode(whole[8:40:2, 3:35:2].copy(), codec)
@@ -82,18 +83,19 @@ def test_jpeg_refuses_what_it_cannot_hold(channels: int, dtype: np.dtype[Any]) -
         check_codec("jpeg", channels, dtype)
     assert str(caught.value) == (
         f"JPEG cannot hold {channels} channels of {dtype} (only 1 or 3 of uint8). "
-        "Use --set pixels.codec=png or raw, or --recipe srh."
+        "Use --set pixels.codec=zstd or raw, or --recipe srh."
     )
 
 
 @pytest.mark.parametrize(
-    ("codec", "channels", "dtype"), [("jpeg", 1, U8), ("jpeg", 3, U8), ("png", 2, U16), ("raw", 5, U16)]
+    ("codec", "channels", "dtype"),
+    [("jpeg", 1, U8), ("jpeg", 3, U8), ("png", 2, U16), ("zstd", 4, U16), ("raw", 5, U16)],
 )
 def test_what_a_codec_can_hold_passes(codec: CodecName, channels: int, dtype: np.dtype[Any]) -> None:
     check_codec(codec, channels, dtype)
 
 
-@pytest.mark.parametrize("codec", ["png", "raw", "jpeg"])
+@pytest.mark.parametrize("codec", ["zstd", "png", "raw", "jpeg"])
 @given(share=st.floats(0, 0.99))
 def test_truncated_data_is_refused(codec: CodecName, share: float) -> None:
     pixels = smooth(3)
@@ -103,7 +105,7 @@ def test_truncated_data_is_refused(codec: CodecName, share: float) -> None:
         decode(short, codec, pixels.shape, U8)
 
 
-@pytest.mark.parametrize("codec", ["png", "raw", "jpeg"])
+@pytest.mark.parametrize("codec", ["zstd", "png", "raw", "jpeg"])
 def test_a_patch_of_another_size_is_refused(codec: CodecName) -> None:
     with pytest.raises(ValueError, match=r"^6912 values of uint8, not \(40, 40, 3\) of uint8$"):
         decode(encode(smooth(3), codec), codec, (40, 40, 3), U8)
@@ -112,3 +114,27 @@ def test_a_patch_of_another_size_is_refused(codec: CodecName) -> None:
 def test_a_patch_of_another_depth_is_refused() -> None:
     with pytest.raises(ValueError, match=r"of uint8, not \(48, 48, 3\) of uint16$"):
         decode(encode(smooth(3), "png"), "png", (48, 48, 3), U16)
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(1, U8), (3, U8), (2, U16), (3, U16)])
+@pytest.mark.parametrize("codec", ["zstd", "png", "raw"])
+def test_a_patch_is_decoded_into_an_array(codec: CodecName, channels: int, dtype: np.dtype[Any]) -> None:
+    pixels = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (2, 9, 7, channels), dtype)
+    out = np.zeros_like(pixels)
+    for place in range(2):
+        decode(encode(pixels[place], codec), codec, pixels.shape[1:], dtype, out[place])
+    np.testing.assert_array_equal(out, pixels)
+
+
+@pytest.mark.parametrize("dtype", [U8, U16])
+def test_differences_are_those_that_the_page_of_formats_says(dtype: np.dtype[Any]) -> None:
+    """Written from docs/formats.md, for readers without hidisc."""
+    pixels = np.random.default_rng(1).integers(0, np.iinfo(dtype).max, (6, 5, 3), dtype)
+    data = np.frombuffer(imagecodecs.zstd_decode(encode(pixels, "zstd")), np.uint8).reshape(6, -1)
+    if dtype == U16:
+        data = np.ascontiguousarray(data.reshape(6, 2, -1).swapaxes(1, 2)).reshape(6, -1)
+    values = np.cumsum(data.view(dtype.newbyteorder("<")).reshape(6, 5, 3), axis=1, dtype=dtype)
+    if dtype == U8:
+        values[..., 0] += values[..., 1]
+        values[..., 2] += values[..., 1]
+    np.testing.assert_array_equal(values, pixels)

@@ -279,7 +279,7 @@ def test_a_kept_box_that_is_not_stored_is_no_patch(root: Path, tmp_path: Path) -
             writer.append(box, data)
     SlideRecord.load(folder).model_copy(update={"files": describe_files(folder)}).save(folder)
 
-    recipe = Recipe(FilterConfig(min_pixel_std=0), PixelsConfig(codec="png"), SplitConfig(), 0, None)
+    recipe = Recipe(FilterConfig(min_pixel_std=0), PixelsConfig(codec="zstd"), SplitConfig(), 0, None)
     with make(out, "import", ImportConfig()) as work:
         committed = commit_store(work, members, [], recipe)
         work.finish(committed.files)

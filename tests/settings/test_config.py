@@ -95,7 +95,7 @@ def test_set_takes_yaml_values(change: str, value: object) -> None:
             "grid.size_px = 2.5: input should be a valid integer, got a number with a fractional part.",
         ),
         ("tissue.thumbnail_mpp=.inf", "tissue.thumbnail_mpp = inf: input should be a finite number."),
-        ("pixels.codec=webp", "pixels.codec = 'webp': input should be 'jpeg', 'png' or 'raw'."),
+        ("pixels.codec=webp", "pixels.codec = 'webp': input should be 'jpeg', 'zstd', 'png' or 'raw'."),
         ("split.fractions={}", "fractions must name every split, two or more"),
         ("split.fractions.train=0.7", "--set 'split.fractions={train: 0.7, test: 0.3}'"),
         ("split.fractions={a: -1, b: 3}", "with shares of at least 0 that add up to more than 0"),

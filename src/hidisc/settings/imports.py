@@ -12,7 +12,7 @@ class ImportConfig(Config):
     """Settings of `hidisc import`: patches that exist already as files."""
 
     filter: Annotated[FilterConfig, TakenOver()] = FilterConfig(min_pixel_std=0)
-    pixels: PixelsConfig = PixelsConfig(codec="png")
+    pixels: PixelsConfig = PixelsConfig(codec="zstd")
     split: Annotated[SplitConfig, TakenOver()] = SplitConfig()
     label_level: Annotated[Literal["patient", "slide", "patch"], TakenOver()] = "patient"
     """Level that has one label: `slide` or `patch` allows labels to differ within a patient or a slide."""

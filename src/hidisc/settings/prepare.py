@@ -77,8 +77,8 @@ class StainConfig(Config):
 class PixelsConfig(Config):
     """How a patch is stored."""
 
-    codec: Literal["jpeg", "png", "raw"] = "jpeg"
-    """File format of a patch: jpeg (8 bits, 1 or 3 channels), png (lossless) or raw (largest, fastest to read)."""
+    codec: Literal["jpeg", "zstd", "png", "raw"] = "jpeg"
+    """Format of patches: jpeg (8 bits, 1 or 3 channels), zstd (lossless, fast), png (lossless) or raw (largest)."""
     quality: int = Field(90, ge=1, le=100)
     """JPEG quality, from 1 to 100."""
 
