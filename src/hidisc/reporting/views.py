@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from hidisc.ground.files import write_atomic
-from hidisc.reporting.prepared import INK, PAPER
+from hidisc.reporting.captions import INK, PAPER
 from hidisc.slides.display import as_rgb
 
 MIN_TILE_PX, MAX_TILE_PX = 128, 224
