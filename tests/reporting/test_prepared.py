@@ -94,7 +94,6 @@ def test_the_picture_of_a_slide_without_patches_says_why(
     assert empty.kept == 0
     assert explain_no_patches(store.record(empty)) == reason
     assert {reason, f"E: 0 kept, {empty.dropped} dropped"} < set(lines)
-    assert len(lines) == 3  # the other slide has a title alone
     with Image.open(store.path / "pictures/slides" / f"{Path(empty.folder).name}.jpg") as picture:
         assert picture.width >= 640  # small slides leave room for the sentence
 
