@@ -55,7 +55,7 @@ Parts, for programs of your own:
 
 The map of the package, in the order data flows:
 
-    ground/     what every stage stands on                       errors files checksums seeds spreadsheet tasks text
+    ground/     what every stage stands on                       errors files checksums seeds tasks text
     settings/   every setting, its default and its meaning       config load prepare train evaluate report recipes
     artefacts/  the life of every output folder                  artefact lock
     slides/     slide file -> patch boxes, normalised pixels     cohort reader resample grid tissue stain synthetic
