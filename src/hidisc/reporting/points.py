@@ -79,8 +79,8 @@ class Points:
 
 def choose_points(inputs: Sequence[MapInput], count: int, rng: np.random.Generator) -> Points:
     """Draw `count` patches at random, the same for all encoders where they have enough in common."""
-    stores = list(dict.fromkeys(one.embeddings.info.store_checksum for one in inputs))
-    keys = [_identify(one, stores.index(one.embeddings.info.store_checksum)) for one in inputs]
+    stores = list(dict.fromkeys(map_input.embeddings.info.store_checksum for map_input in inputs))
+    keys = [_identify(map_input, stores.index(map_input.embeddings.info.store_checksum)) for map_input in inputs]
     common = reduce(np.intersect1d, keys)
     shared = len(common) >= min(count, min(map(len, keys)) / 2)
     drawn = rng.permutation(common)[:count]
@@ -100,9 +100,9 @@ def choose_points(inputs: Sequence[MapInput], count: int, rng: np.random.Generat
     return Points(tuple(places), tuple(patch), np.array(home, np.int64).reshape(-1, 2), shared)
 
 
-def _identify(one: MapInput, store: int) -> NDArray[np.int64]:
+def _identify(map_input: MapInput, store: int) -> NDArray[np.int64]:
     """(N,) numbers that are equal for the same patch of the same store, whatever else was embedded."""
-    shard, row = (one.embeddings.table.column(name)[one.rows].astype(np.int64) for name in ("shard", "row"))
+    shard, row = (map_input.embeddings.table.column(name)[map_input.rows].astype(np.int64) for name in ("shard", "row"))
     return store << 60 | shard << 30 | row
 
 
@@ -119,14 +119,14 @@ class Column:
 
 def name_points(inputs: Sequence[MapInput], points: Points) -> tuple[Column, ...]:
     """Return class, patient, slide and site of the M patches; the class first, and a site only where there is one."""
-    classes = tuple(dict.fromkeys(name for one in inputs for name in one.classes))
+    classes = tuple(dict.fromkeys(name for map_input in inputs for name in map_input.classes))
     columns = []
     for key, title in (("label", "class"), ("patient", "patient"), ("slide", "slide"), ("site", "site")):
         values = np.full(len(points.home), None, object)
-        for encoder, one in enumerate(inputs):
+        for encoder, map_input in enumerate(inputs):
             here = points.home[:, 0] == encoder
-            column = one.embeddings.table.column(one.label if key == "label" else key)
-            values[here] = column[one.rows[points.home[here, 1]]]
+            column = map_input.embeddings.table.column(map_input.label if key == "label" else key)
+            values[here] = column[map_input.rows[points.home[here, 1]]]
         known = sorted({str(value) for value in values if value is not None})
         names = tuple(dict.fromkeys((*classes, *known) if key == "label" else known))
         codes = {name: code for code, name in enumerate(names)}
@@ -138,9 +138,9 @@ def name_points(inputs: Sequence[MapInput], points: Points) -> tuple[Column, ...
 def read_points(reader: PatchReader, inputs: Sequence[MapInput], points: Points, side_px: int) -> Sprite | None:
     """Return pictures of the M patches; None where a store cannot be read, for then most of them would be missing."""
     tiles = np.empty((len(points.home), side_px, side_px, 3), np.uint8)
-    for encoder, one in enumerate(inputs):
+    for encoder, map_input in enumerate(inputs):
         here = points.home[:, 0] == encoder
-        own = reader.tiles(one.embeddings, one.rows[points.home[here, 1]], side_px)
+        own = reader.tiles(map_input.embeddings, map_input.rows[points.home[here, 1]], side_px)
         if own is None:
             return None
         tiles[here] = own
