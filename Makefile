@@ -12,7 +12,7 @@ INPUTS  := 2000
 KILLS   := 20
 SEED    := 0
 
-.PHONY: help install system browser demo test lint check slow bench fuzz lock clean
+.PHONY: help install system browser demo test lint check slow bench docs fuzz lock clean
 
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,9 @@ slow: $(READY)   ## the tests that take minutes
 
 bench: $(READY)  ## measure every claim in bench/ and write bench/results.md
 	$(BIN)/python bench/run.py
+
+docs: $(READY)   ## pages on the Python API, from its docstrings: build/docs/index.html
+	$(BIN)/python docs/reference.py build/docs
 
 fuzz: $(READY)   ## mangled tables, slides and artefacts, killed commands: make fuzz INPUTS=10000 KILLS=100 SEED=1
 	$(BIN)/python -m fuzz.run --inputs $(INPUTS) --kills $(KILLS) --seed $(SEED)

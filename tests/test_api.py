@@ -1,7 +1,10 @@
-"""The public Python API: its names are to be seen, and every door takes a path as text or as a Path."""
+"""The public Python API: every name is seen and described, and every function takes a path as text or as a Path."""
 
+import ast
 import inspect
 import os
+import pydoc
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -16,6 +19,7 @@ from tests.patches.pictures import pictures_of, write_pictures
 from tests.patches.test_opensrh import study, write_opensrh
 from tests.training.stores import TINY
 
+SOURCE = Path(hidisc.__file__)
 QUICK = {"bootstrap": {"resamples": 20}, "probes": ["knn"], "knn": {"k": 3}}
 SUITE = {
     "title": "Tiny",
@@ -26,9 +30,42 @@ SUITE = {
 }
 
 
-def test_the_names_of_the_api_are_to_be_seen() -> None:
-    assert set(hidisc.__all__) <= set(dir(hidisc))
+def test_dir_shows_the_api_and_nothing_else() -> None:
+    assert [name for name in dir(hidisc) if not name.startswith("__")] == hidisc.__all__
     assert dir(hidisc) == sorted(dir(hidisc))
+
+
+def test_the_docstring_says_what_every_public_name_is() -> None:
+    """`help(hidisc)` begins with it."""
+    lines = re.findall(r"^- `\w+`: \S.*\.$", hidisc.__doc__ or "", re.MULTILINE)
+    assert sorted(line.split("`")[1] for line in lines) == hidisc.__all__ == sorted(hidisc._HOME)
+    shown = pydoc.plain(pydoc.text.docmodule(hidisc))
+    assert all(line in shown for line in lines)
+
+
+def test_type_checkers_see_every_public_name_where_it_is() -> None:
+    checked = next(node for node in ast.parse(SOURCE.read_text()).body if isinstance(node, ast.If))
+    seen = {
+        alias.asname: f"{node.module}.{alias.name}"
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == {name: f"hidisc.{module}.{name}" for name, module in hidisc._HOME.items()}
+
+
+def test_the_map_names_files_that_exist() -> None:
+    lines = re.findall(r"^    (\w+)/ +.*?  +(\w.*)$", hidisc.__doc__ or "", re.MULTILINE)
+    folders = {path.parent.name for path in SOURCE.parent.glob("*/__init__.py")}
+    assert {folder for folder, _ in lines} == folders
+    for folder, files in lines:
+        for name in files.split():
+            assert (SOURCE.parent / folder / name).is_dir() or (SOURCE.parent / folder / f"{name}.py").is_file(), name
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'hidisc' has no attribute 'Patchstore'"):
+        _ = hidisc.Patchstore
 
 
 def test_a_name_of_the_api_is_what_it_was_after_everything_is_loaded() -> None:
@@ -103,7 +140,7 @@ def test_every_verb_takes_text_and_paths(work: Path, tmp_path: Path, monkeypatch
     small = hidisc.ReportConfig(points=10, picture_px=16, sheet_rows=1)
     assert hidisc.report([kind("scores")], out("report.html"), small) == tmp_path / "report.html"
     slide = hidisc.Scores.load("scores").predictions("knn", "slide").units["slide"][0]
-    hidisc.heatmap(kind("store"), kind("scores"), slide, out("heat.png"))
+    assert hidisc.heatmap(kind("store"), kind("scores"), slide, out("heat.png")) == tmp_path / "heat.png"
     assert (tmp_path / "heat.png").is_file()
     assert hidisc.export(kind("run"), out("timm"), "timm")[0] == tmp_path / "timm" / "model.safetensors"
     assert hidisc.export_bags(kind("embeddings"), out("bags")) == 8

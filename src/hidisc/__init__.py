@@ -1,22 +1,75 @@
-"""hidisc: self-supervised learning on the patient > slide > patch hierarchy of biomedical microscopy.
+"""Self-supervised learning on the patient > slide > patch hierarchy of biomedical microscopy.
 
-The map, in the order data flows; every stage reads one artefact from disk and writes the next:
+The names below are the public Python API. They load when first used, so that `import hidisc` has no cost and no effect.
+A function that is a command (`prepare` is `hidisc prepare`) reads one artefact from disk and writes the next.
 
+Commands:
+
+- `prepare`: cut the slides of a cohort into patches and write a `PatchStore`.
+- `import_patches`: pack patches that exist as files into a `PatchStore`.
+- `train`: train an encoder on the patches of a store and write a `Run`.
+- `embed`: compute the vectors of a store's patches with any encoder and write `Embeddings`.
+- `evaluate`: measure on held-out patients what embeddings tell of the labels and write `Scores`.
+- `report`: write one HTML page on evaluations, with every figure and table beside it.
+- `heatmap`: draw the scores of a slide's patches over its thumbnail.
+- `export`: write the encoder of a run for timm, ONNX or TorchScript.
+- `export_bags`: write embeddings as one HDF5 file per slide, for CLAM, TRIDENT and STAMP.
+- `benchmark`: train and evaluate every row of a suite and write one page.
+
+Artefacts and tables, opened with `load(path)`:
+
+- `Cohort`: the slides of a study, read from a CSV file and checked.
+- `PatchStore`: the patches of a cohort, read in any order.
+- `PatchTable`: one row per patch: patient, slide, label, split, position.
+- `Run`: a finished training: its encoder, settings and metrics.
+- `Encoder`: a backbone with its projection, as a PyTorch module.
+- `Embeddings`: one vector per patch beside the table of patches.
+- `Scores`: a finished evaluation: its probes, metrics and warnings.
+- `Predictions`: truth and scores of the patches, slides or patients of one evaluation.
+
+Settings, one class per command:
+
+- `load_config`: read settings from defaults, recipes and changes such as `optim.steps=100`.
+- `PrepareConfig`: settings of `prepare`.
+- `ImportConfig`: settings of `import_patches`.
+- `TrainConfig`: settings of `train`.
+- `EmbedConfig`: settings of `embed`.
+- `EvaluateConfig`: settings of `evaluate`.
+- `ReportConfig`: settings of `report`.
+- `SuiteConfig`: settings of `benchmark`.
+
+Parts, for programs of your own:
+
+- `open_slide`: open a slide file of any supported format.
+- `draw_cohort`: draw a small cohort of slides, to try things on.
+- `find_folder`: find patches stored as `patient/slide/patch.png`, for `import_patches`.
+- `find_table`: find patches listed in a CSV file, for `import_patches`.
+- `find_opensrh`: find the patches of the OpenSRH data set, for `import_patches`.
+- `split_patients`: divide patients into splits, stratified by label.
+- `Hierarchy`: the levels from patient to patch, and who belongs to whom.
+- `make_views`: make random augmented views of patches.
+- `hidisc_loss`: the loss of hierarchical discrimination, equations 1 to 4 of the paper.
+- `find_neighbours`: exact nearest neighbours of vectors, in bounded memory.
+- `compare`: how much better one model is than another, with an interval over patients.
+- `UserError`: the error that says what is wrong with an input and how to fix it.
+
+The map of the package, in the order data flows:
+
+    ground/     what every stage stands on                       errors files checksums seeds tasks text
+    settings/   every setting, its default and its meaning       config load prepare train evaluate report recipes
+    artefacts/  the life of every output folder                  artefact lock
     slides/     slide file -> patch boxes, normalised pixels     cohort reader resample grid tissue stain synthetic
     patches/    boxes, patch files -> PatchStore                 cut pack shard table store commit splits
     sampling/   PatchStore -> batches of views                   hierarchy sampler batches views
     models/     image -> embedding                               backbone encoder history foreign export
-    objectives/ embedding -> loss, one a file                    hidisc simclr simsiam byol vicreg supcon supervised
+    objectives/ embedding -> loss, one per file                  hidisc simclr simsiam byol vicreg supcon supervised
     training/   batches -> Run                                   fit checkpoint run
     embeddings/ PatchStore + any encoder -> Embeddings           model choose extract blocks bags
     evaluation/ Embeddings -> Scores                             task knn linear mil pooling metrics bootstrap leakage
     reporting/  pages and pictures to look at                    page tables figures tsne heatmap prepared views
     benchmark/  suites of trainings -> the paper's tables        cells claims published results tables
-    verbs/      one file a verb, read top to bottom              prepare train embed evaluate report benchmark ...
-
-`settings/` has every setting, `config` how they are read, `seeds` the streams of random numbers, `artefacts/` the life
-of an output folder, `stop` what Ctrl-C does, `steps` the moments at which tests stop a command, `cli` the command line.
-The names below are the public Python API; they load when first used, so that `import hidisc` has no cost and no effect.
+    verbs/      one file per command, read top to bottom         prepare train embed evaluate report benchmark
+    cli.py      the command line
 """
 
 import sys
@@ -24,43 +77,45 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from hidisc.embeddings.embeddings import Embeddings
-    from hidisc.evaluation.compare import compare
-    from hidisc.evaluation.neighbours import find_neighbours
-    from hidisc.evaluation.predictions import Predictions
-    from hidisc.evaluation.scores import Scores
-    from hidisc.ground.errors import UserError
-    from hidisc.models.encoder import Encoder
-    from hidisc.objectives.hidisc import hidisc_loss
-    from hidisc.patches.folders import find_folder, find_table
-    from hidisc.patches.opensrh import find_opensrh
-    from hidisc.patches.splits import split_patients
-    from hidisc.patches.store import PatchStore
-    from hidisc.patches.table import PatchTable
-    from hidisc.sampling.hierarchy import Hierarchy
-    from hidisc.sampling.views import make_views
-    from hidisc.settings.benchmark import SuiteConfig
-    from hidisc.settings.embed import EmbedConfig
-    from hidisc.settings.evaluate import EvaluateConfig
-    from hidisc.settings.imports import ImportConfig
-    from hidisc.settings.load import load_config
-    from hidisc.settings.prepare import PrepareConfig
-    from hidisc.settings.report import ReportConfig
-    from hidisc.settings.train import TrainConfig
-    from hidisc.slides.cohort import Cohort
-    from hidisc.slides.reader import open_slide
-    from hidisc.slides.synthetic import draw_cohort
-    from hidisc.training.run import Run
-    from hidisc.verbs.benchmark import benchmark
-    from hidisc.verbs.embed import embed
-    from hidisc.verbs.evaluate import evaluate
-    from hidisc.verbs.export import export, export_bags
-    from hidisc.verbs.heatmap import heatmap
-    from hidisc.verbs.imports import import_patches
-    from hidisc.verbs.prepare import prepare
-    from hidisc.verbs.report import report
-    from hidisc.verbs.train import train
+if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name is meant for others
+    from hidisc.embeddings.embeddings import Embeddings as Embeddings
+    from hidisc.evaluation.compare import compare as compare
+    from hidisc.evaluation.neighbours import find_neighbours as find_neighbours
+    from hidisc.evaluation.predictions import Predictions as Predictions
+    from hidisc.evaluation.scores import Scores as Scores
+    from hidisc.ground.errors import UserError as UserError
+    from hidisc.models.encoder import Encoder as Encoder
+    from hidisc.objectives.hidisc import hidisc_loss as hidisc_loss
+    from hidisc.patches.folders import find_folder as find_folder
+    from hidisc.patches.folders import find_table as find_table
+    from hidisc.patches.opensrh import find_opensrh as find_opensrh
+    from hidisc.patches.splits import split_patients as split_patients
+    from hidisc.patches.store import PatchStore as PatchStore
+    from hidisc.patches.table import PatchTable as PatchTable
+    from hidisc.sampling.hierarchy import Hierarchy as Hierarchy
+    from hidisc.sampling.views import make_views as make_views
+    from hidisc.settings.benchmark import SuiteConfig as SuiteConfig
+    from hidisc.settings.embed import EmbedConfig as EmbedConfig
+    from hidisc.settings.evaluate import EvaluateConfig as EvaluateConfig
+    from hidisc.settings.imports import ImportConfig as ImportConfig
+    from hidisc.settings.load import load_config as load_config
+    from hidisc.settings.prepare import PrepareConfig as PrepareConfig
+    from hidisc.settings.report import ReportConfig as ReportConfig
+    from hidisc.settings.train import TrainConfig as TrainConfig
+    from hidisc.slides.cohort import Cohort as Cohort
+    from hidisc.slides.reader import open_slide as open_slide
+    from hidisc.slides.synthetic import draw_cohort as draw_cohort
+    from hidisc.training.run import Run as Run
+    from hidisc.verbs.benchmark import benchmark as benchmark
+    from hidisc.verbs.embed import embed as embed
+    from hidisc.verbs.evaluate import evaluate as evaluate
+    from hidisc.verbs.export import export as export
+    from hidisc.verbs.export import export_bags as export_bags
+    from hidisc.verbs.heatmap import heatmap as heatmap
+    from hidisc.verbs.imports import import_patches as import_patches
+    from hidisc.verbs.prepare import prepare as prepare
+    from hidisc.verbs.report import report as report
+    from hidisc.verbs.train import train as train
 
 _HOME = {
     "Cohort": "slides.cohort",
@@ -102,51 +157,13 @@ _HOME = {
     "split_patients": "patches.splits",
     "train": "verbs.train",
 }
+"""The module of each public name."""
 
-__all__ = [
-    "Cohort",
-    "EmbedConfig",
-    "Embeddings",
-    "Encoder",
-    "EvaluateConfig",
-    "Hierarchy",
-    "ImportConfig",
-    "PatchStore",
-    "PatchTable",
-    "Predictions",
-    "PrepareConfig",
-    "ReportConfig",
-    "Run",
-    "Scores",
-    "SuiteConfig",
-    "TrainConfig",
-    "UserError",
-    "benchmark",
-    "compare",
-    "draw_cohort",
-    "embed",
-    "evaluate",
-    "export",
-    "export_bags",
-    "find_folder",
-    "find_neighbours",
-    "find_opensrh",
-    "find_table",
-    "heatmap",
-    "hidisc_loss",
-    "import_patches",
-    "load_config",
-    "make_views",
-    "open_slide",
-    "prepare",
-    "report",
-    "split_patients",
-    "train",
-]
+__all__ = sorted(_HOME)
 
 
 class _Api(ModuleType):
-    """This package: importing the folder `benchmark` would otherwise put it in the place of the verb of that name."""
+    """This package, in which importing the folder `benchmark` does not replace the command of that name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):
@@ -157,10 +174,12 @@ sys.modules[__name__].__class__ = _Api
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'hidisc' has no attribute {name!r}")
-    return getattr(import_module(f"hidisc.{_HOME[name]}"), name)
+if not TYPE_CHECKING:  # type checkers know the names above, and would take any other name as well
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'hidisc' has no attribute {name!r}")
+        return getattr(import_module(f"hidisc.{_HOME[name]}"), name)

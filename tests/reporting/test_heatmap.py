@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -21,7 +22,7 @@ from hidisc.ground.files import relate
 from hidisc.models.history import UNKNOWN
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.figures import figure_style, render
-from hidisc.reporting.heatmap import draw_heatmap, paint
+from hidisc.reporting.heatmap import choose_scale_um, draw_heatmap, paint
 from hidisc.settings.load import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
@@ -62,7 +63,7 @@ def embed_store(folder: Path, store: PatchStore) -> Embeddings:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`store`: patches of 24 px at twice the slides' mpp, so 48 level-0 px a side; `scores`: the test side judged."""
+    """`store`: patches of 24 px at twice the slides' mpp, so 48 level-0 px long; `scores`: the test split evaluated."""
     folder = tmp_path_factory.mktemp("heat")
     cohort = draw_cohort(folder, patients=4, slides=1, fields=12, seed=3)
     prepare(cohort, folder / "store", load_config(PrepareConfig, None, ["grid.size_px=24", "grid.mpp=1.0"]), workers=0)
@@ -75,8 +76,10 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the verb hands to the figure, which is not drawn."""
     seen: dict[str, Any] = {}
 
-    def look(thumbnail: Any, heats: Any, title: str, captions: Any, marked: str | None) -> str:
-        seen.update(thumbnail=thumbnail, heats=heats, title=title, captions=captions, marked=marked)
+    def look(thumbnail: Any, heats: Any, title: str, captions: Any, marked: str | None, um_per_px: Any) -> str:
+        seen.update(
+            thumbnail=thumbnail, heats=heats, title=title, captions=captions, marked=marked, um_per_px=um_per_px
+        )
         return "figure"
 
     monkeypatch.setattr(verb, "draw_heatmap", look)
@@ -183,6 +186,47 @@ def test_any_name_can_be_painted(name: str) -> None:
         assert 0 <= box.x0 <= box.x1 <= figure.bbox.width  # nothing runs off the page
 
 
+@pytest.mark.parametrize(
+    ("width_um", "length_um"),
+    [(500, 100), (600, 100), (1000, 200), (2000, 500), (2600, 500), (5000, 1000), (9_999, 2000), (26_000, 5000)],
+)
+def test_a_scale_bar_has_a_round_length_of_about_a_fifth(width_um: float, length_um: float) -> None:
+    assert choose_scale_um(width_um) == pytest.approx(length_um)
+
+
+@pytest.mark.parametrize("width_um", np.geomspace(0.3, 3e6, 50))
+def test_a_scale_bar_is_never_far_from_a_fifth(width_um: float) -> None:
+    length_um = choose_scale_um(width_um)
+    assert f"{length_um:.0e}"[0] in "125"
+    assert 0.12 < length_um / width_um < 0.33
+
+
+@pytest.mark.parametrize(
+    ("shape", "um_per_px", "text", "length_px"),
+    [((60, 90), 8.0, "200 µm", 25.0), ((900, 600), 16.0, "2 mm", 125.0), ((150, 900), 0.5, "100 µm", 200.0)],
+)
+def test_the_slide_has_a_scale_bar_of_the_length_that_it_names(
+    shape: tuple[int, int], um_per_px: float, text: str, length_px: float
+) -> None:
+    heats = {"a": np.zeros(shape)}
+    figure = draw_heatmap(np.full((*shape, 3), 200, np.uint8), heats, "Slide", um_per_px=um_per_px)
+    slide, heat, *_ = figure.axes
+    (bar,) = [artist for artist in slide.artists if isinstance(artist, AnchoredSizeBar)]
+    assert bar.txt_label.get_text() == text
+    (line,) = bar.size_bar.get_children()
+    assert line.get_width() == pytest.approx(length_px)
+    assert not heat.artists  # its panel has the same scale
+    box = bar.get_window_extent(FigureCanvasAgg(figure).get_renderer())
+    panel = slide.get_window_extent()
+    assert panel.x0 <= box.x0 < box.x1 <= panel.x1
+    assert panel.y0 <= box.y0 < box.y1 <= panel.y1
+
+
+def test_a_slide_of_unknown_scale_has_no_scale_bar() -> None:
+    figure = draw_heatmap(np.zeros((60, 90, 3), np.uint8), {"a": np.zeros((60, 90))}, "Slide")
+    assert not figure.axes[0].artists
+
+
 def boxes_of(figure: Any, texts: Iterable[Any]) -> list[Any]:
     """Where texts are, in the figure's own dots."""
     renderer = FigureCanvasAgg(figure).get_renderer()
@@ -195,7 +239,7 @@ def boxes_of(figure: Any, texts: Iterable[Any]) -> list[Any]:
 
 def test_the_scores_of_the_slide_are_painted_at_their_places(home: Path, tmp_path: Path, drawn: dict[str, Any]) -> None:
     slide = find_tested(home)
-    heatmap(home / "store", home / "scores", slide, tmp_path / "heat.png")
+    assert heatmap(home / "store", home / "scores", slide, tmp_path / "heat.png") == tmp_path / "heat.png"
     store = PatchStore.load(home / "store")
     entry = next(item for item in store.info.slides if item.slide == slide)
     pixels, downsample = store.thumbnail(entry)  # type: ignore[misc]
@@ -211,6 +255,7 @@ def test_the_scores_of_the_slide_are_painted_at_their_places(home: Path, tmp_pat
         np.testing.assert_array_equal(np.isnan(heat), np.isnan(numbered))
         for number, score in enumerate(found.scores[mine, code]):
             assert (heat[numbered == number] == score).all()
+    assert drawn["um_per_px"] == 0.5 * downsample  # a level-0 px of the drawn slides is 0.5 um wide
     assert (tmp_path / "heat.png").read_bytes() == b"figure as png"
 
 
@@ -305,16 +350,16 @@ def test_a_slide_that_was_not_asked_about(home: Path, tmp_path: Path) -> None:
     other = next(item.slide for item in PatchStore.load(home / "store").info.slides if item.slide not in asked)
     said = refused(home / "store", home / "scores", other, tmp_path / "heat.png")
     assert said == (
-        f"slide {other!r} is not among the queries of {home / 'scores'} (splits: test). "
+        f"slide {other!r} is not of the test patients of {home / 'scores'} (splits: test). "
         f"Some that are: {', '.join(map(repr, sorted(asked)))}."
     )
 
 
-def test_opinions_that_know_no_patches_or_slides(home: Path, tmp_path: Path) -> None:
+def test_probes_without_scores_of_patches_or_slides(home: Path, tmp_path: Path) -> None:
     slide, scores = find_tested(home), Scores.load(home / "scores")
     said = refused(home / "store", home / "scores", slide, tmp_path / "heat.png", probe="mil")
     assert said == (
-        f"'mil' in {home / 'scores'} says nothing of single patches (only of: slide, patient), so there is nothing to "
+        f"'mil' in {home / 'scores'} has no scores of single patches (only of: slide, patient), so there is nothing to "
         "paint. Choose another probe, or evaluate with levels that end in patch."
     )
     (tmp_path / "scores").mkdir()
@@ -350,8 +395,3 @@ def test_scores_of_another_store_are_not_painted(home: Path, tmp_path: Path) -> 
         f"{home / 'scores'} was made of other patches than {other} holds now, so its scores would be painted in the "
         "wrong places. Give the store that was embedded, or embed and evaluate this one."
     )
-
-
-def test_many_names_are_not_all_listed() -> None:
-    assert verb._some([str(number) for number in range(5)]) == "'0', '1', '2', '3', '4'"
-    assert verb._some([str(number) for number in range(1200)]) == "'0', '1', '2', '3', '4' and 1,195 more"

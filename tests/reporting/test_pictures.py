@@ -20,25 +20,17 @@ from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import SCHEMA, PatchTable
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.pictures import (
-    GREY,
-    SHEET_PX,
+from hidisc.reporting.points import (
     MapInput,
-    PatchReader,
     Points,
-    SheetRow,
-    Shown,
     choose_points,
-    choose_queries,
-    draw_sheet,
     find_map_input,
     judge_patches,
-    make_sheet,
     name_points,
-    pack_sprite,
     read_points,
-    to_uri,
 )
+from hidisc.reporting.sheets import SHEET_PX, SheetRow, Shown, choose_queries, draw_sheet, make_sheet
+from hidisc.reporting.tiles import GREY, PatchReader, pack_sprite, to_uri
 from hidisc.slides.display import shrink
 from tests.evaluation.made import make_embeddings
 from tests.finished import finish
@@ -290,7 +282,7 @@ def test_the_map_of_an_evaluation_that_judged_no_patches(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("test", "expected"), [(0.5, 180), (0.0, 360)])
-def test_the_map_of_embeddings_alone_is_of_their_test_side_or_of_all(
+def test_the_map_of_embeddings_alone_is_of_their_test_split_or_of_all(
     tmp_path: Path, test: float, expected: int
 ) -> None:
     embeddings = make_embeddings(tmp_path / "emb", test=test)
@@ -364,7 +356,7 @@ def test_a_sheet_is_a_figure_too() -> None:
     borders = [to_hex(patch.get_edgecolor()) for patch in axes.patches]
     assert [borders.count(colour) for colour in ("#0a6e5c", "#d1571f")] == [3, 1]
     texts = [text.get_text() for text in axes.texts]
-    assert texts.count("taken for z") == 1
+    assert texts.count("predicted z") == 1
     assert texts.count("$a_b$") == 2
     assert texts.count("0.250") == 4
     assert max(map(len, texts)) <= 17

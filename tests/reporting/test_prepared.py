@@ -4,23 +4,28 @@ import csv
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from hidisc.patches.commit import Member
 from hidisc.patches.folders import find_table
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.store import PatchStore
+from hidisc.reporting.captions import add_caption
 from hidisc.reporting.prepared import DROPPED as DROPPED_RGB
 from hidisc.reporting.prepared import KEPT as KEPT_RGB
-from hidisc.reporting.prepared import _caption, draw_boxes, draw_contact_sheet
+from hidisc.reporting.prepared import draw_boxes, explain_no_patches
 from hidisc.settings.imports import ImportConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.verbs.imports import import_patches
-from tests.patches.pictures import make_store, noise, pictures_of, write_pictures
+from hidisc.verbs.prepare import prepare
+from tests.patches.pictures import noise, write_pictures
 
 GREY = np.full((120, 200, 3), 200, np.uint8)
+LEGEND = (("kept", KEPT_RGB), ("dropped", DROPPED_RGB))
 KEPT, DROPPED = np.array([[0, 0], [320, 160]], np.int32), np.array([[160, 0]], np.int32)
 
 
@@ -49,6 +54,48 @@ def test_kept_boxes_are_green_and_dropped_ones_red(downsample: float, extent: fl
 def test_a_slide_without_boxes_is_its_thumbnail() -> None:
     large = np.random.default_rng(0).integers(0, 255, (60, 900, 3), dtype=np.uint8)
     np.testing.assert_array_equal(np.asarray(draw_boxes(large, 4, None, None, 160)), large)
+
+
+# ---- slides without patches
+
+WHITE = np.full((200, 200, 3), 245, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "settings", "reason"),
+    [
+        (noise(0, 100), [], "100 x 100 px at 0.25 um/px hold no patch of 64 px at 0.5 um/px"),
+        (WHITE, [], "no tissue found (1 square)"),
+        (WHITE, ["tissue.skip_glass=false"], "the only square dropped by the filter"),
+        (noise(0, 400), ["filter.min_pixel_std=200"], "all 9 squares dropped by the filter"),
+        (
+            np.concatenate([noise(0, 256), np.full((256, 768, 3), 245, np.uint8)], axis=1),
+            ["filter.min_pixel_std=200"],
+            "all 8 squares dropped by the filter; 8 others without tissue",
+        ),
+    ],
+)
+def test_the_picture_of_a_slide_without_patches_says_why(
+    pixels: np.ndarray, settings: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+
+    def add_and_note(image: Image.Image, text: str, **options: Any) -> Image.Image:
+        lines.append(text)
+        return add_caption(image, text, **options)
+
+    monkeypatch.setattr("hidisc.reporting.prepared.add_caption", add_and_note)
+    write_pictures(tmp_path, {"empty.png": pixels, "full.png": noise(1, 200)})
+    (tmp_path / "cohort.csv").write_text("patient,slide,path,mpp\nP1,E,empty.png,0.25\nP2,F,full.png,0.25\n")
+    config = load_config(PrepareConfig, None, ["grid.size_px=64", "stain.method=none", *settings])
+    prepare(tmp_path / "cohort.csv", tmp_path / "store", config, workers=0)
+    store = PatchStore.load(tmp_path / "store")
+    empty = next(slide for slide in store.info.slides if slide.slide == "E")
+    assert empty.kept == 0
+    assert explain_no_patches(store.record(empty)) == reason
+    assert {reason, f"E: 0 kept, {empty.dropped} dropped"} < set(lines)
+    with Image.open(store.path / "pictures/slides" / f"{Path(empty.folder).name}.jpg") as picture:
+        assert picture.width >= 640  # small slides leave room for the sentence
 
 
 # ---- imported stores
@@ -96,46 +143,13 @@ def test_counts_against_a_loop(counted: Path) -> None:
     assert len(rows) == len(slow) == 9
 
 
-def test_an_import_has_a_contact_sheet_of_its_patches(tmp_path: Path) -> None:
-    colours = {"P1/A": (200, 30, 30), "P1/B": (30, 200, 30), "P2/A": (30, 30, 200), "P2/B": (200, 200, 30)}
-    pictures = {
-        f"{slide}/{n}.png": np.full((16, 16, 3), rgb, np.uint8) for slide, rgb in colours.items() for n in (0, 1)
-    }
-    store = make_store(tmp_path, pictures)
-    assert not (store.path / "pictures/slides").exists()
-    with Image.open(store.path / "pictures/contact_sheet.jpg") as image:
-        sheet = np.asarray(image.convert("RGB")).astype(int)
-    places = {}
-    for slide, colour in colours.items():
-        found = np.argwhere(np.abs(sheet - colour).max(axis=2) < 25)
-        (top, left), (bottom, right) = found.min(axis=0), found.max(axis=0)
-        assert (right - left, bottom - top) == pytest.approx((200, 100), abs=4)  # two patches side by side
-        places[slide] = (round(top / 100), left)
-    assert sorted(places, key=lambda slide: places[slide]) == list(colours)  # read like a page
-
-
-def test_a_contact_sheet_of_many_slides_shows_some_of_all(tmp_path: Path) -> None:
-    store = make_store(tmp_path, pictures_of(*(f"P{number:02}/A" for number in range(30)), patches=1))
-    sheet = draw_contact_sheet(store)
-    assert sheet is not None
-    rows = (sheet.height - 28) // (100 + 24 + 12)
-    assert 12 <= 3 * rows <= 24  # three across
-
-
-def test_sixteen_bits_are_shown_too(tmp_path: Path) -> None:
-    store = make_store(tmp_path, {"P1/A/0.png": noise(0, 16, 1, "uint16")})
-    assert store.dtype == np.uint16
-    with Image.open(store.path / "pictures/contact_sheet.jpg") as image:
-        assert np.asarray(image)[60:90, 20:100].std() > 20
-
-
 # ---- captions
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines\t\0", "=1+1", "患者 7 🧫", "../..", "\udce9", "W" * 20_000])
-def test_any_name_can_be_a_caption(name: str) -> None:
+def test_any_name_can_be_aadd_caption(name: str) -> None:
     start = time.monotonic()
-    captioned = _caption(Image.new("RGB", (300, 40), "red"), name)
+    captioned = add_caption(Image.new("RGB", (300, 40), "red"), name)
     assert time.monotonic() - start < 2
     assert captioned.size[0] == 300
     np.testing.assert_array_equal(np.asarray(captioned)[-40:], np.full((40, 300, 3), (255, 0, 0)))
@@ -148,27 +162,19 @@ def ink(captioned: Image.Image) -> np.ndarray:
 
 def test_a_long_caption_ends_with_dots_inside_the_picture() -> None:
     picture = Image.new("RGB", (300, 40))
-    assert ink(_caption(picture, "W" * 200)).max() < 300 - 4
-    assert ink(_caption(picture, "W" * 200)).max() > 300 - 40  # as much of it as fits
-    np.testing.assert_array_equal(_caption(picture, "W" * 200), _caption(picture, "W" * 201))
-    assert ink(_caption(picture, "short")).max() < 60
+    assert ink(add_caption(picture, "W" * 200)).max() < 300 - 4
+    assert ink(add_caption(picture, "W" * 200)).max() > 300 - 40  # as much of it as fits
+    np.testing.assert_array_equal(add_caption(picture, "W" * 200), add_caption(picture, "W" * 201))
+    assert ink(add_caption(picture, "short")).max() < 60
 
 
 def test_the_legend_names_the_colours_in_their_colours() -> None:
-    line = np.asarray(_caption(Image.new("RGB", (400, 40)), "W" * 200, legend=True))[:28].astype(int)
+    line = np.asarray(add_caption(Image.new("RGB", (400, 40)), "W" * 200, right=LEGEND))[:28].astype(int)
     green, red = (
         np.flatnonzero((np.abs(line - colour).max(axis=2) < 10).any(axis=0)) for colour in (KEPT_RGB, DROPPED_RGB)
     )
     black = np.flatnonzero((line.max(axis=2) < 60).any(axis=0))
     assert black.max() < green.min() <= green.max() < red.min() <= red.max() < 400
-
-
-def test_hostile_slide_names_reach_the_pictures(tmp_path: Path) -> None:
-    names = ["two\nlines", "a\rreturn", "=1+1", "患者", "x" * 200]
-    store = make_store(tmp_path, pictures_of(*(f"P/{name}" for name in names), patches=1))
-    assert (store.path / "pictures/contact_sheet.jpg").stat().st_size > 0
-    assert {entry.slide for entry in store.info.slides} == {f"P/{name}" for name in names}
-    assert len({Member("P", f"P/{name}").folder for name in names}) == len(names)
 
 
 def test_a_hostile_label_is_counted(tmp_path: Path) -> None:

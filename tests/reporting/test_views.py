@@ -8,6 +8,9 @@ import torch
 from PIL import Image
 
 from hidisc.reporting.views import APART_PX, GAP_PX, MAX_TILE_PX, MIN_TILE_PX, TITLE_PX, draw_views
+from hidisc.settings.train import ViewsConfig
+from hidisc.verbs.views import show_views
+from tests.patches.pictures import make_store, pictures_of
 
 
 def flat(*colours: tuple[float, ...], size: tuple[int, int] = (16, 16)) -> torch.Tensor:
@@ -89,3 +92,10 @@ def test_patches_are_shown_in_a_readable_size_and_their_own_shape(tmp_path, size
 def test_black_patches_and_large_sizes_are_no_error(tmp_path):
     panel = panel_of(tmp_path, torch.zeros(1, 3, 400, 400), torch.zeros(1, 2, 3, 400, 400))
     assert (tile(panel, 0, 2, MAX_TILE_PX, MAX_TILE_PX) == 0).all()
+
+
+def test_the_verb_takes_text_and_returns_the_path_of_what_it_wrote(tmp_path):
+    store = make_store(tmp_path, pictures_of("P1/A", "P2/A"))
+    out = tmp_path / "views.png"
+    assert show_views(str(store.path), str(out), ViewsConfig(), patches=2, views=3) == out
+    assert out.is_file()

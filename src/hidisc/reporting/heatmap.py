@@ -1,10 +1,14 @@
 """Scores of a slide's patches painted over its thumbnail."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from hidisc.reporting.figures import INK, PALE, break_lines, figure_style, fit, measure, settle
@@ -13,10 +17,10 @@ COLOURS = "viridis"
 """Equal steps of score are equal steps to the eye, in colour, in grey and to the colour-blind."""
 _ALPHA = 0.62
 _PANEL_IN, _AREA_IN2 = 4.6, 9.0
-"""Longest side of a panel, and its area."""
+"""Longest side of a panel, and its area, in inches."""
 _LEAST_IN, _LINE_IN = 4.4, 0.18
-"""Least width of the figure, and height of a caption's line."""
-_TITLE_PT, _CAPTION_PT, _PANEL_PT = 11, 8.5, 9
+"""Least width of the figure, and height of a caption's line, in inches."""
+_TITLE_PT, _CAPTION_PT, _PANEL_PT, _SCALE_PT = 11, 8.5, 9, 7
 
 
 def paint(
@@ -26,10 +30,10 @@ def paint(
     extent: float,
     values: NDArray[np.floating[Any]],
 ) -> NDArray[np.float64]:
-    """(h, w) mean value of the patches over every thumbnail pixel, NaN where there is none.
+    """Return (h, w): the mean value of the patches that cover each thumbnail px, NaN where there is none.
 
-    `corners` (N, 2) and `extent` are the upper left corners x, y and the side of the patches in level-0 px, of which
-    `downsample` are a thumbnail px. A pixel belongs to the patches its middle lies in; none is too small to be seen.
+    `corners` (N, 2) and `extent` are the upper left corners x, y and the side of the patches in level-0 px;
+    `downsample` is level-0 px per thumbnail px. A patch covers the px whose middle lies in it, and at least one.
     """
     total, count = np.zeros(shape), np.zeros(shape)
     starts = np.ceil(corners / downsample - 0.5).astype(int)
@@ -49,10 +53,12 @@ def draw_heatmap(
     title: str,
     captions: Sequence[str] = (),
     marked: str | None = None,
+    um_per_px: float | None = None,
 ) -> Figure:
-    """The slide (h, w, 3), then a panel a class with its scores (h, w) from 0 to 1 over the slide in grey.
+    """Draw the slide (h, w, 3), then one panel per class: its scores (h, w) from 0 to 1 over the slide in grey.
 
-    `captions` stand under the title, a paragraph each; `marked`: the class that is the truth.
+    `captions` are paragraphs under the title; `marked` is the class that is the truth. The slide has a scale bar where
+    `um_per_px`, the micrometres per thumbnail px, is known.
     """
     height, width = thumbnail.shape[:2]
     count = 1 + len(heats)
@@ -72,6 +78,8 @@ def draw_heatmap(
     first, *others = panels.ravel()[:count]
     first.imshow(thumbnail)
     first.set_title("Slide", fontsize=_PANEL_PT)
+    if um_per_px is not None:
+        _add_scale_bar(first, width, height, um_per_px)
     grey = thumbnail.mean(axis=2)
     painted = None
     for axes, (name, heat) in zip(others, heats.items(), strict=True):
@@ -86,6 +94,34 @@ def draw_heatmap(
         bar.outline.set_visible(False)
     _add_head(figure, fit(title, inches - 0.15, _TITLE_PT, "bold"), lines, head)
     return settle(figure)
+
+
+def choose_scale_um(width_um: float) -> float:
+    """Return the length of a scale bar: the 1, 2 or 5 times a power of ten that is nearest to a fifth of the width."""
+    fifth = width_um / 5
+    power = 10.0 ** math.floor(math.log10(fifth))
+    return min((factor * power for factor in (1, 2, 5, 10)), key=lambda length: abs(math.log(length / fifth)))
+
+
+def _add_scale_bar(axes: Axes, width: int, height: int, um_per_px: float) -> None:
+    """A bar with its length, at the lower left on white, for tissue may be of any colour."""
+    length_um = choose_scale_um(width * um_per_px)
+    text = f"{length_um / 1000:g} mm" if length_um >= 1000 else f"{length_um:g} µm"
+    bar = AnchoredSizeBar(
+        axes.transData,
+        length_um / um_per_px,
+        text,
+        "lower left",
+        color=INK,
+        size_vertical=max(width, height) / 150,
+        pad=0.3,
+        borderpad=0.4,
+        sep=2,
+        label_top=True,
+        fontproperties=FontProperties(size=_SCALE_PT),
+    )
+    bar.patch.set(alpha=0.8, edgecolor="none")
+    axes.add_artist(bar)
 
 
 def _add_head(figure: Figure, title: str, lines: Sequence[str], head: float) -> None:

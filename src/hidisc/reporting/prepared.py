@@ -1,28 +1,29 @@
-"""Pictures of a store: kept and dropped boxes on every slide, a sheet before and after stain, a table of counts."""
+"""Pictures of a store: kept and dropped squares on every slide, the contact sheet, a table of counts."""
 
-import io
-from bisect import bisect_right
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from hidisc.artefacts.artefact import read_manifest
 from hidisc.ground.checksums import find_problem
 from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import count_cores
 from hidisc.ground.spreadsheet import format_csv
-from hidisc.patches.record import SAMPLES
+from hidisc.ground.text import count
+from hidisc.patches.record import SlideRecord
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.patches.table import PatchTable
-from hidisc.slides.display import as_rgb, shrink
+from hidisc.reporting.captions import PAPER, add_caption, to_jpeg
+from hidisc.reporting.contact_sheet import draw_contact_sheet
 
-KEPT, DROPPED, INK, PAPER = (0, 132, 80), (214, 69, 38), (40, 40, 46), (255, 255, 255)
+KEPT, DROPPED = (0, 132, 80), (214, 69, 38)
 COUNTS = "counts.csv"
-_SHEET_SLIDES = 24
+_LEAST_PX = 640
+"""Width of a slide's picture at least, so that what is said above it can be read."""
 _Corners = dict[str, NDArray[np.int32]]
 """Level-0 corners (N, 2) of the boxes of each slide."""
 
@@ -39,7 +40,7 @@ def draw_store(out: Path) -> None:
             pass
     sheet = draw_contact_sheet(store)
     if sheet is not None:
-        write_atomic(folder / "contact_sheet.jpg", _jpeg(sheet))
+        write_atomic(folder / "contact_sheet.jpg", to_jpeg(sheet))
     write_atomic(folder / COUNTS, _counts(store))
 
 
@@ -75,8 +76,30 @@ def _draw_slide(store: PatchStore, slide: SlideEntry, kept: _Corners, dropped: _
     record = store.record(slide)
     extent = record.size_px * (record.downsample or 1)
     picture = draw_boxes(pixels, downsample, kept.get(slide.slide), dropped.get(slide.slide), extent)
-    captioned = _caption(picture, f"{slide.slide}   {slide.kept} kept, {slide.dropped} dropped", legend=True)
-    write_atomic(folder / f"{Path(slide.folder).name}.jpg", _jpeg(captioned))
+    if picture.width < _LEAST_PX:
+        padded = Image.new("RGB", (_LEAST_PX, picture.height), PAPER)
+        padded.paste(picture)
+        picture = padded
+    if not slide.kept:
+        picture = add_caption(picture, explain_no_patches(record))
+    legend = (("kept", KEPT), ("dropped", DROPPED))
+    title = f"{slide.slide}: {slide.kept:,} kept, {slide.dropped:,} dropped"
+    write_atomic(folder / f"{Path(slide.folder).name}.jpg", to_jpeg(add_caption(picture, title, right=legend)))
+
+
+def explain_no_patches(record: SlideRecord) -> str:
+    """Return why a slide that was cut here has no patches."""
+    if not record.boxes and not record.glass:
+        patch_mpp = (record.mpp or 0) * (record.downsample or 0)
+        return (
+            f"{record.width:,} x {record.height:,} px at {record.mpp:g} um/px hold no patch of "
+            f"{record.size_px} px at {patch_mpp:g} um/px"
+        )
+    if not record.boxes:
+        return f"no tissue found ({count(record.glass, 'square')})"
+    glass = f"; {count(record.glass, 'other')} without tissue" if record.glass else ""
+    squares = "the only square" if record.boxes == 1 else f"all {record.boxes:,} squares"
+    return f"{squares} dropped by the filter{glass}"
 
 
 def draw_boxes(
@@ -104,38 +127,6 @@ def draw_boxes(
     return Image.alpha_composite(image.convert("RGBA"), shade).convert("RGB")
 
 
-def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
-    """Sample patches of up to 24 slides spread over the cohort, as scanned (above) and as stored (below)."""
-    slides = [slide for slide in store.info.slides if slide.kept]
-    if not slides:
-        return None
-    places = np.linspace(0, len(slides) - 1, min(_SHEET_SLIDES, len(slides))).round().astype(int)
-    chosen = [slides[place] for place in places]
-    tiles = [_caption(_samples(store, slide), slide.slide, size=12) for slide in chosen]
-    across = min(3, len(tiles))
-    gap, (wide, tall) = 12, tiles[0].size
-    rows = -(-len(tiles) // across)
-    sheet = Image.new("RGB", (across * (wide + gap) + gap, rows * (tall + gap) + gap), PAPER)
-    for number, tile in enumerate(tiles):
-        row, column = divmod(number, across)
-        sheet.paste(tile, (gap + column * (wide + gap), gap + row * (tall + gap)))
-    scanned = any((store.path / slide.folder / SAMPLES).is_file() for slide in chosen)
-    return _caption(sheet, "upper rows: as scanned    lower rows: as stored" if scanned else "patches as stored")
-
-
-def _samples(store: PatchStore, slide: SlideEntry) -> Image.Image:
-    """A few patches of a slide in a strip: before and after where it was cut here, else as they are stored."""
-    strip = store.path / slide.folder / SAMPLES
-    if strip.is_file():
-        with Image.open(strip) as image:
-            return image.convert("RGB").resize((image.width * 2 // 3, image.height * 2 // 3), Image.Resampling.LANCZOS)
-    codes, names = store.table.codes("slide")
-    first = int(np.searchsorted(codes, names.index(slide.slide)))  # a slide's patches follow each other
-    shown = [as_rgb(store.read(row)) for row in range(first, first + min(4, slide.kept))]
-    shown += [np.full_like(shown[0], 255)] * (4 - len(shown))
-    return Image.fromarray(np.concatenate([shrink(patch, 100) for patch in shown], axis=1))
-
-
 def _positions(table: PatchTable) -> _Corners:
     """Corners (N, 2) of each slide's boxes."""
     codes, names = table.codes("slide")
@@ -158,29 +149,3 @@ def _counts(store: PatchStore) -> bytes:
         names = (splits[held_in] if held_in >= 0 else "", labels[kind] if kind >= 0 else "")
         counted.append((*names, patients, slides, patches))
     return format_csv(["split", "label", "patients", "slides", "patches"], counted).encode()
-
-
-def _caption(image: Image.Image, text: str, size: int = 16, legend: bool = False) -> Image.Image:
-    """The picture with a line of text above, cut to its width, and what the colours mean."""
-    font = ImageFont.load_default(size)
-    bar = size + 12
-    captioned = Image.new("RGB", (image.width, image.height + bar), PAPER)
-    captioned.paste(image, (0, bar))
-    draw = ImageDraw.Draw(captioned)
-    text = "".join(character if character.isprintable() else "?" for character in text)
-    room = image.width - 8.0
-    for word, colour in (("dropped", DROPPED), ("kept", KEPT)) if legend else ():
-        room -= draw.textlength(word, font)
-        draw.text((room + 4, 5), word, fill=colour, font=font)
-        room -= 12
-    if draw.textlength(text, font) > room:
-        fits = bisect_right(range(len(text)), room, key=lambda length: draw.textlength(text[:length] + "...", font))
-        text = text[: max(0, fits - 1)] + "..."
-    draw.text((4, 5), text, fill=INK, font=font)
-    return captioned
-
-
-def _jpeg(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=88)
-    return buffer.getvalue()

@@ -1,15 +1,14 @@
-"""A picture of patches and their random views, the paper's augmentation panel."""
+"""A picture of patches and their random views."""
 
 import io
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from hidisc.ground.files import write_atomic
-from hidisc.reporting.prepared import INK, PAPER
+from hidisc.reporting.captions import INK, PAPER
 from hidisc.slides.display import as_rgb
 
 MIN_TILE_PX, MAX_TILE_PX = 128, 224
@@ -20,21 +19,19 @@ GAP_PX, APART_PX, TITLE_PX = 4, 14, 16
 
 
 def draw_views(originals: Tensor, views: Tensor, out: Path) -> None:
-    """Write a PNG with a row a patch: the patch (N, C, H, W) itself, then its views (N, V, C, H, W), all in [0, 1].
+    """Write a PNG with one row per patch: the patch (N, C, H, W) itself, then its views (N, V, C, H, W), all in [0, 1].
 
-    One channel is shown as grey, two as red and green, of more the first three. Pictures that fill little of
-    [0, 1], as 16-bit ones may, are brightened: a row as its patch needs it, so that its views can be compared.
+    One channel is shown as grey, two as red and green, of more the first three. Patches that fill little of [0, 1], as
+    16-bit ones may, are brightened together with their views, so that these can be compared.
     """
-    columns = ["patch", *(f"view {number}" for number in range(1, views.shape[1] + 1))]
-    rows = [_tiles(patch, made) for patch, made in zip(originals, views, strict=True)]
+    titles = ["patch", *(f"view {number}" for number in range(1, views.shape[1] + 1))]
+    rows = [_draw_row(patch, made) for patch, made in zip(originals, views, strict=True)]
     wide, tall = rows[0][0].size if rows else (MIN_TILE_PX, MIN_TILE_PX)
-
-    font = ImageFont.load_default(TITLE_PX)
-    left = [APART_PX + number * (wide + GAP_PX) + (APART_PX - GAP_PX) * (number > 0) for number in range(len(columns))]
+    left = [APART_PX + number * (wide + GAP_PX) + (APART_PX - GAP_PX) * (number > 0) for number in range(len(titles))]
     top = [APART_PX + TITLE_PX + 8 + number * (tall + GAP_PX) for number in range(len(rows) + 1)]
     panel = Image.new("RGB", (left[-1] + wide + APART_PX, top[-1] - GAP_PX + APART_PX), PAPER)
-    draw = ImageDraw.Draw(panel)
-    for x, title in zip(left, columns, strict=True):
+    draw, font = ImageDraw.Draw(panel), ImageFont.load_default(TITLE_PX)
+    for x, title in zip(left, titles, strict=True):
         draw.text((x + wide / 2, APART_PX + TITLE_PX / 2), title, fill=INK, font=font, anchor="mm")
     for y, tiles in zip(top, rows, strict=False):
         for x, tile in zip(left, tiles, strict=True):
@@ -44,9 +41,9 @@ def draw_views(originals: Tensor, views: Tensor, out: Path) -> None:
     write_atomic(out, buffer.getvalue())
 
 
-def _tiles(patch: Tensor, views: Tensor) -> list[Image.Image]:
+def _draw_row(patch: Tensor, views: Tensor) -> list[Image.Image]:
     """A patch (C, H, W) and its views (V, C, H, W) as pictures of one size and brightness."""
-    pictures = [_pixels(image) for image in (patch, *views)]
+    pictures = [image.detach().cpu().permute(1, 2, 0).numpy() for image in (patch, *views)]  # (H, W, C) each
     bright = float(np.percentile(pictures[0], 99.8))
     gain = 1 / bright if 0 < bright < DARK else 1.0
     height, width = pictures[0].shape[:2]
@@ -54,8 +51,3 @@ def _tiles(patch: Tensor, views: Tensor) -> list[Image.Image]:
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     shown = [as_rgb((picture * (255 * gain)).round().clip(0, 255).astype(np.uint8)) for picture in pictures]
     return [Image.fromarray(rgb).resize(size, Image.Resampling.LANCZOS) for rgb in shown]
-
-
-def _pixels(image: Tensor) -> NDArray[np.float32]:
-    """(C, H, W) as (H, W, C)."""
-    return image.detach().cpu().permute(1, 2, 0).numpy()

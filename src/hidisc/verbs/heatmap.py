@@ -1,7 +1,6 @@
-"""`hidisc heatmap`: what was said of every patch of a slide, painted over its thumbnail."""
+"""`hidisc heatmap`: the scores of a slide's patches, painted over its thumbnail."""
 
 import difflib
-from collections.abc import Iterable
 from math import ceil
 from pathlib import Path
 
@@ -13,19 +12,20 @@ from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import write_atomic
 from hidisc.ground.paths import AnyPath
+from hidisc.ground.text import name_some
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.reporting.figures import render
 from hidisc.reporting.heatmap import draw_heatmap, paint
 
 SUFFIXES = (".png", ".pdf")
 _NAMED = 5
-"""Names in a sentence."""
+"""Names in a sentence at most."""
 
 
 def heatmap(
     store_path: AnyPath, scores_path: AnyPath, slide: str, out: AnyPath, label: str | None = None, probe: str = "knn"
-) -> None:
-    """Write a picture of a slide's patch scores, a panel a class, or of the class `label` alone."""
+) -> Path:
+    """Write a picture of a slide's patch scores, one panel per class or the class `label` alone; return its path."""
     out = Path(out)
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {out} is neither a .png nor a .pdf file. Give a name that ends in one of these.")
@@ -56,14 +56,17 @@ def heatmap(
         for code in classes
     }
     truth, pooled = _pool(scores, probe, patches, rows, entry)
-    said = f"{patches.classes[int(pooled.argmax())]!r} ({100 * pooled.max():.0f} %)"
+    truth_text = "of several labels" if truth is None else repr(truth)
+    predicted = f"{patches.classes[int(pooled.argmax())]!r} ({100 * pooled.max():.0f} %)"
     captions = (
-        f"patient {entry.patient}, truth {'of several labels' if truth is None else repr(truth)}, predicted {said}",
+        f"patient {entry.patient}, truth {truth_text}, predicted {predicted}",
         f"{scores.info.model.name}, {probe}, {int(rows.sum()):,} patches",
         *(f"Warning: {sentence}" for sentence in scores.info.warnings),
     )
-    figure = draw_heatmap(pixels, heats, f"Slide {slide}", captions, truth)
+    um_per_px = None if record.mpp is None else record.mpp * downsample
+    figure = draw_heatmap(pixels, heats, f"Slide {slide}", captions, truth, um_per_px)
     write_atomic(out, render(figure, out.suffix.lower().removeprefix(".")))
+    return out
 
 
 def _find_slide(store: PatchStore, slide: str) -> SlideEntry:
@@ -72,19 +75,19 @@ def _find_slide(store: PatchStore, slide: str) -> SlideEntry:
             return entry
     names = [entry.slide for entry in store.info.slides]
     close = difflib.get_close_matches(slide, names, n=_NAMED, cutoff=0.4)
-    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"There are {_some(names)}."
+    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"There are {name_some(names, _NAMED)}."
     raise UserError(f"{slide!r} is no slide of {store.path}. {hint}")
 
 
 def _read_patches(scores: Scores, probe: str) -> Predictions:
-    """What an probe said of every patch."""
-    asked = {item.name: item for item in scores.info.probes}
-    if probe not in asked:
-        raise UserError(f"{scores.path} has no probe {probe!r}. It has {', '.join(asked)}.")
-    if asked[probe].level("patch") is None:
-        found = ", ".join(level.level for level in asked[probe].levels)
+    """What a probe predicted for every patch."""
+    probes = {result.name: result for result in scores.info.probes}
+    if probe not in probes:
+        raise UserError(f"{scores.path} has no probe {probe!r}. It has {', '.join(probes)}.")
+    if probes[probe].level("patch") is None:
+        levels = ", ".join(level.level for level in probes[probe].levels)
         raise UserError(
-            f"{probe!r} in {scores.path} says nothing of single patches (only of: {found}), so there is nothing to "
+            f"{probe!r} in {scores.path} has no scores of single patches (only of: {levels}), so there is nothing to "
             "paint. Choose another probe, or evaluate with levels that end in patch."
         )
     patches = scores.predictions(probe, "patch")
@@ -100,10 +103,11 @@ def _find_rows(scores: Scores, patches: Predictions, entry: SlideEntry) -> NDArr
     """(N,) which patches are of the slide."""
     rows: NDArray[np.bool_] = patches.units["slide"] == entry.slide
     if not rows.any():
-        asked = ", ".join(scores.info.config.get("queries", ())) or "unknown"
+        splits = ", ".join(scores.info.config.get("queries", ())) or "unknown"
+        slides = dict.fromkeys(patches.units["slide"].tolist())
         raise UserError(
-            f"slide {entry.slide!r} is not among the queries of {scores.path} (splits: {asked}). "
-            f"Some that are: {_some(dict.fromkeys(patches.units['slide'].tolist()))}."
+            f"slide {entry.slide!r} is not of the test patients of {scores.path} (splits: {splits}). "
+            f"Some that are: {name_some(slides, _NAMED)}."
         )
     return rows
 
@@ -119,17 +123,10 @@ def _choose_classes(patches: Predictions, label: str | None) -> list[int]:
 def _pool(
     scores: Scores, probe: str, patches: Predictions, rows: NDArray[np.bool_], entry: SlideEntry
 ) -> tuple[str | None, NDArray[np.float64]]:
-    """The slide's label (None: several) and scores (L,), as evaluated; where it was not, those of its patches."""
-    if any(item.name == probe and item.level("slide") for item in scores.info.probes):
+    """The slide's label (None: several) and scores (L,) as evaluated, or the mean of its patches where it was not."""
+    if any(result.name == probe and result.level("slide") for result in scores.info.probes):
         slides = scores.predictions(probe, "slide")
-        for place in np.flatnonzero(slides.units["slide"] == entry.slide):
-            return slides.classes[slides.truth[place]], slides.scores[place]
+        for row in np.flatnonzero(slides.units["slide"] == entry.slide):
+            return slides.classes[slides.truth[row]], slides.scores[row]
     labels = {patches.classes[code] for code in patches.truth[rows]}
     return labels.pop() if len(labels) == 1 else None, patches.scores[rows].mean(axis=0)
-
-
-def _some(names: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
-    listed = list(names)
-    more = f" and {len(listed) - _NAMED:,} more" if len(listed) > _NAMED else ""
-    return ", ".join(map(repr, listed[:_NAMED])) + more

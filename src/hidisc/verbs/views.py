@@ -1,4 +1,4 @@
-"""`hidisc views`: patches beside what training makes of them, the paper's augmentation panel."""
+"""`hidisc views`: patches beside the random views that training makes of them."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchStore
@@ -17,9 +18,10 @@ from hidisc.settings.train import BatchConfig, ViewsConfig
 
 
 def show_views(
-    store_path: Path, out: Path, config: ViewsConfig, *, patches: int = 4, views: int = 8, seed: int = 0
-) -> None:
-    """Draw `patches` of different patients, each with `views` random views, into a PNG."""
+    store_path: AnyPath, out: AnyPath, config: ViewsConfig, *, patches: int = 4, views: int = 8, seed: int = 0
+) -> Path:
+    """Draw `patches` of different patients, each with `views` random views, into a PNG file; return its path."""
+    out = Path(out)
     if out.suffix.lower() != ".png":
         raise UserError(f"--out {out} is not a .png file. Give a name that ends in .png.")
     store = PatchStore.load(store_path)
@@ -29,3 +31,4 @@ def show_views(
     generator = torch.Generator().manual_seed(make_seed(seed, Purpose.SHOWN_VIEWS))
     made = make_views(x, views, config, generator, colour=store.is_colour)
     draw_views(x, made, out)
+    return out

@@ -1,0 +1,130 @@
+"""Sheets of nearest neighbours: test patches, each beside the reference patches nearest to it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.predictions import Predictions
+from hidisc.reporting.figures import GREY, INK, figure_style, shorten
+from hidisc.reporting.tiles import PatchReader, from_uri, to_uri
+
+SHEET_PX = 112
+"""Side of a picture on a sheet: larger than on the map, for there are few."""
+_TILE, _ROW = 0.92, 1.42
+"""Side of a tile in a figure, and height of a row with its three lines of text; neighbours are 1 apart."""
+_AGREES, _DIFFERS = ("#0a6e5c", "-"), ("#d1571f", (0, (2, 1)))
+"""Colour and line style of the border of a neighbour of the same class, and of another one."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A patch on a sheet."""
+
+    uri: str | None
+    label: str
+    patient: str
+    agrees: bool
+    """Whether its label is the query's."""
+    similarity: float | None = None
+    """To the query; None for the query itself."""
+
+
+@dataclass(frozen=True)
+class SheetRow:
+    """A query, the class predicted for it, and the patches of the bank nearest to it, nearest first."""
+
+    query: Shown
+    predicted: str
+    neighbours: tuple[Shown, ...]
+
+
+def choose_queries(predictions: Predictions, count: int, right: bool, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return rows of patches that were predicted rightly (or not), at random, one of every patient before a second."""
+    rows = rng.permutation(np.flatnonzero((predictions.predicted == predictions.truth) == right))
+    seen: Counter[object] = Counter()
+    turn = []
+    for patient in predictions.clusters[rows]:
+        turn.append(seen[patient])
+        seen[patient] += 1
+    return rows[np.argsort(turn, kind="stable")][:count]
+
+
+def make_sheet(
+    reader: PatchReader,
+    queries: Embeddings,
+    bank: Embeddings,
+    predictions: Predictions,
+    neighbours: tuple[NDArray[np.int64], NDArray[np.float32]],
+    places: NDArray[np.int64],
+    label: str,
+) -> tuple[SheetRow, ...]:
+    """Return the sheet of the patches at rows `places` (n,) of the predictions.
+
+    `neighbours` are rows of the bank and similarities, both (N, k), -1 where there is none; `label` is the column of
+    the bank's table to show.
+    """
+    classes = np.array(predictions.classes, object)
+    sheet = []
+    for row in places.tolist():
+        truth = classes[predictions.truth[row]]
+        (query,) = _show(reader, queries, predictions.units["row"][[row]], [truth], truth)
+        near = neighbours[0][row] >= 0  # a bank smaller than what was to be kept leaves gaps
+        nearest, similar = (values[row][near] for values in neighbours)
+        shown = _show(reader, bank, nearest, bank.table.column(label)[nearest], truth, similar.tolist())
+        sheet.append(SheetRow(query, str(classes[predictions.predicted[row]]), tuple(shown)))
+    return tuple(sheet)
+
+
+def _show(
+    reader: PatchReader,
+    embeddings: Embeddings,
+    rows: NDArray[np.int64],
+    labels: Sequence[object] | NDArray[np.object_],
+    truth: object,
+    similar: Sequence[float | None] = (None,),
+) -> list[Shown]:
+    """Rows (n,) of embeddings as pictures under their labels (n,); `truth` is the query's label."""
+    tiles = reader.tiles(embeddings, rows, SHEET_PX)
+    uris = [None] * len(rows) if tiles is None else [to_uri(tile) for tile in tiles]
+    patients = embeddings.table.column("patient")[rows]
+    return [
+        Shown(uri, str(label), str(patient), label == truth, similarity)
+        for uri, label, patient, similarity in zip(uris, labels, patients, similar, strict=True)
+    ]
+
+
+@figure_style()
+def draw_sheet(rows: Sequence[SheetRow]) -> Figure:
+    """Draw one row per query; borders of neighbours are green (same class) or orange and dashed (another class)."""
+    most = max((len(row.neighbours) for row in rows), default=0)
+    wide, tall = most + 1.4, max(_ROW * len(rows), 1)
+    figure = Figure(figsize=(0.95 * wide, 0.95 * tall))
+    axes = figure.add_subplot()
+    axes.set(xlim=(0, wide), ylim=(tall, 0))
+    axes.set_axis_off()
+    for number, row in enumerate(rows):
+        wrong = "" if row.predicted == row.query.label else f"predicted {row.predicted}"
+        _draw_tile(axes, row.query, 0.1, _ROW * number, wrong)
+        for place, shown in enumerate(row.neighbours):
+            _draw_tile(axes, shown, 1.4 + place, _ROW * number, f"{shown.similarity:.3f}")
+    return figure
+
+
+def _draw_tile(axes: Axes, shown: Shown, left: float, top: float, below: str) -> None:
+    """One patch with its label, patient and a third line; a query that has a picture has no border."""
+    if shown.uri is not None:
+        axes.imshow(from_uri(shown.uri), extent=(left, left + _TILE, top + _TILE, top), aspect="equal")
+    if shown.similarity is not None or shown.uri is None:
+        colour, line = _AGREES if shown.agrees else _DIFFERS
+        axes.add_patch(Rectangle((left, top), _TILE, _TILE, fill=False, lw=1.6, edgecolor=colour, ls=line))
+    lines = ((shown.label, "bold", INK), (shown.patient, "normal", GREY), (below, "normal", GREY))
+    for number, (text, weight, ink) in enumerate(lines):
+        height = top + _TILE + 0.12 + 0.13 * number
+        axes.text(left, height, shorten(text, 17), fontsize=5.5, weight=weight, color=ink, va="center")
