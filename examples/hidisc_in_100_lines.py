@@ -94,14 +94,14 @@ def train(cohort: Tensor, weights: list[float], steps: int, seed: int = 0) -> nn
 @torch.no_grad()
 def evaluate(encoder: nn.Module, cohort: Tensor, diagnosis: Tensor, k: int = 20) -> str:
     """Accuracy of the test patients and of their patches, in percent."""
-    vectors = normalize(encoder(cohort.flatten(0, 2)), dim=1).unflatten(0, (PATIENTS, SLIDES * PATCHES))
+    vectors = normalize(encoder(cohort.flatten(0, 2)), dim=1).view(PATIENTS, SLIDES * PATCHES, -1)
     test, reference = vectors[:TEST_PATIENTS].flatten(0, 1), vectors[TEST_PATIENTS:].flatten(0, 1)
     labels = diagnosis.repeat_interleave(SLIDES * PATCHES)
     similarity, nearest = (test @ reference.T).topk(k, dim=1)
     votes = nn.functional.one_hot(labels[TEST_PATIENTS * SLIDES * PATCHES :][nearest], DIAGNOSES)  # (N, k, classes)
     scores = (votes * (similarity / 0.07).softmax(dim=1)[..., None]).sum(dim=1)
     per_patch = (scores.argmax(1) == labels[: len(test)]).float().mean()
-    per_patient = scores.unflatten(0, (TEST_PATIENTS, -1)).mean(1).argmax(1) == diagnosis[:TEST_PATIENTS]
+    per_patient = scores.view(TEST_PATIENTS, -1, DIAGNOSES).mean(1).argmax(1) == diagnosis[:TEST_PATIENTS]
     return f"patch accuracy {per_patch:.0%}, patient accuracy {per_patient.float().mean():.0%}"
 
 
