@@ -4,12 +4,14 @@ import contextlib
 import io
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
 import typer.main
+import yaml
 from PIL import Image
 
 from hidisc.cli import app
@@ -147,6 +149,26 @@ def test_the_tree_of_the_architecture_is_the_tree() -> None:
             modules |= set(names[1].split())
     folders = [path.parent for path in (ROOT / "src/hidisc").glob("*/__init__.py")]
     assert named == {path.name: {file.stem for file in path.glob("*.py")} - {"__init__"} for path in folders}
+
+
+def test_targets_of_make_that_the_pages_name_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    named = {name for page in pages for name in re.findall(r"`make ([a-z]+)", page.read_text())}
+    named |= {
+        name for page in pages for block in blocks(page, "bash") for name in re.findall(r"^make (\w+)", block, re.M)
+    }
+    assert named >= {"install", "demo", "check", "test", "slow", "bench", "fuzz"}
+    assert named <= targets
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == version
+    assert citation["license"] == "MIT"
+    assert citation["preferred-citation"]["year"] == 2023
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[0] == version
 
 
 def test_every_setting_named_in_the_docs_exists() -> None:
