@@ -1,10 +1,10 @@
-"""Judge someone else's encoder by the protocol that yours is judged by, side by side with untrained weights.
+"""Evaluate someone else's encoder by the same protocol as your own, beside an untrained network.
 
     python examples/judge_a_foreign_encoder.py [STORE ENCODER]
 
-ENCODER is anything `hidisc embed` takes: a TorchScript or ONNX file, or `timm:NAME`. Without arguments a small cohort
-is drawn, and the encoder is a TorchScript file that knows nothing but the mean colours of a patch: one that beats it
-sees more than the stain. Writes `judged/`; a minute on a CPU.
+ENCODER is anything that `hidisc embed` takes: a TorchScript or ONNX file, or `timm:NAME`. Without arguments a small
+cohort is drawn, and the encoder is a TorchScript file that sees only the mean colours of a patch; an encoder that beats
+it has learned more than the stain. Writes the folder `judged`; takes a minute on a CPU.
 """
 
 import sys
@@ -28,14 +28,14 @@ from hidisc import (
 
 OUT = Path("judged")
 PREPARE = load_config(PrepareConfig, None, ["grid.size_px=48", "split.fractions={train: 0.5, test: 0.5}"])
-EVALUATE = load_config(EvaluateConfig, None, ["probes=[knn]", "knn.k=20"])  # a small bank, a few neighbours
+EVALUATE = load_config(EvaluateConfig, None, ["probes=[knn]", "knn.k=20"])  # few reference patches, so few neighbours
 
 
 class Colours(nn.Module):
     """(B, 3, H, W) in [0, 1] -> (B, 6): mean and standard deviation of each colour."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """What a glance at the stain tells."""
+        """Describe a patch by its colours alone."""
         return torch.cat([x.mean(dim=(2, 3)), x.std(dim=(2, 3))], dim=1)
 
 
@@ -46,27 +46,27 @@ def draw_store() -> Path:
 
 
 def write_encoder() -> str:
-    """A TorchScript file, as others may hand you one."""
+    """Write an encoder as a TorchScript file, as others may give you one."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, and what many tools write
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but many tools write it
         traced = torch.jit.trace(Colours(), torch.rand(2, 3, 48, 48))  # type: ignore[no-untyped-call]
         traced.save(str(OUT / "colours.pt"))
     return str(OUT / "colours.pt")
 
 
 def main() -> None:
-    """Embed, evaluate, report."""
+    """Embed, evaluate and report both encoders."""
     store, encoder = (Path(sys.argv[1]), sys.argv[2]) if len(sys.argv) > 2 else (draw_store(), write_encoder())
     OUT.mkdir(exist_ok=True)
     scores = []
     for name, model in {"foreign": encoder, "untrained": "timm:test_resnet"}.items():
         embed(store, model, OUT / f"embeddings-{name}", name=name, say=print, shown=False)
-        judged = evaluate(OUT / f"embeddings-{name}", OUT / f"scores-{name}", EVALUATE, shown=False)
-        print(judged.verdict())
-        for found in judged.info.diagnostics:
-            if found.name in ("neighbour of the same patient", "neighbour of the same site"):
-                print(f"  {found.meaning}")
-        scores.append(judged.path)
+        evaluated = evaluate(OUT / f"embeddings-{name}", OUT / f"scores-{name}", EVALUATE, shown=False)
+        print(evaluated.verdict())
+        for diagnostic in evaluated.info.diagnostics:
+            if diagnostic.name in ("neighbour of the same patient", "neighbour of the same site"):
+                print(f"  {diagnostic.meaning}")
+        scores.append(evaluated.path)
     page = report(scores, OUT / "report.html", ReportConfig(points=500))
     print(f"open {page} in a browser")
 

@@ -2,9 +2,9 @@
 
     python examples/loss_in_your_loop.py
 
-All the loss needs is unit vectors `z` (N, D) and, for each of the N images, the ids of its ancestors from coarse to
-fine: patient, slide, patch. Rows with the same id are positives, whatever their order. Patches are drawn here, stripes
-whose width is the diagnosis; put your own loader and network in their place. Runs in seconds on a CPU.
+The loss needs unit vectors `z` (N, D) and, for each of the N images, the ids of its ancestors from coarse to fine:
+patient, slide, patch. Rows with the same id are positives, in any order. The patches are drawn here (stripes whose
+width is the diagnosis); put your own loader and network in their place. Runs in seconds on a CPU.
 """
 
 import torch
@@ -25,18 +25,18 @@ def draw_batch(rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     diagnosis = patient % DIAGNOSES
     phase = 6.28 * torch.rand(n // VIEWS, generator=rng)[patch, None, None]
     stripes = torch.sin((0.5 + 0.5 * diagnosis[:, None, None]) * torch.arange(SIZE_PX) + phase)
-    light = torch.randn(n // VIEWS, generator=rng)[patch, None, None]  # each patch has its own: a shortcut
+    light = torch.randn(n // VIEWS, generator=rng)[patch, None, None]  # says nothing of the diagnosis
     noise = torch.randn(n, SIZE_PX, SIZE_PX, generator=rng)
     return (stripes + light + noise)[:, None], torch.stack([patient, slide, patch], dim=1), diagnosis
 
 
 @torch.no_grad()
 def nearest_is_right(net: nn.Module, rng: torch.Generator) -> float:
-    """Share of patches whose nearest one of another patient has their diagnosis."""
+    """Share of patches whose most similar patch of another patient has the same diagnosis."""
     images, ancestry, diagnosis = draw_batch(rng)
     z = normalize(net(images), dim=1)
-    own = ancestry[:, :1] == ancestry[:, 0]
-    nearest = (z @ z.T).masked_fill(own, -2).argmax(dim=1)
+    same_patient = ancestry[:, :1] == ancestry[:, 0]
+    nearest = (z @ z.T).masked_fill(same_patient, -2).argmax(dim=1)
     return float((diagnosis[nearest] == diagnosis).float().mean())
 
 

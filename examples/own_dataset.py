@@ -1,10 +1,10 @@
-"""Patches that you have as arrays or files -> a store -> a trained encoder -> embeddings -> a verdict.
+"""Patches that you have as arrays or files -> a store -> a trained encoder -> embeddings -> scores.
 
     python examples/own_dataset.py [FOLDER]
 
-Pictures and a table of whose they are come in; from `find_table` on, all is the same for patches of your own. They are
-drawn here, blobs whose size is the diagnosis, so that it runs in half a minute on a CPU. Each stage writes a folder in
-FOLDER (default `own`), and a second call goes on where the first was.
+The input is picture files and a table that says which patient and slide each belongs to. The pictures are drawn here
+(blobs whose size is the diagnosis), so that the script runs in half a minute on a CPU; put your own in place of
+`write_patches`. Each stage writes one folder into FOLDER (default `own`). If it is stopped, run it again: it continues.
 """
 
 import csv
@@ -22,7 +22,7 @@ DIAGNOSES = {"small": 1.0, "large": 2.5}
 
 
 def draw_patch(blob_px: float, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8: blurred noise in a colour of the patch's own."""
+    """(H, W, 3) uint8: blurred noise, in a random colour per patch."""
     noise = Image.fromarray(rng.integers(0, 256, (SIZE_PX, SIZE_PX), dtype=np.uint8))
     blobs = np.asarray(noise.filter(ImageFilter.GaussianBlur(blob_px)), np.float32)
     blobs = (blobs - blobs.mean()) / blobs.std()
@@ -30,7 +30,7 @@ def draw_patch(blob_px: float, rng: np.random.Generator) -> NDArray[np.uint8]:
 
 
 def write_patches(folder: Path) -> Path:
-    """Write every patch as a file, and a table with a row a patch; `label`, `site` and `split` are optional columns."""
+    """Write every patch as a file, and a table with one row per patch; `label`, `site`, `split` are optional."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     with (folder / "patches.csv").open("w", newline="") as file:
@@ -47,13 +47,13 @@ def write_patches(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Every stage, each a folder."""
+    """Run every stage; each writes one folder."""
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "own")
     store = import_patches(find_table(write_patches(out / "patches")), out / "store", workers=0)
     print(f"store: {store.summary()['patches']} patches of {store.summary()['patients']} patients")
     train(out / "store", out / "run", load_config(TrainConfig, "hidisc-patient+laptop", ["optim.steps=100"]))
     embeddings = embed(out / "store", str(out / "run"), out / "embeddings", name="HiDisc", shown=False)
-    if embeddings is not None:  # None in all but the first of several processes
+    if embeddings is not None:  # it is None in all processes but the first, on several devices
         print(f"embeddings: {embeddings.vectors.shape}, columns {', '.join(embeddings.table.columns[:3])}, ...")
     scores = evaluate(out / "embeddings", out / "scores", EvaluateConfig(probes=("knn",)), shown=False)
     print(scores.verdict())

@@ -4,12 +4,14 @@ import contextlib
 import io
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
 import typer.main
+import yaml
 from PIL import Image
 
 from hidisc.cli import app
@@ -30,6 +32,7 @@ from tests.patches.test_opensrh import study, write_opensrh
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 SHORTER = {
     "hidisc prepare": "--workers 0",
     "hidisc import": "--workers 0",
@@ -38,7 +41,10 @@ SHORTER = {
     "hidisc benchmark": "--set 'small.changes=[optim.steps=2, batch.images=16]' --set seeds=1 --workers 1",
 }
 """What is added to a command so that it takes seconds."""
-FOLDERS = "slides|patches|sampling|models|objectives|training|embeddings|evaluation|verbs|tests|reporting|benchmark"
+FOLDERS = (
+    "ground|settings|artefacts|slides|patches|sampling|models|objectives|training|embeddings|evaluation|reporting|"
+    "benchmark|verbs|tests|examples|fuzz"
+)
 CONFIGS = (PrepareConfig, ImportConfig, TrainConfig, EmbedConfig, EvaluateConfig, ReportConfig, SuiteConfig)
 NOT_HERE = ("git clone", "make ", "cd ")  # the set-up of a clean clone, which `.ci/run` does
 
@@ -80,7 +86,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def a_query(lab: Path) -> str:
-    """A slide of the test side, where a page says SLIDE."""
+    """A slide of the split `test`, where a page says SLIDE."""
     table = PatchStore.load(lab / "store").table
     return str(table.column("slide")[table.column("split") == "test"][0])
 
@@ -117,7 +123,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
         path = page.parent / target if target else page
@@ -126,10 +132,43 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_files_the_pages_name_are_there() -> None:
-    named = [name for page in PAGES for name in re.findall(rf"`((?:{FOLDERS})/[\w/]+\.py)", page.read_text())]
+    named = [name for page in LINKED for name in re.findall(rf"`((?:{FOLDERS})/[\w/]+\.py)", page.read_text())]
     assert len(named) > 10
     for name in named:
         assert (ROOT / name).exists() or (ROOT / "src/hidisc" / name).exists(), name
+
+
+def test_the_tree_of_the_architecture_is_the_tree() -> None:
+    """Below `  folder/  meaning`, lines of `    module module  meaning` name every module of the folder."""
+    tree = blocks(ROOT / "docs" / "architecture.md", "")[0]
+    named: dict[str, set[str]] = {}
+    for line in tree.splitlines():
+        if folder := re.match(r"  (\w+)/ ", line):
+            modules = named[folder[1]] = set()
+        elif named and (names := re.match(r"    (\w+(?: \w+)*)(?:  |$)", line)):
+            modules |= set(names[1].split())
+    folders = [path.parent for path in (ROOT / "src/hidisc").glob("*/__init__.py")]
+    assert named == {path.name: {file.stem for file in path.glob("*.py")} - {"__init__"} for path in folders}
+
+
+def test_targets_of_make_that_the_pages_name_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    named = {name for page in pages for name in re.findall(r"`make ([a-z]+)", page.read_text())}
+    named |= {
+        name for page in pages for block in blocks(page, "bash") for name in re.findall(r"^make (\w+)", block, re.M)
+    }
+    assert named >= {"install", "demo", "check", "test", "slow", "bench", "fuzz"}
+    assert named <= targets
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == version
+    assert citation["license"] == "MIT"
+    assert citation["preferred-citation"]["year"] == 2023
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[0] == version
 
 
 def test_every_setting_named_in_the_docs_exists() -> None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A Dask cluster on this machine by hand: a scheduler, two workers, one `prepare`, and everything ended by its id.
+# A Dask cluster on this machine: a scheduler, two workers and one `prepare`; at the end all are stopped.
 #   bash examples/cluster/dask.sh
 set -euo pipefail
 PORT=${PORT:-8786}
