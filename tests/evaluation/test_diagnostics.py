@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation import geometry
-from hidisc.evaluation.diagnostics import diagnose, draw
+from hidisc.evaluation.diagnostics import diagnose, sample_patches
 from hidisc.evaluation.geometry import (
     chance_share,
     mean_distance,
@@ -517,12 +517,12 @@ def test_a_large_side_is_drawn_alike_of_every_patient() -> None:
         Patch(f"P{p}", f"P{p}/0", rng.normal(size=2).tolist()) for p, size in enumerate(sizes) for _ in range(size)
     ]
     side = side_of(patches)
-    sample = draw(side, LEVELS, seed=1, most=153)
+    sample = sample_patches(side, LEVELS, seed=1, most=153)
     assert np.bincount(sample.patients).tolist() == [3, 50, 50, 50]
-    np.testing.assert_array_equal(sample.z, draw(side, LEVELS, seed=1, most=153).z)
-    assert (sample.z != draw(side, LEVELS, seed=2, most=153).z).any()
+    np.testing.assert_array_equal(sample.z, sample_patches(side, LEVELS, seed=1, most=153).z)
+    assert (sample.z != sample_patches(side, LEVELS, seed=2, most=153).z).any()
     assert np.linalg.norm(sample.z, axis=1) == pytest.approx(1)
-    whole = draw(side, LEVELS, seed=1)
+    whole = sample_patches(side, LEVELS, seed=1)
     np.testing.assert_allclose(whole.z, unit([patch.z for patch in patches]), atol=1e-6)
 
 

@@ -55,7 +55,7 @@ def name_clusters(predictions: Predictions) -> NDArray[np.object_]:
 def score_level(predictions: Predictions, positive: int, config: BootstrapConfig, seed: int) -> LevelScores:
     """The metrics of one level, each with a percentile interval over patients."""
     measured = measure(predictions, positive)
-    names, cluster = name_clusters(predictions), next(iter(predictions.units))
+    names, cluster = name_clusters(predictions), predictions.cluster
     resampled: dict[str, Floats] = {}
     resampled_by_class: dict[str, Floats] = {}
     if config.resamples and len(names) > 1:

@@ -98,7 +98,7 @@ def compare(a: Trainings, b: Trainings, positive: int, config: BootstrapConfig, 
     same for all, and of as many trainings of A and of B as they have. Only patients that all evaluations have count.
     """
     names = _find_common(a, b)
-    cluster, patients = next(iter(a[0][0].units)), len(names)
+    cluster, patients = a[0][0].cluster, len(names)
     measured = [
         [[measure(_keep(evaluation, names), positive) for evaluation in training] for training in trainings]
         for trainings in (a, b)
@@ -142,15 +142,15 @@ def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
                 f"predictions of each {first.level} and of each {other.level} cannot be compared. "
                 "Choose the same level for both."
             )
-        if next(iter(other.units)) != next(iter(first.units)):
+        if other.cluster != first.cluster:
             raise UserError(
-                f"evaluations by {next(iter(first.units))} and by {next(iter(other.units))} cannot be compared. "
-                "Evaluate both with the same levels=[...]."
+                f"evaluations by {first.cluster} and by {other.cluster} cannot be compared. Evaluate both with the "
+                "same levels=[...]."
             )
         names &= set(other.clusters.tolist())
     if not names:
         raise UserError(
-            f"no {next(iter(first.units))} is in all of the evaluations, so they cannot be compared. "
+            f"no {first.cluster} is in all of the evaluations, so they cannot be compared. "
             "Evaluate both on the same queries=[...]."
         )
     ordered = name_clusters(first)

@@ -65,11 +65,11 @@ class Sample:
 
 def diagnose(task: Task, seed: int) -> tuple[Diagnostic, ...]:
     """What the embeddings reflect, and whether the encoder seems to have memorised the reference patients."""
-    queries = draw(task.queries, task.levels, seed)
+    queries = sample_patches(task.queries, task.levels, seed)
     if len(queries) < 2:
         why = f"Too few embeddings to compare: {count(len(queries), 'test patch')} with finite ones."
         return (Diagnostic(name="collapse", value=None, meaning=why),)
-    bank = draw(task.bank, task.levels, seed)
+    bank = sample_patches(task.bank, task.levels, seed)
     return (
         *_spread(queries),
         *(diagnostic for level in task.levels[:-1] for diagnostic in _closeness(queries, level)),
@@ -78,7 +78,7 @@ def diagnose(task: Task, seed: int) -> tuple[Diagnostic, ...]:
     )
 
 
-def draw(patches: LabelledPatches, levels: tuple[str, ...], seed: int, most: int = _MOST) -> Sample:
+def sample_patches(patches: LabelledPatches, levels: tuple[str, ...], seed: int, most: int = _MOST) -> Sample:
     """Sample at most `most` patches, as evenly over patients as possible."""
     rng = make_rng(seed, Purpose.DIAGNOSED_PATCHES)
     sample = sample_per_patient(patches.codes("patient").astype(np.int64), most, rng)

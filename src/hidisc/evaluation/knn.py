@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.evaluation.neighbours import Floats, find_neighbours
-from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.evaluation.neighbours import find_neighbours
+from hidisc.evaluation.task import Task
 from hidisc.settings.evaluate import KnnConfig
 
 
@@ -25,19 +25,6 @@ class KnnResult:
     remarks: tuple[str, ...]
 
 
-class _Rows:
-    """The vectors of labelled patches, read from disk when indexed."""
-
-    def __init__(self, patches: LabelledPatches) -> None:
-        self._patches = patches
-
-    def __len__(self) -> int:
-        return len(self._patches)
-
-    def __getitem__(self, rows: slice, /) -> Floats:
-        return self._patches.vectors(rows)
-
-
 def predict_by_neighbours(
     task: Task, config: KnnConfig, device: str = "cpu", watch: Callable[[int], None] = lambda _: None
 ) -> KnnResult:
@@ -51,7 +38,7 @@ def predict_by_neighbours(
     scores = np.empty((len(queries), len(task.classes)))
     rows = np.empty((len(queries), keep), np.int64)
     similarities = np.empty((len(queries), keep), np.float32)
-    for block, nearness, neighbours in find_neighbours(_Rows(queries), _Rows(bank), k, config.memory_gb, device):
+    for block, nearness, neighbours in find_neighbours(queries, bank, k, config.memory_gb, device):
         scores[block] = vote(nearness, bank.labels[neighbours], len(task.classes), config.temperature)
         rows[block], similarities[block] = bank.rows[neighbours[:, :keep]], nearness[:, :keep]
         watch(len(nearness))

@@ -1,6 +1,6 @@
 """Labels of a task: how many units of each class there are, and which classes or labels are missing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,51 +26,34 @@ def count_units(task: Task) -> tuple[Count, ...]:
 
 def check_labels(task: Task) -> tuple[Finding, ...]:
     """Return a warning where a class cannot be recognised, and notes on what else is missing."""
-    return (
-        *(Finding(kind="warning", sentence=sentence) for sentence in _without_reference(task)),
-        *(Finding(kind="note", sentence=sentence) for sentence in _without_test(task)),
-        *(Finding(kind="note", sentence=sentence) for sentence in _without_label(task)),
-    )
-
-
-def _without_reference(task: Task) -> Iterator[str]:
-    """Classes of the test patients that no neighbour can vote for and no probe can learn."""
+    level = "patient" if "patient" in task.levels else task.levels[0]
+    findings = []
     absent = _find_absent(task, task.bank)
-    if absent:
-        level = _find_level(task)
+    if absent:  # no neighbour can vote for these classes, and no probe can learn them
         units = task.queries.units(task.levels[: task.levels.index(level) + 1])
         number = len(np.unique(units.of_row[np.isin(task.queries.labels, absent)]))
         whose = "its" if len(absent) == 1 else "their"
         lost = f"none of {whose} {count(number, f'test {level}')} can be recognised"
         lost = f"{whose} only test {level} cannot be recognised" if number == 1 else lost
-        yield f"No reference {level} has {_name_labels(task, absent)}, so {lost}."
-
-
-def _without_test(task: Task) -> Iterator[str]:
+        sentence = f"No reference {level} has {_name_labels(task, absent)}, so {lost}."
+        findings.append(Finding(kind="warning", sentence=sentence))
     absent = _find_absent(task, task.queries)
     if absent:
         they = "it is" if len(absent) == 1 else "they are"
-        yield f"No test {_find_level(task)} has {_name_labels(task, absent)}, so how well {they} recognised is unknown."
-
-
-def _without_label(task: Task) -> Iterator[str]:
+        sentence = f"No test {level} has {_name_labels(task, absent)}, so how well {they} recognised is unknown."
+        findings.append(Finding(kind="note", sentence=sentence))
     for patches, role in ((task.bank, "reference"), (task.queries, "test")):
         if patches.unlabelled:
             were, they = ("was", "it has") if patches.unlabelled == 1 else ("were", "they have")
-            yield (
-                f"{patches.unlabelled:,} of {patches.unlabelled + len(patches):,} patches of the {role} "
-                f"{plural(_find_level(task))} {were} left out: {they} no label, or none of the classes."
-            )
+            sentence = f"{patches.unlabelled:,} of {patches.unlabelled + len(patches):,} patches of the {role} "
+            sentence += f"{plural(level)} {were} left out: {they} no label, or none of the classes."
+            findings.append(Finding(kind="note", sentence=sentence))
+    return tuple(findings)
 
 
 def _find_absent(task: Task, patches: LabelledPatches) -> list[int]:
     """Codes of the classes that no patch of the bank, or of the queries, has."""
     return np.setdiff1d(np.arange(len(task.classes)), patches.labels).tolist()
-
-
-def _find_level(task: Task) -> str:
-    """The level that the sentences count: the patient, or the coarsest one where there is no patient."""
-    return "patient" if "patient" in task.levels else task.levels[0]
 
 
 def _name_labels(task: Task, classes: Sequence[int]) -> str:

@@ -49,10 +49,11 @@ def measure(predictions: Predictions, positive: int) -> Measured:
         positive,
     )
     units = confusion.sum(axis=1)
+    one_class = dict.fromkeys(BY_CLASS, positive) if len(codes) == 2 else {}
     return Measured(
-        {name: _value(overall[name], _why(name, predictions, units, positive)) for name in METRICS},
+        {name: _value(overall[name], _why(name, predictions, units, one_class.get(name))) for name in METRICS},
         {
-            label: {name: _value(by_class[name][code], _why_class(name, predictions, units, code)) for name in BY_CLASS}
+            label: {name: _value(by_class[name][code], _why(name, predictions, units, code)) for name in BY_CLASS}
             for code, label in enumerate(predictions.classes)
         },
         tuple(tuple(row) for row in confusion.tolist()),
@@ -121,40 +122,19 @@ def _value(number: Floats, why: str) -> Value:
     return Value(value=None, why=why) if np.isnan(number) else Value(value=float(number))
 
 
-def _why(name: str, predictions: Predictions, units: NDArray[np.int64], positive: int) -> str:
-    """Why a metric is undefined, should it be; `units` (L,) of each class."""
-    classes, level = predictions.classes, predictions.level
-    if not units.any():
-        return _why_none(predictions)
+def _why(name: str, predictions: Predictions, units: NDArray[np.int64], code: int | None) -> str:
+    """Why a metric is undefined, should it be: of one class, or (None) of all; `units` (L,) of each class."""
+    level, classes, mixed = predictions.level, predictions.classes, predictions.left_out
+    present = np.flatnonzero(units).tolist()
+    if not present and mixed:
+        return f"no test {level} has one label for all its patches ({mixed} have several): see the finer levels instead"
+    if not present:
+        return f"there is no test {level}: choose queries=[...] that have labels"
     if name.startswith("top"):
         top = name.removeprefix("top")
         return f"with {len(classes)} classes the truth is always among the {top} of highest score: see accuracy instead"
-    if len(classes) == 2 and name in BY_CLASS:
-        return _why_class(name, predictions, units, positive)
-    if (units > 0).sum() == 1:
-        return _why_alone(level, classes[units.argmax()])
-    missing = [repr(label) for label, number in zip(classes, units, strict=True) if not number]
-    return f"no test {level} has class {' or '.join(missing)}: set classes=[...] to evaluate the others"
-
-
-def _why_class(name: str, predictions: Predictions, units: NDArray[np.int64], code: int) -> str:
-    """Why a metric of one class is undefined, should it be."""
-    level, label = predictions.level, predictions.classes[code]
-    if not units.any():
-        return _why_none(predictions)
-    if units[code] == units.sum():
-        return _why_alone(level, label)
-    others = (units > 0).sum() > 1
-    remedy = "set classes=[...] to evaluate the others" if others else "choose queries=[...] that have it"
-    return f"no test {level} has class {label!r}: {remedy}"
-
-
-def _why_alone(level: str, label: str) -> str:
-    return f"every test {level} has class {label!r}: choose queries=[...] that have others too"
-
-
-def _why_none(predictions: Predictions) -> str:
-    level, mixed = predictions.level, predictions.left_out
-    if mixed:
-        return f"no test {level} has one label for all its patches ({mixed} have several): see the finer levels instead"
-    return f"there is no test {level}: choose queries=[...] that have labels"
+    if len(present) == 1 and code in (None, present[0]):
+        return f"every test {level} has class {classes[present[0]]!r}: choose queries=[...] that have others too"
+    missing = [code] if code is not None else np.flatnonzero(units == 0).tolist()
+    remedy = "set classes=[...] to evaluate the others" if len(present) > 1 else "choose queries=[...] that have it"
+    return f"no test {level} has class {' or '.join(repr(classes[absent]) for absent in missing)}: {remedy}"

@@ -36,9 +36,14 @@ class Predictions:
         return self.scores.argmax(axis=1)
 
     @property
+    def cluster(self) -> str:
+        """The coarsest level, normally the patient: what the bootstrap resamples."""
+        return next(iter(self.units))
+
+    @property
     def clusters(self) -> NDArray[np.object_]:
         """(G,) name of the coarsest unit (the patient) each belongs to."""
-        return next(iter(self.units.values()))
+        return self.units[self.cluster]
 
     def save(self, path: Path) -> None:
         """Write as Parquet: units, `label`, `predicted` and one column `score: CLASS` per class."""

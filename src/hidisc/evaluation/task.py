@@ -33,6 +33,8 @@ class LabelledPatches:
         """(n, D) embeddings of some of its N patches, by their index, read from disk."""
         return np.asarray(self.embeddings.vectors[self.rows[chosen]], np.float32)
 
+    __getitem__ = vectors  # `patches[:1000]` are vectors, as `find_neighbours` reads them
+
     def names(self, column: str) -> NDArray[Any]:
         """(N,) values of a column of the table, such as `patient`; a missing name is None."""
         return self.embeddings.table.column(column)[self.rows]

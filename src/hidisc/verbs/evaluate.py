@@ -81,15 +81,8 @@ def _evaluate_task(
     with show_patches("nearest neighbours", len(queries), shown) as watch:
         watch(0)
         knn = predict_by_neighbours(task, config.knn, device, watch)
-    duplicates = find_duplicates(
-        task,
-        knn.rows,
-        knn.similarities,
-        config.leakage,
-        queries.embeddings.open_store(),
-        bank.embeddings.open_store(),
-        config.seed,
-    )
+    ours, theirs = queries.embeddings.open_store(), bank.embeddings.open_store()
+    duplicates = find_duplicates(task, knn.rows, knn.similarities, config.leakage, ours, theirs, config.seed)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
     labels = check_labels(task)
