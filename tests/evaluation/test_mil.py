@@ -118,7 +118,8 @@ def test_predictions_name_the_bags_of_the_queries(task: Task) -> None:
     assert len(remarks) == 2
     assert remarks[1].startswith("The weights are those of epoch ")
     assert remarks[1].endswith(
-        " of 3, which had the lowest loss on 6 bags held out of training, all bags of a patient together."
+        " of 3, which had the lowest loss on 6 of these bags, held out of training; all bags of a patient are held out "
+        "together."
     )
 
 
@@ -164,7 +165,7 @@ def test_nothing_but_mixed_bags_is_no_task(task: Task, part: str, role: str) -> 
     side = some(side, side.labels == 2)
     found, remarks = mil_predictions(replace(task, **{part: relabel(side, np.unique(side.names("slide")))}), QUICK, 0)
     assert found is None
-    assert remarks == (f"Every slide of the {role} patients has patches of several labels, so it has no label.",)
+    assert remarks == (f"Every {role} slide has patches of several labels, so it has no label.",)
 
 
 def test_a_class_without_bags_has_probability_0(task: Task) -> None:

@@ -136,7 +136,7 @@ def mil_predictions(task: Task, config: MilConfig, seed: int) -> tuple[Predictio
     training, test = find_bags(bank, task.levels), find_bags(queries, task.levels)
     for bags, role in ((training, "reference"), (test, "test")):
         if not len(bags):
-            return None, (f"Every {level} of the {role} patients has patches of several labels, so it has no label.",)
+            return None, (f"Every {role} {level} has patches of several labels, so it has no label.",)
     remarks = [f"Trained on {count(len(training), 'bag')} of reference patches; a bag is the patches of one {level}."]
     if training.left_out:
         remarks.append(f"Left out: {count(training.left_out, 'bag')} with patches of several labels.")
@@ -217,8 +217,8 @@ def _describe_epoch(epoch: int, held_out: int, task: Task, config: MilConfig) ->
     level = task.levels[0]
     if held_out:
         return (
-            f"The weights are those of epoch {epoch} of {config.epochs}, which had the lowest loss on "
-            f"{count(held_out, 'bag')} held out of training, all bags of a {level} together."
+            f"The weights are those of epoch {epoch} of {config.epochs}, which had the lowest loss on {held_out:,} of "
+            f"these bags, held out of training; all bags of a {level} are held out together."
         )
     return (
         f"The weights are those of the last of {config.epochs} epochs. To choose a better one, bags must be held out, "
