@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.evaluation.metrics import TOPS, Floats, divide, measure, rank_truth, summarise
+from hidisc.evaluation.metrics import TOPS, divide, measure, rank_truth, summarise
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import LevelScores, Value
+from hidisc.evaluation.units import Floats, Ints
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import plural
 from hidisc.settings.evaluate import BootstrapConfig
@@ -138,9 +139,7 @@ def _resample(
     return summarise(confusion, totals[:, classes**2 :], areas[0], areas[1], positive)
 
 
-def _areas(
-    weights: NDArray[np.int16], patient: NDArray[np.int64], is_positive: NDArray[np.bool_], scores: Floats
-) -> Floats:
+def _areas(weights: NDArray[np.int16], patient: Ints, is_positive: NDArray[np.bool_], scores: Floats) -> Floats:
     """(2, B) AUROC and AUPRC (average precision, as scikit-learn defines it) of one class in every resample.
 
     `patient`, `is_positive` and `scores` are (N,). Let there be T different scores, sorted from high to low. One count
@@ -174,7 +173,7 @@ def _areas(
     return areas
 
 
-def _group_scores(scores: Floats, is_positive: NDArray[np.bool_]) -> tuple[NDArray[np.int64], int]:
+def _group_scores(scores: Floats, is_positive: NDArray[np.bool_]) -> tuple[Ints, int]:
     """(N,) group of each score (N,), 0 the highest, and how many groups there are, at most THRESHOLDS.
 
     Up to THRESHOLDS different scores, each is a group of its own. Beyond, groups are quantiles, in which positives as a
@@ -191,9 +190,7 @@ def _group_scores(scores: Floats, is_positive: NDArray[np.bool_]) -> tuple[NDArr
     return np.minimum(middle * THRESHOLDS, THRESHOLDS - 1).astype(np.int64)[code], THRESHOLDS
 
 
-def _count(
-    patient: NDArray[np.int64], column: NDArray[np.int64] | int, patients: int, columns: int
-) -> NDArray[np.int64]:
+def _count(patient: Ints, column: Ints | int, patients: int, columns: int) -> Ints:
     """(P, columns) how many units of each patient are in each column."""
     return np.bincount(patient * columns + column, minlength=patients * columns).reshape(patients, columns)
 

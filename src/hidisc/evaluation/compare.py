@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.evaluation.bootstrap import draw_trainings, draw_weights, find_interval, name_clusters, resample
-from hidisc.evaluation.metrics import Floats, Measured, measure
+from hidisc.evaluation.metrics import Measured, measure
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS
+from hidisc.evaluation.units import Floats
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
 from hidisc.settings.evaluate import BootstrapConfig

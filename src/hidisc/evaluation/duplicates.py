@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.evaluation.units import Ints
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import name_related
 from hidisc.ground.seeds import Purpose, make_rng
@@ -37,9 +38,9 @@ _NAMED = 3
 class _Pairs:
     """n pairs to compare, of M candidates; the first `sure` are the most similar, the others stand for the rest."""
 
-    queries: NDArray[np.int64]
+    queries: Ints
     """(n,) rows of the queries' embeddings."""
-    bank: NDArray[np.int64]
+    bank: Ints
     """(n,) rows of the bank's embeddings."""
     sure: int
     candidates: int
@@ -47,7 +48,7 @@ class _Pairs:
 
 def find_duplicates(
     task: Task,
-    rows: NDArray[np.int64],
+    rows: Ints,
     similarities: NDArray[np.float32],
     config: LeakageConfig,
     store_of_queries: PatchStore | None,
@@ -78,7 +79,7 @@ def find_duplicates(
     return _describe(task, pairs, is_same, is_read, config.max_duplicates)
 
 
-def store_rows(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore) -> NDArray[np.int64]:
+def store_rows(embeddings: Embeddings, rows: Ints, store: PatchStore) -> Ints:
     """(n,) rows of the store's table that hold the patches of some rows (n,) of embeddings made from it."""
     if store.checksum != embeddings.info.store_checksum:
         raise UserError(
@@ -137,9 +138,7 @@ def _normalise(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
     return centred / np.maximum(np.sqrt(np.square(centred).sum(axis=(1, 2), keepdims=True)), 1e-6)
 
 
-def _choose_pairs(
-    task: Task, rows: NDArray[np.int64], similarities: NDArray[np.float32], rng: np.random.Generator
-) -> _Pairs:
+def _choose_pairs(task: Task, rows: Ints, similarities: NDArray[np.float32], rng: np.random.Generator) -> _Pairs:
     """Each query with the nearest patch of another patient; where there are too many, as `_Pairs` says.
 
     Half of the pairs compared are spread over all but the most similar, so that what is found among them counts for the
@@ -167,7 +166,7 @@ def _patients_of_bank(task: Task) -> NDArray[np.int32]:
     return np.array([*(known.get(name, -2) for name in names), -2], np.int32)[codes]
 
 
-def _read_thumbnails(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore | None) -> NDArray[np.float32]:
+def _read_thumbnails(embeddings: Embeddings, rows: Ints, store: PatchStore | None) -> NDArray[np.float32]:
     """(n, 32, 32) of rows (n,) of embeddings, read one at a time; NaN where a patch cannot be decoded."""
     if store is None:
         name = name_related(embeddings.info.store, embeddings.path)

@@ -1,18 +1,18 @@
 """Patches sampled evenly over patients, and patients assigned to folds of cross-validation."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hidisc.evaluation.task import LabelledPatches
+from hidisc.evaluation.units import Ints
 
 
-def find_patients(patches: LabelledPatches, levels: tuple[str, ...]) -> NDArray[np.int64]:
+def find_patients(patches: LabelledPatches, levels: tuple[str, ...]) -> Ints:
     """(N,) the unit of the coarsest level, normally the patient, of each patch; without such a level, the patch."""
     codes = patches.codes(levels[0]) if len(levels) > 1 else np.arange(len(patches))
     return codes.astype(np.int64)
 
 
-def sample_per_patient(patients: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def sample_per_patient(patients: Ints, count: int, rng: np.random.Generator) -> Ints:
     """At most `count` indices into `patients` (N,), ascending, as evenly over patients as their patches allow.
 
     The patches are shuffled; then every patient's first patch is taken, every patient's second, and so on.
@@ -24,9 +24,7 @@ def sample_per_patient(patients: NDArray[np.int64], count: int, rng: np.random.G
     return np.sort(shuffled[np.argsort(round_number, kind="stable")[:count]])
 
 
-def assign_folds(
-    patients: NDArray[np.int64], labels: NDArray[np.int64], folds: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def assign_folds(patients: Ints, labels: Ints, folds: int, rng: np.random.Generator) -> Ints:
     """(N,) the fold of each row, given `patients` (N,) and `labels` (N,); all rows of a patient are in one fold.
 
     The patients of each label are assigned to folds 0, 1, 2, 0, 1, ... in random order: with 3 folds, 4 patients of
@@ -44,7 +42,7 @@ def assign_folds(
     return fold[patient]
 
 
-def find_lacking(folds: NDArray[np.int64], labels: NDArray[np.int64]) -> int | None:
+def find_lacking(folds: Ints, labels: Ints) -> int | None:
     """The first label that only one fold has, so that none is left when that fold is held out, or None; both (N,)."""
     for fold in np.unique(folds):
         lacking = np.setdiff1d(labels, labels[folds != fold])
@@ -53,7 +51,7 @@ def find_lacking(folds: NDArray[np.int64], labels: NDArray[np.int64]) -> int | N
     return None
 
 
-def count_before(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def count_before(values: Ints) -> Ints:
     """(N,) how often each value occurs before it: [7, 5, 7, 7, 5] gives [0, 0, 1, 2, 1]."""
     order = np.argsort(values, kind="stable")  # [1, 4, 0, 2, 3]: equal values together, in their own order
     _, start, length = np.unique(values[order], return_index=True, return_counts=True)  # [0, 2] and [2, 3]

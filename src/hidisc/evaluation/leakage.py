@@ -43,11 +43,14 @@ def refuse_leaks(findings: Sequence[Finding], allow: bool) -> None:
 
 def slides_of(patches: LabelledPatches) -> tuple[SlideId, ...]:
     """The slides of some patches, sorted by name; a slide without a known checksum has an empty one."""
-    first = patches.units(("patient", "slide")).first
+    table, rows = patches.embeddings.table, patches.rows[patches.units(("patient", "slide")).first]
+    patients, slides = (
+        [names[code] for code in codes[rows]] for codes, names in map(table.codes, ("patient", "slide"))
+    )
     checksums = {(slide.patient, slide.slide): slide.checksum for slide in patches.embeddings.info.slides}
     return tuple(
         SlideId(patient=patient, slide=slide, checksum=checksums.get((patient, slide), ""))
-        for patient, slide in sorted(zip(patches.names("patient")[first], patches.names("slide")[first], strict=True))
+        for patient, slide in sorted(zip(patients, slides, strict=True))
     )
 
 

@@ -4,7 +4,6 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -13,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from hidisc.evaluation.folds import assign_folds, find_lacking, find_patients, sample_per_patient
 from hidisc.evaluation.task import Task
+from hidisc.evaluation.units import Floats, Ints
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import plural
 from hidisc.settings.evaluate import LinearConfig
@@ -24,7 +24,7 @@ _BLOCK = 2**22
 """Numbers (rows x dimensions) of the queries' embeddings in memory at once."""
 
 
-def linear_scores(task: Task, config: LinearConfig, seed: int) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+def linear_scores(task: Task, config: LinearConfig, seed: int) -> tuple[Floats, tuple[str, ...]]:
     """Class probabilities (N, L) of the query patches, and remarks.
 
     Classes are not weighted to be equal, as in the kNN probe: so the two differ only in how they use the embeddings,
@@ -73,11 +73,7 @@ class PenaltyChoice:
 
 
 def choose_penalty(
-    x: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    patients: NDArray[np.int64],
-    config: LinearConfig,
-    rng: np.random.Generator,
+    x: Floats, labels: Ints, patients: Ints, config: LinearConfig, rng: np.random.Generator
 ) -> PenaltyChoice:
     """The penalty of the lowest loss in cross-validation over patients; x (N, D), labels (N,), patients (N,).
 
@@ -104,9 +100,7 @@ def choose_penalty(
     return PenaltyChoice(penalties[int(losses.argmin())], len(np.unique(folds)))
 
 
-def fit_model(
-    x: NDArray[np.float64], labels: NDArray[np.int64], penalty: float, iterations: int
-) -> tuple[Pipeline, bool]:
+def fit_model(x: Floats, labels: Ints, penalty: float, iterations: int) -> tuple[Pipeline, bool]:
     """Multinomial regression on standardised x (N, D), and whether the solver converged; `penalty` is scikit-learn's C.
 
     C is the weight of the summed losses, like the variance of a prior, so one C fits a sample and its folds.

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS, Value
-
-Floats = NDArray[np.float64]
+from hidisc.evaluation.units import Floats, Ints
 
 BY_CLASS = ("sensitivity", "specificity", "auroc", "auprc")
 """Metrics of a single class against the rest."""
@@ -60,7 +58,7 @@ def measure(predictions: Predictions, positive: int) -> Measured:
     )
 
 
-def rank_truth(predictions: Predictions) -> NDArray[np.int64]:
+def rank_truth(predictions: Predictions) -> Ints:
     """(G,) how many classes come before the true one, by score and then by order: 0 where the prediction is right."""
     classes = np.arange(len(predictions.classes))
     of_truth = np.take_along_axis(predictions.scores, predictions.truth[:, None], axis=1)  # (G, 1)
@@ -122,7 +120,7 @@ def _value(number: Floats, why: str) -> Value:
     return Value(value=None, why=why) if np.isnan(number) else Value(value=float(number))
 
 
-def _why(name: str, predictions: Predictions, units: NDArray[np.int64], code: int | None) -> str:
+def _why(name: str, predictions: Predictions, units: Ints, code: int | None) -> str:
     """Why a metric is undefined, should it be: of one class, or (None) of all; `units` (L,) of each class."""
     level, classes, mixed = predictions.level, predictions.classes, predictions.left_out
     present = np.flatnonzero(units).tolist()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hidisc.evaluation.folds import assign_folds, find_patients, sample_per_patient
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.evaluation.units import Ints
 from hidisc.ground.columns import Columns
 from hidisc.ground.seeds import Purpose, make_rng, make_seed
 from hidisc.ground.text import count, plural
@@ -79,9 +80,9 @@ class Bags:
 
     units: Columns
     """(B,) each: names of the levels above the patch, coarsest first."""
-    patches: tuple[NDArray[np.int64], ...]
+    patches: tuple[Ints, ...]
     """The patches of each bag, as ascending indices into the bank or the queries."""
-    labels: NDArray[np.int64]
+    labels: Ints
     """(B,) codes of the task's classes."""
     left_out: int
     """Bags with patches of several labels."""
@@ -112,13 +113,13 @@ class Vectors:
     def _scale(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.divide(np.subtract(x, self._mean, out=x), self._sd, out=x)
 
-    def __call__(self, indices: NDArray[np.int64]) -> Tensor:
+    def __call__(self, indices: Ints) -> Tensor:
         """(n, D) of some patches."""
         if self._kept is not None:
             return torch.from_numpy(self._kept[indices])
         return torch.from_numpy(self._scale(self._patches.vectors(indices)))
 
-    def blocks(self, indices: NDArray[np.int64]) -> Iterator[Tensor]:
+    def blocks(self, indices: Ints) -> Iterator[Tensor]:
         """The same in blocks of at most 16 MB."""
         height = max(1, _BLOCK // self.dim)
         return (self(indices[start : start + height]) for start in range(0, len(indices), height))
@@ -161,7 +162,7 @@ def mil_predictions(task: Task, config: MilConfig, seed: int) -> tuple[Predictio
     return Predictions(level, task.classes, test.units, test.labels, scores, test.left_out), tuple(remarks)
 
 
-def hold_out(patients: NDArray[np.int64], labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.bool_]:
+def hold_out(patients: Ints, labels: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:
     """(B,) which bags to hold out of training: those of about a fifth of the patients, with some of every class.
 
     None where there are too few patients to have every class both among these and among the others.
@@ -173,12 +174,7 @@ def hold_out(patients: NDArray[np.int64], labels: NDArray[np.int64], rng: np.ran
 
 
 def train(
-    vectors: Vectors,
-    bags: Sequence[NDArray[np.int64]],
-    labels: NDArray[np.int64],
-    held_out: NDArray[np.bool_],
-    config: MilConfig,
-    seed: int,
+    vectors: Vectors, bags: Sequence[Ints], labels: Ints, held_out: NDArray[np.bool_], config: MilConfig, seed: int
 ) -> tuple[GatedAttention, int]:
     """The network after the epoch of lowest loss on the bags held out (the last if there are none), and that epoch.
 
@@ -207,7 +203,7 @@ def train(
     return best_net, best_epoch
 
 
-def _sample(patches: NDArray[np.int64], most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _sample(patches: Ints, most: int, rng: np.random.Generator) -> Ints:
     """At most `most` of a bag's patches, ascending as on disk."""
     return patches if len(patches) <= most else np.sort(rng.choice(patches, most, replace=False))
 

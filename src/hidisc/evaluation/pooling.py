@@ -1,22 +1,21 @@
 """Scores of patches averaged to slides, patients, or any level of a hierarchy."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.task import Task
-from hidisc.evaluation.units import Units, group
+from hidisc.evaluation.units import Floats, Ints, Units, group
 from hidisc.ground.columns import Columns
 
 
-def patch_predictions(task: Task, scores: NDArray[np.float64]) -> Predictions:
+def patch_predictions(task: Task, scores: Floats) -> Predictions:
     """Scores (N, L) of the test patches with their names and positions."""
     patches = task.queries
     columns: Columns = {name: patches.names(name) for name in (*task.levels[:-1], "patch", "x", "y")}
     return Predictions("patch", task.classes, {**columns, "row": patches.rows}, patches.labels, scores)
 
 
-def pool_patches(task: Task, scores: NDArray[np.float64], level: str, second_softmax: bool = False) -> Predictions:
+def pool_patches(task: Task, scores: Floats, level: str, second_softmax: bool = False) -> Predictions:
     """Mean scores (G, L) of the units of a level above the patch; units of several labels are left out and counted.
 
     `second_softmax` is applied to a patch's scores before they are averaged, as in the public code.
@@ -39,12 +38,7 @@ def pool_units(predictions: Predictions, level: str) -> Predictions:
 
 
 def _pool(
-    level: str,
-    classes: tuple[str, ...],
-    columns: Columns,
-    units: Units,
-    labels: NDArray[np.int64],
-    scores: NDArray[np.float64],
+    level: str, classes: tuple[str, ...], columns: Columns, units: Units, labels: Ints, scores: Floats
 ) -> Predictions:
     """Mean scores of the units that have one label; columns, labels (N,) and scores (N, L) are of the finer level."""
     has_one = units.have_one_label(labels)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Codes = NDArray[np.integer[Any]]
 """(N,) a number for each row's name at one level; negative where the name is missing."""
 
@@ -15,28 +17,28 @@ Codes = NDArray[np.integer[Any]]
 class Units:
     """N rows in G units, numbered from 0 in the order of their codes."""
 
-    of_row: NDArray[np.int64]
+    of_row: Ints
     """(N,) the unit of each row."""
-    first: NDArray[np.int64]
+    first: Ints
     """(G,) the first row of each unit."""
 
     def __len__(self) -> int:
         return len(self.first)
 
     @property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Ints:
         """(G,) rows of each unit."""
         return np.bincount(self.of_row, minlength=len(self))
 
-    def rows(self) -> list[NDArray[np.int64]]:
+    def rows(self) -> list[Ints]:
         """The rows of each unit, ascending."""
         return np.split(np.argsort(self.of_row, kind="stable"), np.cumsum(self.counts)[:-1])
 
-    def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sums(self, values: Floats) -> Floats:
         """(G, C) sums of values (N, C) over the rows of each unit."""
         return np.stack([np.bincount(self.of_row, column, minlength=len(self)) for column in values.T], axis=1)
 
-    def have_one_label(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def have_one_label(self, labels: Ints) -> NDArray[np.bool_]:
         """(G,) whether all rows of a unit have the same label, of labels (N,)."""
         differs = labels != labels[self.first][self.of_row]
         return np.bincount(self.of_row[differs], minlength=len(self)) == 0
