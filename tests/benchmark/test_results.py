@@ -157,7 +157,7 @@ def test_seeds_that_scatter_do_not_hold_a_claim(tmp_path: Path, embeddings: Embe
     assert alone.verdict == "better"
     found = claim_of(suite, cells)
     assert found.outcome == "not held"
-    assert found.found.startswith("no difference between HiDisc-Patient and SimCLR in patch accuracy can be told: ")
+    assert found.found.startswith("no clear difference between HiDisc-Patient and SimCLR in patch accuracy: ")
     assert found.found.endswith("; 36 patients; 3 trainings each)")
     assert claims_table([found], []).notes == (
         "Held: the interval of the difference, over draws of the same patients for both and of the trainings of each, "

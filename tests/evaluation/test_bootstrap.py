@@ -238,7 +238,10 @@ def test_draws_without_a_class_are_left_out_and_counted():
     missing, alone = int((drawn == 0).sum()), int((drawn == 4).sum())
     assert missing > 100
     assert 0 < alone < 10
-    why = "the interval leaves out {} of 500 draws of patients, in which it is undefined"
+    why = (
+        "undefined in {} of 500 bootstrap resamples of patients (a class is missing there); the interval is "
+        "over the others"
+    )
     assert scored.metrics["sensitivity"].why == why.format(missing)
     for value in (
         scored.metrics["mca"],
@@ -256,9 +259,11 @@ def test_few_undefined_draws_are_not_worth_a_word():
     some, many = np.arange(100.0), np.arange(100.0)
     some[95:], many[94:] = np.nan, np.nan
     assert find_interval(some, config, "site") == (pytest.approx(23.5), pytest.approx(70.5), "")
-    why = "the interval leaves out 6 of 100 draws of sites, in which it is undefined"
+    why = (
+        "undefined in 6 of 100 bootstrap resamples of sites (a class is missing there); the interval is over the others"
+    )
     assert find_interval(many, config, "site") == (pytest.approx(23.25), pytest.approx(69.75), why)
-    why = "no interval: it is undefined in each of 3 draws of sites"
+    why = "no interval: undefined in all 3 bootstrap resamples of sites"
     assert find_interval(np.full(3, np.nan), config, "site") == (None, None, why)
 
 
@@ -268,7 +273,7 @@ def test_one_patient_has_no_interval():
     for value in (scored.metrics["auroc"], scored.metrics["accuracy"], scored.by_class["a"]["sensitivity"]):
         assert value.value is not None
         assert value.low is value.high is None
-        assert value.why == "no interval: there is one patient only"
+        assert value.why == "no interval: there is only one patient"
     assert scored.metrics["top2"] == measure(made, 1).metrics["top2"]  # undefined: says why, not this
 
 

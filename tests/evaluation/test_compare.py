@@ -268,11 +268,10 @@ def test_an_undefined_metric_is_not_compared():
     found = compare([one_class[:1]], [one_class[1:]], 1, CONFIG, 0)
     assert found["accuracy"].value > 0
     assert found["auroc"] == Difference(
-        None, None, None, None, 20, why="no patch of class 'b' was judged: choose queries=[...] that have some"
+        None, None, None, None, 20, why="no test patch has class 'b': choose queries=[...] that have it"
     )
     assert found["auroc"].sentence("AUROC", "HiDisc", "SimCLR") == (
-        "HiDisc and SimCLR cannot be compared in AUROC: no patch of class 'b' was judged: choose queries=[...] that "
-        "have some"
+        "HiDisc and SimCLR cannot be compared in AUROC: no test patch has class 'b': choose queries=[...] that have it"
     )
 
 
@@ -281,8 +280,9 @@ def test_resamples_without_a_class_are_left_out_and_counted():
     found = compare([[a]], [[b]], 1, CONFIG, 0)
     gaps = int((draw_weights(4, 400, 0)[:, [1, 3]].sum(axis=1) == 0).sum())
     assert 400 * 0.05 < gaps < 400 * 0.1
-    assert (
-        found["sensitivity"].why == f"the interval leaves out {gaps} of 400 draws of patients, in which it is undefined"
+    assert found["sensitivity"].why == (
+        f"undefined in {gaps} of 400 bootstrap resamples of patients (a class is missing there); the interval "
+        "is over the others"
     )
     assert found["sensitivity"].high is not None
     assert found["accuracy"].why == ""
@@ -299,11 +299,11 @@ def test_one_patient_and_no_resamples_have_no_interval():
         assert found.low is found.high is found.share is None
         assert found.verdict == "unclear"
     assert one.sentence("accuracy", "A", "B") == (
-        f"no difference between A and B in accuracy can be told: {100 * one.value:.1f} points "
-        "(1 patient; one training each; no interval: there is one patient only)"
+        f"no clear difference between A and B in accuracy: {100 * one.value:.1f} points "
+        "(1 patient; one training each; no interval: there is only one patient)"
     )
     assert none.sentence("accuracy", "A", "B") == (
-        f"no difference between A and B in accuracy can be told: {100 * none.value:.1f} points "
+        f"no clear difference between A and B in accuracy: {100 * none.value:.1f} points "
         "(40 patients; one training each; no interval: resamples=0)"
     )
 
@@ -323,12 +323,12 @@ def test_one_patient_and_no_resamples_have_no_interval():
         ),
         (
             Difference(0.02, -0.01, 0.05, 0.9, 1200, 0.9, "site"),
-            "no difference between HiDisc and SimCLR in accuracy can be told: 2.0 points "
+            "no clear difference between HiDisc and SimCLR in accuracy: 2.0 points "
             "(90 % interval -1.0 to 5.0; 1,200 sites; one training each)",
         ),
         (
             Difference(0.02, -0.0, 0.05, 0.9, 6, why="mind this"),
-            "no difference between HiDisc and SimCLR in accuracy can be told: 2.0 points "
+            "no clear difference between HiDisc and SimCLR in accuracy: 2.0 points "
             "(95 % interval 0.0 to 5.0; 6 patients; one training each; mind this)",
         ),
         (
@@ -338,17 +338,17 @@ def test_one_patient_and_no_resamples_have_no_interval():
         ),
         (
             Difference(0.1, 0.05, 0.2, 1.0, 5),
-            "no difference between HiDisc and SimCLR in accuracy can be told: 10.0 points "
+            "no clear difference between HiDisc and SimCLR in accuracy: 10.0 points "
             "(95 % interval 5.0 to 20.0; 5 patients are too few to tell; one training each)",
         ),
         (
             Difference(-0.1, -0.2, -0.05, 0.0, 5),
-            "no difference between HiDisc and SimCLR in accuracy can be told: -10.0 points "
+            "no clear difference between HiDisc and SimCLR in accuracy: -10.0 points "
             "(95 % interval -20.0 to -5.0; 5 patients are too few to tell; one training each)",
         ),
         (
             Difference(-0.02, -0.05, 0.0, 0.1, 6),
-            "no difference between HiDisc and SimCLR in accuracy can be told: -2.0 points "
+            "no clear difference between HiDisc and SimCLR in accuracy: -2.0 points "
             "(95 % interval -5.0 to 0.0; 6 patients; one training each)",
         ),
         (
@@ -384,19 +384,18 @@ def test_what_cannot_be_compared_is_refused():
         return str(caught.value)
 
     assert refusal(replace(b, classes=("b", "a"))) == (
-        "evaluations that tell apart [a, b] and [b, a] cannot be compared. "
+        "evaluations of the classes [a, b] and [b, a] cannot be compared. "
         "Evaluate both with the same classes=[...], in one order."
     )
     assert refusal(b, replace(b, level="slide")) == (
-        "predictions of each patch and of each slide cannot be compared. Choose the same level of both."
+        "predictions of each patch and of each slide cannot be compared. Choose the same level for both."
     )
     assert refusal(replace(b, units={"site": b.clusters, **b.units})) == (
         "evaluations by patient and by site cannot be compared. Evaluate both with the same levels=[...]."
     )
     assert refusal(keep(b, {"P000"}), keep(b, {"P001"})) == (
-        "no patient was judged in all of the evaluations, so they cannot be compared. "
-        "Evaluate both on the same queries=[...]."
+        "no patient is in all of the evaluations, so they cannot be compared. Evaluate both on the same queries=[...]."
     )
-    assert refusal() == "nothing to compare: give one or more evaluations of each side."
+    assert refusal() == "nothing to compare: give one or more evaluations of A and of B."
     with pytest.raises(UserError, match="nothing to compare"):
         compare([], [[a]], 1, CONFIG, 0)

@@ -13,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation import diagnostics
-from hidisc.evaluation.diagnostics import (
+from hidisc.evaluation import geometry
+from hidisc.evaluation.diagnostics import diagnose, sample_patches
+from hidisc.evaluation.geometry import (
     chance_share,
-    diagnose,
-    draw,
     mean_distance,
     neighbour_share,
     uniformity,
@@ -150,7 +149,7 @@ def ragged(request: pytest.FixtureRequest) -> list[Patch]:
 
 
 def test_numbers_are_those_of_the_slow_loops(ragged: list[Patch], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnostics, "_BLOCK", 7)
+    monkeypatch.setattr(geometry, "_BLOCK", 7)
     found = look(ragged)
     z = unit([patch.z for patch in ragged])
     everyone, itself = np.zeros(len(z), np.int64), np.arange(len(z))
@@ -168,7 +167,7 @@ def test_numbers_are_those_of_the_slow_loops(ragged: list[Patch], monkeypatch: p
         "variance: patient": slow_share(z, patient),
         "variance: slide": slow_share(z, slide),
         "neighbour of the same patient": slow_neighbours(z, patient, slide)[0],
-        "neighbour of the same patient, in the bank": slow_neighbours(z, patient, slide)[0],
+        "neighbour of the same patient, reference patients": slow_neighbours(z, patient, slide)[0],
         "neighbour of the same site": slow_neighbours(z, site, patient)[0],
         "neighbour of the same label": slow_neighbours(z, label, patient)[0],
     }
@@ -222,41 +221,47 @@ def grid_of(patients: int, slides: int, patches: int, place: Any, **facts: Any) 
     ]
 
 
-def test_patients_known_by_heart() -> None:
+def test_patients_that_are_memorised() -> None:
     rng = np.random.default_rng(0)
     found = look(grid_of(5, 2, 4, lambda p, s, k: np.eye(5)[p] + rng.normal(0, 0.01, 5), label=lambda p: p % 2))
     same = found["neighbour of the same patient"]
     assert same.value == 1
     assert same.chance == pytest.approx(4 / 36)
     assert same.meaning == (
-        "The most similar patch of another slide is of the same patient in 100 % of cases, 11 % by chance: the encoder "
-        "clearly tells patients apart."
+        "For 100 % of test patches (11 % by chance), the most similar patch of another slide is of the same patient: "
+        "the encoder clearly separates patients."
     )
     assert found["alignment: patient"].value == pytest.approx(0, abs=0.01)
-    assert (
-        "are much nearer to each other than strangers are: the patient is most" in found["alignment: patient"].meaning
+    assert found["alignment: patient"].meaning == (
+        "Patches of one patient from different slides are much more similar than random patches, so the "
+        "embedding mainly reflects the patient."
     )
     assert found["variance: patient"].value == pytest.approx(1, abs=0.01)
     assert found["uniformity: patient"].value == pytest.approx(-4, abs=0.01)  # orthogonal: distance 2 each
-    assert "The patients, each as the mean of its patches, are well spread out" in found["uniformity: patient"].meaning
+    assert found["uniformity: patient"].meaning == (
+        "The mean embeddings of patients are well spread out (0: all are equal, -4: spread over all directions)."
+    )
 
 
-def test_patients_not_known_at_all() -> None:
+def test_patients_that_are_not_separated() -> None:
     rng = np.random.default_rng(1)
     found = look(
         grid_of(20, 2, 40, lambda p, s, k: rng.normal(size=8), label=lambda p: p % 2, site=lambda p: f"{p % 2}")
     )
     same = found["neighbour of the same patient"]
     assert same.value == pytest.approx(same.chance, abs=0.03)
-    assert "the encoder hardly tells patients apart." in same.meaning
+    assert "the encoder hardly separates patients." in same.meaning
     assert found["alignment: slide"].value == pytest.approx(found["alignment: slide"].chance, rel=0.02)
-    assert "are nearly as far apart as strangers: the slide is not what" in found["alignment: slide"].meaning
+    assert (
+        "are about as similar as random patches, so the embedding hardly reflects the slide."
+        in found["alignment: slide"].meaning
+    )
     for name in ("label", "site", "patient", "slide"):
         assert found[f"variance: {name}"].value == pytest.approx(0, abs=0.01)
         assert "explains 0 %" in found[f"variance: {name}"].meaning
-        assert "no more than names given at random would" in found[f"variance: {name}"].meaning
-    assert "makes use of what it has" in found["effective rank"].meaning
-    assert found["collapse"].meaning.startswith("Not collapsed: two random patches look different")
+        assert "no more than by chance." in found[f"variance: {name}"].meaning
+    assert "the dimensions are well used" in found["effective rank"].meaning
+    assert found["collapse"].meaning.startswith("Not collapsed: two random patches have different embeddings")
     assert "scanner" not in found["neighbour of the same site"].meaning
 
 
@@ -267,7 +272,7 @@ def test_classes_at_right_angles_explain_all() -> None:
     assert found["neighbour of the same label"].chance == pytest.approx(6 / 30)
     # the two patients of a class are in one place, and the nearest may be of either
     assert found["neighbour of the same patient"].value == pytest.approx(3 / 9)
-    assert "and the label alone most of that" in found["variance: patient"].meaning
+    assert "; the label alone explains most of that." in found["variance: patient"].meaning
 
 
 def test_a_collapsed_encoder_is_called_so_and_knows_nobody() -> None:
@@ -279,12 +284,12 @@ def test_a_collapsed_encoder_is_called_so_and_knows_nobody() -> None:
         assert found["collapse"].value == pytest.approx(1)
         assert found["collapse"].meaning.startswith("COLLAPSED: ")
         assert found["effective rank"].value == pytest.approx(1)
-        assert "all patches lie along one line" in found["effective rank"].meaning
+        assert "all embeddings lie along one line" in found["effective rank"].meaning
         assert found["uniformity: patch"].value == pytest.approx(0, abs=1e-5)
-        assert "are crowded together" in found["uniformity: patch"].meaning
+        assert "are close together" in found["uniformity: patch"].meaning
         assert found["variance: patient"].value is None
-        assert "no variance to explain" in found["variance: patient"].meaning
-        assert found["alignment: slide"].meaning == "Patches of one slide are in one place, as all patches are."
+        assert "the embeddings do not vary" in found["variance: patient"].meaning
+        assert found["alignment: slide"].meaning == "Patches of one slide have the same embedding, as all patches have."
         for name in ("patient", "site", "label"):
             same = found[f"neighbour of the same {name}"]
             assert same.value == pytest.approx(same.chance)
@@ -296,8 +301,8 @@ def test_a_collapsed_encoder_is_called_so_and_knows_nobody() -> None:
     [
         (lambda rng: [10, *rng.normal(0, 0.1, 60)], "COLLAPSED: "),  # cosine above 0.99, in many directions
         (lambda rng: [rng.choice([-1, 1]), 0, 0, 0, 0], "COLLAPSED: "),  # one line, two ends
-        (lambda rng: [10, *rng.normal(0, 1.2, 4)], "Not collapsed, but any two patches are much alike"),
-        (lambda rng: [1, *rng.normal(0, 1, 4)], "Not collapsed: two random patches look different"),
+        (lambda rng: [10, *rng.normal(0, 1.2, 4)], "Not collapsed, but any two patches have similar embeddings"),
+        (lambda rng: [1, *rng.normal(0, 1, 4)], "Not collapsed: two random patches have different embeddings"),
     ],
 )
 def test_how_near_to_collapse(place: Any, start: str) -> None:
@@ -311,20 +316,26 @@ def test_many_numbers_that_say_the_same() -> None:
     found = look(grid_of(4, 2, 30, lambda p, s, k: wide @ rng.normal(size=3)))
     assert found["effective rank"].value == pytest.approx(3, abs=0.2)
     assert found["effective rank"].meaning == (
-        "Of 200 directions in which patches could differ, about 3.0 are used: the encoder says much the same in many "
-        "of its numbers."
+        "Of 200 directions in which embeddings could differ, about 3.0 are used: many dimensions carry the same "
+        "information."
     )
 
 
 def test_slides_in_part_and_slides_repelled() -> None:
     rng = np.random.default_rng(0)
     part = look(grid_of(3, 2, 30, lambda p, s, k: np.eye(6)[2 * p + s] + rng.normal(0, 0.4, 6)))
-    assert "the slide is part of what the encoder sees" in part["alignment: slide"].meaning
+    assert (
+        "are more similar than random patches, so the embedding partly reflects the slide."
+        in part["alignment: slide"].meaning
+    )
     few = look(grid_of(2, 2, 3, lambda p, s, k: np.eye(3)[k]))
-    assert "fill part of the room" in few["uniformity: patch"].meaning
+    assert "are partly spread out" in few["uniformity: patch"].meaning
     odd = look(grid_of(2, 2, 2, lambda p, s, k: np.eye(4)[k]))
     assert odd["alignment: slide"].value > odd["alignment: slide"].chance
-    assert "the slide is the last thing the encoder sees" in odd["alignment: slide"].meaning
+    assert (
+        "are less similar than random patches, so the embedding does not reflect the slide."
+        in odd["alignment: slide"].meaning
+    )
 
 
 def test_sites_that_are_seen() -> None:
@@ -336,33 +347,34 @@ def test_sites_that_are_seen() -> None:
     found = look(grid_of(8, 2, 10, place, site=lambda p: f"site {p % 2}", label=lambda p: p // 4))
     assert found["neighbour of the same site"].value > 0.95
     assert (
-        "clearly tells sites apart, so that a scanner or a stain may pass"
+        "clearly separates sites, so predictions may rest on the scanner or the stain."
         in found["neighbour of the same site"].meaning
     )
-    assert "more is seen of the site than of the class" in found["variance: site"].meaning
+    assert "so the embedding reflects the site more than the label." in found["variance: site"].meaning
     assert found["variance: site"].value > 0.3 > found["variance: site"].chance > 0
-    assert "no more than names given at random" in found["variance: label"].meaning
+    assert "no more than by chance." in found["variance: label"].meaning
 
 
 def test_labels_that_are_seen() -> None:
     rng = np.random.default_rng(0)
     found = look(grid_of(30, 1, 8, lambda p, s, k: 1.3 * np.eye(4)[p % 2] + rng.normal(size=4), label=lambda p: p % 2))
-    assert "where labels given to patients at random would explain" in found["variance: label"].meaning
-    assert "partly tells labels apart." in found["neighbour of the same label"].meaning
+    assert "; labels assigned to patients at random would explain" in found["variance: label"].meaning
+    assert "partly separates labels." in found["neighbour of the same label"].meaning
 
 
 def test_a_bank_known_better_than_the_queries() -> None:
     rng = np.random.default_rng(0)
     strangers = grid_of(5, 2, 6, lambda p, s, k: rng.normal(size=5))
     known = grid_of(5, 2, 6, lambda p, s, k: np.eye(5)[p] + rng.normal(0, 0.01, 5))
-    name = "neighbour of the same patient, in the bank"
+    name = "neighbour of the same patient, reference patients"
     found = look(strangers, known)[name]
     assert found.value == 1
     assert found.meaning.endswith(
-        "clearly tells patients apart, better than in the queries: if it learned from the bank, it knows it by heart."
+        "clearly separates patients, better than test patients: if the encoder was trained on the reference patients, "
+        "it has memorised them."
     )
-    assert "by heart" not in look(known, strangers)[name].meaning
-    assert "by heart" not in look(known, known)[name].meaning
+    assert "memorised" not in look(known, strangers)[name].meaning
+    assert "memorised" not in look(known, known)[name].meaning
 
 
 # --- what cannot be said -----------------------------------------------------------------------------------------
@@ -373,11 +385,11 @@ def test_one_slide_a_patient() -> None:
     found = look(grid_of(4, 1, 5, lambda p, s, k: rng.normal(size=4), label=lambda p: p % 2))
     same = found["neighbour of the same patient"]
     assert (same.value, same.chance) == (None, None)
-    assert same.meaning == ("No patient of the queries has two slides with patches, so there is nothing to tell apart.")
-    assert "of the bank" in found["neighbour of the same patient, in the bank"].meaning
+    assert same.meaning == "No test patient has two slides with patches, so this cannot be measured."
+    assert "No reference patient has" in found["neighbour of the same patient, reference patients"].meaning
     assert found["alignment: patient"].value is None
     assert found["alignment: patient"].meaning == (
-        "No patient has two slides among those looked at, so there is no pair to measure."
+        "No patient has two slides in the sample, so there is no pair to measure."
     )
     assert found["alignment: slide"].value is not None
 
@@ -391,31 +403,29 @@ def test_one_patient_one_slide_one_site_one_label() -> None:
     )
     assert {name for name in found if name.startswith("variance")} == {"variance: patient", "variance: slide"}
     assert found["variance: slide"].value is None
-    assert found["neighbour of the same site"].meaning == "The queries have 1 site, so there is nothing to tell apart."
-    assert (
-        found["neighbour of the same label"].meaning == "The queries have 1 label, so there is nothing to tell apart."
-    )
+    assert found["neighbour of the same site"].meaning == "The test patients have 1 site, so this cannot be measured."
+    assert found["neighbour of the same label"].meaning == "The test patients have 1 label, so this cannot be measured."
 
 
 def test_no_site_and_sites_of_one_patient_each() -> None:
     rng = np.random.default_rng(0)
     found = look(grid_of(3, 2, 4, lambda p, s, k: rng.normal(size=4)))
-    assert found["neighbour of the same site"].meaning == "The queries have no site, so there is nothing to tell apart."
+    assert found["neighbour of the same site"].meaning == "The test patients have no site, so this cannot be measured."
     assert "variance: site" not in found
     found = look(grid_of(3, 2, 4, lambda p, s, k: rng.normal(size=4), site=lambda p: f"{p}"))
-    assert found["neighbour of the same site"].meaning == "No site has two patients, so there is nothing to tell apart."
+    assert found["neighbour of the same site"].meaning == "No site has two test patients, so this cannot be measured."
     # a site and its only patient cannot be told apart
     assert found["variance: site"].chance == pytest.approx(found["variance: site"].value)
-    assert "no more than names given at random" in found["variance: site"].meaning
+    assert "no more than by chance." in found["variance: site"].meaning
 
 
 def test_one_patch_a_slide() -> None:
     rng = np.random.default_rng(0)
     found = look(grid_of(3, 2, 1, lambda p, s, k: rng.normal(size=4)))
     assert found["variance: slide"].value is None
-    assert "one patch of each" in found["variance: slide"].meaning
+    assert "or one patch per slide, or" in found["variance: slide"].meaning
     assert found["alignment: slide"].meaning == (
-        "No slide has two patches among those looked at, so there is no pair to measure."
+        "No slide has two patches in the sample, so there is no pair to measure."
     )
     assert found["alignment: patient"].value is not None
 
@@ -426,10 +436,10 @@ def test_embeddings_that_are_not_finite_are_left_out_and_said() -> None:
     broken = [*patches, Patch("P0", "P0/0", [np.nan, 0, 0, 0]), Patch("P1", "P1/0", [np.inf, 0, 0, 0])]
     found, whole = look(broken), look(patches)
     assert {name: one.value for name, one in found.items()} == {name: one.value for name, one in whole.items()}
-    assert found["collapse"].meaning.endswith("; 2 patches with embeddings that are not finite are left out.")
+    assert found["collapse"].meaning.endswith("; left out: 2 patches whose embeddings are not finite.")
     none = look(broken[-2:])
     assert none["collapse"].value is None
-    assert none["collapse"].meaning == "There are 0 query patches with finite embeddings, and nothing to compare."
+    assert none["collapse"].meaning == "Too few embeddings to compare: 0 test patches with finite ones."
 
 
 # --- any hierarchy, any names, any size --------------------------------------------------------------------------
@@ -441,7 +451,7 @@ def test_a_deeper_hierarchy() -> None:
     z = unit([patch.z for patch in patches])
     site, patient = codes_of([patch.site for patch in patches]), codes_of([patch.patient for patch in patches])
     assert found["alignment: site"].value == pytest.approx(slow_distance(z, site, patient), rel=1e-4)
-    assert "Patches of one site, taken from different patients," in found["alignment: site"].meaning
+    assert "Patches of one site from different patients are " in found["alignment: site"].meaning
     assert found["variance: site"].value == pytest.approx(slow_share(z, site), rel=1e-4)
     assert found["variance: site"].chance != 0
     assert list(found).count("variance: site") == 1
@@ -507,12 +517,12 @@ def test_a_large_side_is_drawn_alike_of_every_patient() -> None:
         Patch(f"P{p}", f"P{p}/0", rng.normal(size=2).tolist()) for p, size in enumerate(sizes) for _ in range(size)
     ]
     side = side_of(patches)
-    sample = draw(side, LEVELS, seed=1, most=153)
+    sample = sample_patches(side, LEVELS, seed=1, most=153)
     assert np.bincount(sample.patients).tolist() == [3, 50, 50, 50]
-    np.testing.assert_array_equal(sample.z, draw(side, LEVELS, seed=1, most=153).z)
-    assert (sample.z != draw(side, LEVELS, seed=2, most=153).z).any()
+    np.testing.assert_array_equal(sample.z, sample_patches(side, LEVELS, seed=1, most=153).z)
+    assert (sample.z != sample_patches(side, LEVELS, seed=2, most=153).z).any()
     assert np.linalg.norm(sample.z, axis=1) == pytest.approx(1)
-    whole = draw(side, LEVELS, seed=1)
+    whole = sample_patches(side, LEVELS, seed=1)
     np.testing.assert_allclose(whole.z, unit([patch.z for patch in patches]), atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""A picture of the bank among the queries under another patient's name is found by its pixels, and nothing else is."""
+"""A test patch that is a picture of another patient's reference patch is found by its pixels, and nothing else is."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -124,9 +124,9 @@ def test_a_turned_and_saved_copy_is_found_and_named(copied: PatchStore) -> None:
     found = look(copied, {("Z/z", 1): ("A/a", 3)})
     assert found == Finding(
         kind="leak",
-        sentence="1 query patch is a picture of the bank under another patient's name (10 % of all 10): patch 1 of "
-        "slide 'Z/z' of patient 'Z' is patch 3 of slide 'A/a' of patient 'A'. See whether a slide was scanned or saved "
-        "twice, and list both under one patient.",
+        sentence="1 test patch is a near-duplicate of a reference patch of another patient (10 % of all 10): "
+        "patch 1 of slide 'Z/z' of patient 'Z' is patch 3 of slide 'A/a' of patient 'A'. Check whether a slide "
+        "was scanned or saved twice, and list both under one patient.",
     )
 
 
@@ -178,7 +178,7 @@ def test_the_nearest_of_another_patient_is_looked_at(copied: PatchStore) -> None
     nearness = np.tile(np.array([1.0, 0.5, 0.6], np.float32), (count, 1))
     found = find_duplicates(task, rows, nearness, LeakageConfig(), copied, copied)
     assert found is not None
-    assert found.sentence.startswith("1 query patch is")
+    assert found.sentence.startswith("1 test patch is a near-duplicate")
     assert find_duplicates(task, rows[:, :1], nearness[:, :1], LeakageConfig(), copied, copied) is None
     rows[:, 2] = -1  # none
     assert find_duplicates(task, rows, nearness, LeakageConfig(), copied, copied) is None
@@ -196,7 +196,7 @@ def test_patients_are_compared_by_name_between_stores(copied: PatchStore, tmp_pa
     rows = np.full((len(task.queries), 1), row_of(bank, "A/a", 3))
     found = find_duplicates(task, rows, rows * np.float32(0), LeakageConfig(), copied, other)
     assert found is not None
-    assert found.sentence.startswith("1 query patch is")  # patch 3 of A itself is A's own
+    assert found.sentence.startswith("1 test patch is a near-duplicate")  # patch 3 of A itself is A's own
     assert "patch 1 of slide 'Z/z'" in found.sentence
 
 
@@ -213,7 +213,7 @@ def test_what_is_looked_at_counts_for_the_rest(third: PatchStore, monkeypatch: p
             found = find_duplicates(task, rows, nearness, LeakageConfig(), third, third, seed)
             assert found is not None
             shares.append(float(found.sentence.split("(")[1].removeprefix("about ").split(" %")[0]))
-            assert (f"as {most} of 60 pairs were looked at" in found.sentence) == (most < 60)
+            assert (f"estimated from {most} of 60 pairs" in found.sentence) == (most < 60)
             assert found.kind == "leak"
         assert np.mean(shares) == pytest.approx(100 / 3, abs=7 if most < 60 else 0.5)
 
@@ -235,7 +235,7 @@ def test_the_most_alike_are_looked_at_first(copied: PatchStore, monkeypatch: pyt
     nearness[task.queries.rows == row_of(embeddings, "Z/z", 1)] = 0.21
     found = find_duplicates(task, rows, nearness, LeakageConfig(), copied, copied)
     assert found is not None
-    assert "(about 10 % of all 10, as 2 of 10 pairs were looked at" in found.sentence  # counts for itself alone
+    assert "(about 10 % of all 10, estimated from 2 of 10 pairs)" in found.sentence  # counts for itself alone
 
 
 def test_the_rest_is_drawn_at_even_steps(plain: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,9 +271,11 @@ def test_more_than_a_few_are_counted(tmp_path: Path) -> None:
     store = stored(tmp_path, {f"Z/z/{n}.png": pictures()[f"B/b/{n}.png"] for n in range(PATCHES)})
     found = look(store, {("Z/z", n): ("B/b", n) for n in range(PATCHES)})
     assert found is not None
-    assert found.sentence.startswith("5 query patches are pictures of the bank under another patient's name (50 % of")
+    assert found.sentence.startswith(
+        "5 test patches are near-duplicates of reference patches of other patients (50 % of"
+    )
     assert found.sentence.count(" is patch ") == 3
-    assert "'B' and 2 more. See whether" in found.sentence
+    assert "'B' and 2 more. Check whether" in found.sentence
 
 
 def test_names_of_any_kind_are_quoted(tmp_path: Path) -> None:
@@ -290,7 +292,7 @@ def test_names_of_any_kind_are_quoted(tmp_path: Path) -> None:
 
 
 def unseen(why: str) -> Finding:
-    start = "Whether pictures of the bank are among the queries under another patient's name was not looked at: "
+    start = "Test patches were not checked for near-duplicates among the reference patches of other patients: "
     return Finding(kind="note", sentence=f"{start}{why}.")
 
 
@@ -319,7 +321,7 @@ def test_patches_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     damage(store.path, row_of(embeddings, "Y/y", 0))
     found = look(PatchStore.load(store.path), near)
     assert found is not None
-    assert "(about 11 % of all 10, as 9 of 10 pairs were looked at" in found.sentence
+    assert "(about 11 % of all 10, estimated from 9 of 10 pairs)" in found.sentence
     damage(store.path, row_of(embeddings, "Z/z", 1))
     assert look(PatchStore.load(store.path), near) is None
     damage(store.path, row_of(embeddings, "A/a", 0), row_of(embeddings, "A/a", 3))

@@ -1,4 +1,4 @@
-"""Whole patients on one side, every label spread, and everybody asked for as much."""
+"""Patches are sampled evenly over patients; folds hold whole patients, and every label is spread over them."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidisc.evaluation.folds import count_before, deal_patients, find_lacking, find_patients, sample_per_patient
+from hidisc.evaluation.folds import assign_folds, count_before, find_lacking, find_patients, sample_per_patient
 from hidisc.evaluation.task import choose_task
 from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings
@@ -51,7 +51,7 @@ def test_a_draw_is_at_random_and_by_the_seed() -> None:
 def test_patients_stay_whole_and_labels_are_spread(labels_of: list[set[int]], seed: int) -> None:
     patients = np.array([who for who, labels in enumerate(labels_of) for _ in labels for _ in range(3)])
     labels = np.array([label for labels in labels_of for label in sorted(labels) for _ in range(3)])
-    folds = deal_patients(patients, labels, 3, rng(seed))
+    folds = assign_folds(patients, labels, 3, rng(seed))
     assert all(len(np.unique(folds[patients == who])) == 1 for who in np.unique(patients))
     alone = [labels for labels in labels_of if len(labels) > 1] == []
     for label in np.unique(labels):
@@ -60,21 +60,21 @@ def test_patients_stay_whole_and_labels_are_spread(labels_of: list[set[int]], se
             assert counts == sorted(counts, reverse=True)
             assert counts[0] - counts[2] <= 1
     shuffled = rng(seed).permutation(len(patients))
-    assert (deal_patients(patients[shuffled], labels[shuffled], 3, rng(seed)) == folds[shuffled]).all()
+    assert (assign_folds(patients[shuffled], labels[shuffled], 3, rng(seed)) == folds[shuffled]).all()
 
 
 def test_a_patient_of_several_labels_counts_for_the_rarest() -> None:
     # Everybody has label 0, two have label 1 as well: these two are kept apart, whatever the seed.
     patients, labels = np.array([0, 0, 1, 1, 2, 3, 4, 5]), np.array([0, 1, 0, 1, 0, 0, 0, 0])
     for seed in range(20):
-        folds = deal_patients(patients, labels, 3, rng(seed))
+        folds = assign_folds(patients, labels, 3, rng(seed))
         assert folds[0] != folds[2]
         assert find_lacking(folds, labels) is None
 
 
 def test_who_is_where_depends_on_the_seed() -> None:
     patients, labels = np.arange(20), np.arange(20) % 2
-    dealt = {tuple(deal_patients(patients, labels, 5, rng(seed))) for seed in range(5)}
+    dealt = {tuple(assign_folds(patients, labels, 5, rng(seed))) for seed in range(5)}
     assert len(dealt) == 5
 
 

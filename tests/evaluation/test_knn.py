@@ -40,31 +40,36 @@ def test_small_temperatures_do_not_overflow() -> None:
     assert scores[0, 0] > 0.999
 
 
-def test_a_question_is_answered(tmp_path: Path) -> None:
+def test_a_task_is_predicted(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made", signal=3)
     task = choose_task(made, made, EvaluateConfig())
-    told = predict_by_neighbours(task, KnnConfig(k=20, keep=5))
-    assert told.scores.shape == (len(task.queries), 3)
-    np.testing.assert_allclose(told.scores.sum(axis=1), 1)
-    assert (told.scores.argmax(axis=1) == task.queries.labels).mean() > 0.9
-    # the neighbours are rows of the embeddings, on the bank's side, and as near as is said
-    assert set(made.table.column("split")[told.rows].ravel()) == {"train"}
+    result = predict_by_neighbours(task, KnnConfig(k=20, keep=5))
+    assert result.scores.shape == (len(task.queries), 3)
+    np.testing.assert_allclose(result.scores.sum(axis=1), 1)
+    assert (result.scores.argmax(axis=1) == task.queries.labels).mean() > 0.9
+    # the neighbours are rows of the embeddings, of the bank, and as near as their similarities
+    assert set(made.table.column("split")[result.rows].ravel()) == {"train"}
     unit = made.vectors / np.linalg.norm(made.vectors, axis=1, keepdims=True)
-    expected = np.einsum("nd,nmd->nm", unit[task.queries.rows], unit[told.rows])
-    np.testing.assert_allclose(told.similarities, expected, atol=1e-6)
-    assert told.remarks == (f"20 nearest of {len(task.bank):,} patches by cosine, weighed by exp(similarity / 0.07).",)
+    expected = np.einsum("nd,nmd->nm", unit[task.queries.rows], unit[result.rows])
+    np.testing.assert_allclose(result.similarities, expected, atol=1e-6)
+    assert result.remarks == (
+        f"Each test patch is classified by the 20 nearest of {len(task.bank):,} reference patches by cosine "
+        "similarity, weighted by exp(similarity / 0.07).",
+    )
 
 
 def test_k_larger_than_the_bank_is_handled_and_said(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made", patients=2, patches=3)
     task = choose_task(made, made, EvaluateConfig())
-    told = predict_by_neighbours(task, KnnConfig(k=200))
+    result = predict_by_neighbours(task, KnnConfig(k=200))
     all_of_them = predict_by_neighbours(task, KnnConfig(k=len(task.bank)))
-    np.testing.assert_array_equal(told.scores, all_of_them.scores)
-    assert told.remarks[1] == "The bank has 18 patches, fewer than k = 200, so all of them were asked."
+    np.testing.assert_array_equal(result.scores, all_of_them.scores)
+    assert result.remarks[1] == "There are 18 reference patches, fewer than k = 200, so all of them vote."
 
 
 def test_the_second_softmax_is_said(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made", patients=2, patches=3)
-    told = predict_by_neighbours(choose_task(made, made, EvaluateConfig()), KnnConfig(k=3, second_softmax=True))
-    assert told.remarks[-1] == "Scores were soft-maxed once more before they were averaged, as the public code does."
+    result = predict_by_neighbours(choose_task(made, made, EvaluateConfig()), KnnConfig(k=3, second_softmax=True))
+    assert result.remarks[-1] == (
+        "A second softmax was applied to the scores of each patch before they were averaged, as in the public code."
+    )

@@ -1,4 +1,4 @@
-"""What the labels lack is said: classes nobody can recognise or was asked about, patches without a label."""
+"""Missing labels are reported: classes without reference or test patients, patches without a label."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_several_classes_without_reference_patients_are_one_sentence(made: Embed
     assert check(moved) == [
         (
             "warning",
-            "No reference patient has one of the labels 'b', 'c', 'd' and 1 more, so none of their 12 test patients "
+            "No reference patient has any of the labels 'b', 'c', 'd' and 1 more, so none of their 12 test patients "
             "can be recognised.",
         )
     ]
@@ -61,7 +61,7 @@ def test_a_patient_of_two_such_classes_is_counted_once(made: Embeddings) -> None
     assert check(relabel(made, alternate)) == [
         (
             "warning",
-            "No reference patient has one of the labels 'rare 0', 'rare 1', so none of their 2 test patients can be "
+            "No reference patient has any of the labels 'rare 0', 'rare 1', so none of their 2 test patients can be "
             "recognised.",
         )
     ]
@@ -69,10 +69,10 @@ def test_a_patient_of_two_such_classes_is_counted_once(made: Embeddings) -> None
 
 def test_a_class_without_test_patients_is_a_note(made: Embeddings) -> None:
     moved = relabel(made, lambda _, split, label: "a" if (split, label) == ("test", "b") else label)
-    assert check(moved) == [("note", "No test patient has label 'b', so how well it is recognised was not measured.")]
+    assert check(moved) == [("note", "No test patient has label 'b', so how well it is recognised is unknown.")]
     moved = relabel(made, lambda _, split, label: "a" if split == "test" and label in "bc" else label)
     assert check(moved) == [
-        ("note", "No test patient has one of the labels 'b', 'c', so how well they are recognised was not measured.")
+        ("note", "No test patient has any of the labels 'b', 'c', so how well they are recognised is unknown.")
     ]
 
 

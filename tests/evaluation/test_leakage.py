@@ -68,9 +68,9 @@ def test_a_patient_on_both_sides_is_a_leak(made):
     [leak] = find_overlap(task_of(made, bank=("train", "test")))
     assert leak.kind == "leak"
     assert leak.sentence == (
-        "4 patients are both in the bank and in the queries ('a-0', 'a-1', 'b-0' and 1 more), so that their own "
-        "patches answer for them. Split the cohort by patient, or choose other splits with bank=[...] and "
-        "queries=[...]."
+        "4 patients are both among the reference patients and among the test patients ('a-0', 'a-1', 'b-0' and "
+        "1 more), so that test patches are classified by patches of the same patient. Split the cohort by "
+        "patient, or choose other splits with bank=[...] and queries=[...]."
     )
 
 
@@ -80,7 +80,9 @@ def test_only_patients_with_rows_on_both_sides_count(made):
     keep = (bank.names("patient") != "a-0") & (bank.names("patient") != "b-1")
     bank = replace(bank, rows=bank.rows[keep], labels=bank.labels[keep])
     [leak] = find_overlap(replace(task, bank=bank))
-    assert leak.sentence.startswith("2 patients are both in the bank and in the queries ('a-1', 'b-0'), so")
+    assert leak.sentence.startswith(
+        "2 patients are both among the reference patients and among the test patients ('a-1', 'b-0'), so"
+    )
 
 
 def test_one_slide_of_a_patient_on_each_side_is_a_leak(made):
@@ -91,8 +93,10 @@ def test_one_slide_of_a_patient_on_each_side_is_a_leak(made):
     bank = replace(bank, rows=bank.rows[first], labels=bank.labels[first])
     queries = replace(queries, rows=queries.rows[second], labels=queries.labels[second])
     [leak] = find_overlap(replace(task, bank=bank, queries=queries))
-    assert leak.sentence.startswith("1 patient is both in the bank and in the queries ('a-0')")
-    assert "coincide" not in leak.sentence  # one store: it is the same patient
+    assert leak.sentence.startswith(
+        "1 patient is both among the reference patients and among the test patients ('a-0')"
+    )
+    assert "in common" not in leak.sentence  # one store: it is the same patient
 
 
 def test_one_file_under_two_patients_names_is_a_leak(made):
@@ -101,8 +105,9 @@ def test_one_file_under_two_patients_names_is_a_leak(made):
     [leak] = find_overlap(task_of(twice))
     assert leak.kind == "leak"
     assert leak.sentence == (
-        "1 slide file is both in the bank and in the queries, under another patient's name ('a-0/0' of patient 'a-0' "
-        "is 'b-3/1' of patient 'b-3'). Take one of each out of the cohort, or list both under one patient."
+        "1 slide file is listed both under a test patient and under a reference patient of another name ('a-0/0' of "
+        "patient 'a-0' is 'b-3/1' of patient 'b-3'). Remove one of each from the cohort, or list both under one "
+        "patient."
     )
 
 
@@ -116,7 +121,7 @@ def test_one_file_under_two_slide_names_of_one_patient_is_the_patients_leak(made
     leaks = said(find_overlap(task_of(made, other, bank=("train", "test"))), "leak")
     assert len(leaks) == 1
     assert leaks[0].startswith("4 patients are both")
-    assert "coincide" not in leaks[0]  # a file says that it is the same
+    assert "in common" not in leaks[0]  # a file says that it is the same
 
 
 def test_patients_of_two_stores_may_only_share_a_name(made, tmp_path):
@@ -126,7 +131,10 @@ def test_patients_of_two_stores_may_only_share_a_name(made, tmp_path):
     task = task_of(other, made, bank=("test",))
     [leak] = find_overlap(task)
     assert leak.kind == "leak"
-    assert "No slide file of theirs is the same: if only the names coincide, rename" in leak.sentence
+    assert (
+        " They have no slide file in common: if they are different patients with the same name, rename the patients of "
+        "one store. Split" in leak.sentence
+    )
 
 
 def test_an_unknown_checksum_is_like_no_other(made):
@@ -139,8 +147,8 @@ def test_an_unknown_checksum_is_like_no_other(made):
 def test_queries_that_the_encoder_learned_from_are_a_leak(made):
     leaks = said(find_overlap(task_of(made, bank=("test",), queries=("train",))), "leak")
     assert leaks == [
-        "4 patients are in the queries and among those 'made' learned from ('a-2', 'a-3', 'b-2' and 1 more), so that "
-        "it has seen what it is asked about. Evaluate on patients it has not seen, or train it without these."
+        "4 test patients are among the patients that 'made' was trained on ('a-2', 'a-3', 'b-2' and 1 more), so "
+        "that it is evaluated on patients it has seen. Evaluate it on other patients, or train it without these."
     ]
 
 
@@ -152,8 +160,8 @@ def test_a_bank_that_the_encoder_learned_from_is_none(made):
 def test_another_slide_of_a_patient_learned_from_may_be_a_namesake(made):
     learned = (SlideId(patient="b-1", slide="unheard of", checksum="x"),)
     [leak] = find_overlap(task_of(change_model(made, history=History(slides=learned))))
-    assert leak.sentence.startswith("1 patient is in the queries and among those 'made' learned from ('b-1'), so")
-    assert "if only the names coincide" in leak.sentence
+    assert leak.sentence.startswith("1 test patient is among the patients that 'made' was trained on ('b-1'), so")
+    assert "They have no slide file in common" in leak.sentence
 
 
 def test_a_file_learned_from_under_another_name_is_a_leak(made):
@@ -162,8 +170,9 @@ def test_a_file_learned_from_under_another_name_is_a_leak(made):
         SlideId(patient="Q", slide="S", checksum=""),
     )
     assert said(find_overlap(task_of(change_model(made, history=History(slides=learned)))), "leak") == [
-        "1 slide file is in the queries and, under another patient's name, among those 'made' learned from ('b-0/1' of "
-        "patient 'b-0' is 'R' of patient 'Q'). Take these out of the queries, or train it without them."
+        "1 slide file is listed under a test patient, and 'made' was trained on the same under another patient's name "
+        "('b-0/1' of patient 'b-0' is 'R' of patient 'Q'). Remove these from the test patients, or train it "
+        "without them."
     ]
 
 
@@ -180,7 +189,7 @@ def test_an_encoder_of_unknown_training_is_a_note(made):
     assert find_overlap(task_of(change_model(made, history=UNKNOWN))) == (
         Finding(
             kind="note",
-            sentence="What 'made' has seen is not known, so overlap with its training cannot be ruled out.",
+            sentence="It is not known what 'made' was trained on, so it may have seen the test patients.",
         ),
     )
 
@@ -190,7 +199,7 @@ def test_an_encoder_of_unknown_training_is_a_note(made):
     [
         (("objective", "monitor"), "Labels were used in the training of 'made', for: objective."),
         (("class balance", "objective"), "Labels were used in the training of 'made', for: class balance, objective."),
-        (("monitor",), "Labels were only watched in the training of 'made', for: monitor."),
+        (("monitor",), "Labels were used to monitor the training of 'made', but it did not learn from them."),
     ],
 )
 def test_labels_used_are_a_note(made, used, sentence):
@@ -251,7 +260,7 @@ def test_leaks_are_refused_with_all_their_sentences():
         Finding(kind="leak", sentence="Three."),
         Finding(kind="note", sentence="Four."),
     ]
-    sentence = "^One. Three. Give --allow-leakage to evaluate all the same; every table and page will then say so.$"
+    sentence = "^One. Three. Give --allow-leakage to evaluate anyway; every table and page will then say so.$"
     with pytest.raises(UserError, match=sentence):
         refuse_leaks(findings, allow=False)
     refuse_leaks(findings, allow=True)

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from hidisc.evaluation import linear
 from hidisc.evaluation.folds import find_patients
-from hidisc.evaluation.linear import Choice, choose_penalty, fit_model, linear_scores
+from hidisc.evaluation.linear import PenaltyChoice, choose_penalty, fit_model, linear_scores
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.settings.evaluate import EvaluateConfig, LinearConfig
 from tests.evaluation.made import make_embeddings
@@ -54,7 +54,7 @@ def test_scores_are_scikit_learns_on_the_same_rows(task: Task) -> None:
     np.testing.assert_allclose(scores, theirs.predict_proba(task.queries.vectors().astype(float)), rtol=1e-9)
     assert (scores.argmax(axis=1) == task.queries.labels).mean() > 0.9
     assert remarks == (
-        "Learned from all 140 patches of the bank.",
+        "Trained on all 140 reference patches.",
         "The penalty is C = 0.1, the only one of linear.penalties.",
         "The solver converged.",
     )
@@ -73,7 +73,7 @@ def test_only_the_patches_drawn_are_read_alike_of_every_patient(task: Task) -> N
     assert (np.unique(patients[drawn], return_counts=True)[1] == 5).all()
     same, _ = fit_model(task.bank.vectors(drawn.nonzero()[0]), task.bank.labels[drawn], 0.1, 200)
     np.testing.assert_allclose(scores, same.predict_proba(task.queries.vectors()), atol=1e-5)
-    assert remarks[0] == "Learned from 45 of the bank's 180 patches, drawn alike of every patient."
+    assert remarks[0] == "Trained on 45 of 180 reference patches, sampled evenly over patients."
 
 
 def biased(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -96,9 +96,9 @@ def test_the_penalty_is_chosen_by_patients_not_by_patches() -> None:
     assert min(losses, key=losses.__getitem__) == 1
     for seed in range(3):
         chosen = choose_penalty(x, labels, patients, config, np.random.default_rng(seed))
-        assert chosen == Choice(0.001, folds=3)
+        assert chosen == PenaltyChoice(0.001, folds=3)
         as_patches = choose_penalty(x, labels, np.arange(300), config, np.random.default_rng(seed))
-        assert as_patches == Choice(1.0, folds=3)
+        assert as_patches == PenaltyChoice(1.0, folds=3)
 
 
 def test_the_penalty_is_that_of_the_least_loss_of_patients_left_out() -> None:
@@ -142,18 +142,18 @@ def test_a_large_sample_is_thinned_before_the_folds(task: Task, monkeypatch: pyt
 def test_what_was_chosen_is_said(task: Task, tmp_path: Path) -> None:
     _, remarks = linear_scores(task, LinearConfig(), seed=0)
     chosen = (
-        f"The penalty is C = 1, chosen of {OFFERED} by the log loss of 3 folds of the bank, each patient in one of "
+        f"The penalty is C = 1, chosen from {OFFERED} by the log loss in 3-fold cross-validation over the reference "
     )
-    assert remarks[1] == f"{chosen}them. It is the weakest of linear.penalties, so that one beyond may do better."
+    assert remarks[1] == f"{chosen}patients. It is the weakest of linear.penalties; a weaker one may do better."
     made = make_embeddings(tmp_path / "faint", signal=0.2)
     faint = choose_task(made, made, EvaluateConfig())
     _, remarks = linear_scores(faint, LinearConfig(penalties=(1e3, 1e-6, 0.003)), seed=0)
     assert remarks[1] == (
-        "The penalty is C = 0.003, chosen of 1e-06, 0.003, 1000 by the log loss of 3 folds of the bank, each patient "
-        "in one of them."
+        "The penalty is C = 0.003, chosen from 1e-06, 0.003, 1000 by the log loss in 3-fold cross-validation over the "
+        "reference patients."
     )
     _, remarks = linear_scores(task, LinearConfig(penalties=(1e3, 1e4)), seed=0)
-    assert remarks[1].endswith("It is the strongest of linear.penalties, so that one beyond may do better.")
+    assert remarks[1].endswith("It is the strongest of linear.penalties; a stronger one may do better.")
 
 
 def test_a_class_of_one_patient_takes_the_middle_penalty(task: Task) -> None:
@@ -161,8 +161,8 @@ def test_a_class_of_one_patient_takes_the_middle_penalty(task: Task) -> None:
     scores, remarks = linear_scores(keep(task, ~np.isin(names, ["b-3", "b-4"])), LinearConfig(), seed=0)
     assert np.isfinite(scores).all()
     assert remarks[1] == (
-        f"The penalty is C = 0.01, the middle one of {OFFERED}: to choose, each patient of the bank has to be left out "
-        "once, which would leave no 'b' to learn from."
+        f"The penalty is C = 0.01, the middle one of {OFFERED}: cross-validation would leave each reference "
+        "patient out once, and then no 'b' to train on."
     )
     odd = LinearConfig(penalties=(10.0, 0.1, 1.0))
     _, remarks = linear_scores(keep(task, ~np.isin(names, ["b-3", "b-4"])), odd, seed=0)
@@ -173,7 +173,7 @@ def test_a_class_of_two_patients_is_enough(task: Task) -> None:
     names = task.bank.names("patient")
     for seed in range(5):
         _, remarks = linear_scores(keep(task, names != "b-3"), LinearConfig(penalties=(0.1, 1)), seed=seed)
-        assert "by the log loss of 3 folds" in remarks[1]
+        assert "by the log loss in 3-fold" in remarks[1]
 
 
 def test_one_patient_of_all_classes(task: Task) -> None:
@@ -182,7 +182,7 @@ def test_one_patient_of_all_classes(task: Task) -> None:
     lone = replace(task, bank=replace(task.bank, embeddings=one))
     assert len(np.unique(codes)) > 1
     _, remarks = linear_scores(lone, LinearConfig(), seed=0)
-    assert remarks[1].endswith("which would leave no 'a' to learn from.")
+    assert remarks[1].endswith("and then no 'a' to train on.")
 
 
 class OnePatient:
@@ -201,7 +201,7 @@ def test_a_class_without_patches_has_probability_0(task: Task) -> None:
     assert (scores[:, 1] == 0).all()
     np.testing.assert_allclose(scores.sum(axis=1), 1)
     assert remarks[:2] == (
-        "Learned from all 120 patches of the bank.",
+        "Trained on all 120 reference patches.",
         "Class 'b' has no patch among them, so its probability is always 0.",
     )
 
@@ -212,7 +212,7 @@ def test_a_bank_of_one_class_gives_that_class(task: Task) -> None:
     assert remarks[1:] == (
         "Class 'a' has no patch among them, so its probability is always 0.",
         "Class 'b' has no patch among them, so its probability is always 0.",
-        "All of them are 'c', so every query is taken for that.",
+        "All of them have class 'c', so it is predicted for every test patch.",
     )
 
 
@@ -258,7 +258,7 @@ def test_global_random_numbers_are_left_alone(task: Task) -> None:
 
 def test_an_unfinished_solver_says_so_and_warns_nobody(task: Task, recwarn: pytest.WarningsRecorder) -> None:
     scores, remarks = linear_scores(task, LinearConfig(iterations=2), seed=0)
-    assert remarks[-1] == "The solver had not converged after linear.iterations = 2; more may help."
+    assert remarks[-1] == "The solver did not converge within linear.iterations = 2; more may help."
     assert np.isfinite(scores).all()
     assert not recwarn.list
 

@@ -163,7 +163,7 @@ def test_rank_zero_is_what_is_predicted(made):
 def test_a_class_without_units_leaves_the_means_undefined_and_the_others_judged():
     made = make_predictions([0, 0, 1], np.array([[0.6, 0.4, 0], [0.3, 0.3, 0.4], [0.1, 0.9, 0]]))
     measured = measure(made, 0)
-    why = "no patient of class 'c' was judged: set classes=[...] to judge the others"
+    why = "no test patient has class 'c': set classes=[...] to evaluate the others"
     for name in MACRO:
         assert measured.metrics[name].value is None
         assert measured.metrics[name].why == why
@@ -188,7 +188,7 @@ def test_several_classes_without_units_are_all_named():
     scores = np.full((2, 4), 0.25)
     measured = measure(make_predictions([0, 2], scores, level="slide"), 0)
     assert measured.metrics["mca"].why == (
-        "no slide of class 'b' or 'd' was judged: set classes=[...] to judge the others"
+        "no test slide has class 'b' or 'd': set classes=[...] to evaluate the others"
     )
 
 
@@ -199,14 +199,14 @@ def test_several_classes_without_units_are_all_named():
             [0, 0],
             {"mca": "alone", "auroc": "missing", "auprc": "missing", "sensitivity": "missing"},
             {
-                "alone": "every patient judged is of class 'a': choose queries=[...] that have others too",
-                "missing": "no patient of class 'b' was judged: choose queries=[...] that have some",
+                "alone": "every test patient has class 'a': choose queries=[...] that have others too",
+                "missing": "no test patient has class 'b': choose queries=[...] that have it",
             },
         ),
         (
             [1, 1],
             dict.fromkeys(["mca", "auroc", "auprc", "specificity"], "alone"),
-            {"alone": "every patient judged is of class 'b': choose queries=[...] that have others too"},
+            {"alone": "every test patient has class 'b': choose queries=[...] that have others too"},
         ),
     ],
     ids=["no positives", "no negatives"],
@@ -215,7 +215,7 @@ def test_two_classes_of_which_one_is_missing(truth, undefined, why):
     measured = measure(make_predictions(truth, np.array([[0.7, 0.3], [0.2, 0.8]])), 1)
     said = {name: value.why for name, value in measured.metrics.items() if value.value is None}
     tops = {
-        f"top{top}": f"with 2 classes the truth is always among the first {top}: see the accuracy instead"
+        f"top{top}": f"with 2 classes the truth is always among the {top} of highest score: see accuracy instead"
         for top in (2, 3)
     }
     assert said == {name: why[key] for name, key in undefined.items()} | tops
@@ -227,12 +227,12 @@ def test_only_one_of_many_classes():
     measured = measure(make_predictions([1, 1], np.array([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]])), 0)
     for name in MACRO:
         assert measured.metrics[name].why == (
-            "every patient judged is of class 'b': choose queries=[...] that have others too"
+            "every test patient has class 'b': choose queries=[...] that have others too"
         )
     assert measured.by_class["b"]["sensitivity"].value == 0.5
     assert measured.by_class["b"]["auroc"].why == measured.metrics["mca"].why
     assert measured.by_class["a"]["sensitivity"].why == (
-        "no patient of class 'a' was judged: choose queries=[...] that have some"
+        "no test patient has class 'a': choose queries=[...] that have it"
     )
     assert measured.by_class["a"]["specificity"].value == 0.5
 
@@ -240,14 +240,14 @@ def test_only_one_of_many_classes():
 def test_top_three_of_three_classes_is_undefined_and_top_two_is_not():
     found = measure(random_predictions(3), 0).metrics
     assert found["top2"].value is not None
-    assert found["top3"].why == "with 3 classes the truth is always among the first 3: see the accuracy instead"
+    assert found["top3"].why == "with 3 classes the truth is always among the 3 of highest score: see accuracy instead"
 
 
 @pytest.mark.parametrize(
     ("left_out", "why"),
     [
-        (0, "no patient was judged: choose queries=[...] that have labels"),
-        (12, "no patient has one label for all its patches (12 have several): see the finer levels instead"),
+        (0, "there is no test patient: choose queries=[...] that have labels"),
+        (12, "no test patient has one label for all its patches (12 have several): see the finer levels instead"),
     ],
 )
 def test_nothing_to_judge(left_out, why):

@@ -95,14 +95,14 @@ def test_bags_are_told_apart_by_their_ancestors(task: Task) -> None:
     assert sorted(zip(*bags.units.values(), strict=True)) == [
         (f"{label}-{number}", f"{slide}") for label in "abc" for number in (3, 4, 5) for slide in (0, 1)
     ]
-    assert np.array_equal(np.sort(np.concatenate(bags.places)), np.arange(180))
-    for patient, label, places in zip(bags.units["patient"], bags.labels, bags.places, strict=True):
+    assert np.array_equal(np.sort(np.concatenate(bags.patches)), np.arange(180))
+    for patient, label, places in zip(bags.units["patient"], bags.labels, bags.patches, strict=True):
         assert set(task.bank.names("patient")[places]) == {patient}
         assert "abc"[label] == patient[0]
         assert (np.diff(places) > 0).all()
     scattered = np.random.default_rng(0).permutation(task.bank.rows)  # bags need not lie together
     lain = replace(task.bank, rows=scattered, labels=task.bank.labels[scattered.argsort().argsort()])
-    assert {len(places) for places in find_bags(lain, task.levels).places} == {10}
+    assert {len(places) for places in find_bags(lain, task.levels).patches} == {10}
 
 
 def test_predictions_name_the_bags_of_the_queries(task: Task) -> None:
@@ -114,12 +114,12 @@ def test_predictions_name_the_bags_of_the_queries(task: Task) -> None:
         assert slide.startswith(patient)
         assert patient[0] == "abc"[truth]
     np.testing.assert_allclose(found.scores.sum(axis=1), 1)
-    assert remarks[0] == "Learned from 18 bags of the bank, each the patches of a slide."
+    assert remarks[0] == "Trained on 18 bags of reference patches; a bag is the patches of one slide."
     assert len(remarks) == 2
-    assert remarks[1].startswith("Epoch ")
+    assert remarks[1].startswith("The weights are those of epoch ")
     assert remarks[1].endswith(
-        " of 3 was taken, for the least loss on 6 of these bags, held out of learning so that every patient is wholly "
-        "in or wholly out."
+        " of 3, which had the lowest loss on 6 of these bags, held out of training; all bags of a patient are held out "
+        "together."
     )
 
 
@@ -130,7 +130,7 @@ def test_any_level_above_the_patch_can_be_the_bag(tmp_path: Path) -> None:
     )
     assert found is not None
     assert (found.level, list(found.units), len(found)) == ("patient", ["patient"], 9)
-    assert remarks[0] == "Learned from 9 bags of the bank, each the patches of a patient."
+    assert remarks[0] == "Trained on 9 bags of reference patches; a bag is the patches of one patient."
     found, _ = mil_predictions(
         choose_task(made, made, EvaluateConfig(levels=("site", "patient", "slide", "patch"))), QUICK, 0
     )
@@ -154,18 +154,18 @@ def test_bags_of_several_labels_are_left_out_on_both_sides(task: Task) -> None:
     assert found.left_out == 1
     assert "c-0/1" not in found.units["slide"]
     assert remarks[:2] == (
-        "Learned from 16 bags of the bank, each the patches of a slide.",
-        "2 more were left out, as their patches have several labels.",
+        "Trained on 16 bags of reference patches; a bag is the patches of one slide.",
+        "Left out: 2 bags with patches of several labels.",
     )
 
 
-@pytest.mark.parametrize("role", ["bank", "queries"])
-def test_nothing_but_mixed_bags_is_no_question(task: Task, role: str) -> None:
-    side = getattr(task, role)
+@pytest.mark.parametrize(("part", "role"), [("bank", "reference"), ("queries", "test")])
+def test_nothing_but_mixed_bags_is_no_task(task: Task, part: str, role: str) -> None:
+    side = getattr(task, part)
     side = some(side, side.labels == 2)
-    found, remarks = mil_predictions(replace(task, **{role: relabel(side, np.unique(side.names("slide")))}), QUICK, 0)
+    found, remarks = mil_predictions(replace(task, **{part: relabel(side, np.unique(side.names("slide")))}), QUICK, 0)
     assert found is None
-    assert remarks == (f"Every slide of the {role} has patches of several labels, so that it has none itself.",)
+    assert remarks == (f"Every {role} slide has patches of several labels, so it has no label.",)
 
 
 def test_a_class_without_bags_has_probability_0(task: Task) -> None:
@@ -181,18 +181,18 @@ def test_a_class_without_bags_has_probability_0(task: Task) -> None:
     assert found is not None
     assert (found.scores == [0, 0, 1]).all()
     assert remarks == (
-        "Learned from 6 bags of the bank, each the patches of a slide.",
+        "Trained on 6 bags of reference patches; a bag is the patches of one slide.",
         "Class 'a' has no such bag, so its probability is always 0.",
         "Class 'b' has no such bag, so its probability is always 0.",
-        "All of them are 'c', so every query is taken for that.",
+        "All bags have class 'c', so it is predicted for every test slide.",
     )
 
 
 def test_with_too_few_patients_the_last_epoch_is_taken(task: Task) -> None:
     names = task.bank.names("patient")
     said = (
-        "The last of 3 epochs was taken. To choose one, bags must be held out; that takes 5 of level 'patient', and "
-        "every class both among those held out and among the others."
+        "The weights are those of the last of 3 epochs. To choose a better one, bags must be held out, which needs at "
+        "least 5 reference patients, and every class both among those held out and among the others."
     )
     for left_out in (["a-3", "a-4"], ["a-3", "b-3", "c-3", "a-4", "b-4"]):  # a class of one patient; four patients
         few = replace(task, bank=some(task.bank, ~np.isin(names, left_out)))
@@ -394,7 +394,7 @@ def test_the_head_finds_the_one_patch_of_twenty_that_tells(tmp_path: Path) -> No
     neighbours = KNeighborsClassifier(200, metric="cosine").fit(bank.vectors(), bank.labels)
     bags = find_bags(queries, task.levels)
     for scores in (neighbours.predict_proba(queries.vectors()), linear_scores(task, LinearConfig(), 0)[0]):
-        pooled = np.stack([scores[places].mean(axis=0) for places in bags.places])
+        pooled = np.stack([scores[places].mean(axis=0) for places in bags.patches])
         assert (pooled.argmax(axis=1) == bags.labels).mean() < 0.75
 
 
@@ -422,5 +422,5 @@ def test_ragged_bags(task: Task) -> None:
     )
     found, _ = mil_predictions(ragged, QUICK, seed=0)
     assert found is not None
-    assert len({len(places) for places in find_bags(ragged.queries, ragged.levels).places}) > 3
+    assert len({len(places) for places in find_bags(ragged.queries, ragged.levels).patches}) > 3
     assert np.isfinite(found.scores).all()

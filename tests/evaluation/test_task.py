@@ -1,4 +1,4 @@
-"""Who is asked and who answers; questions without an answer are refused with what to do."""
+"""Reference and test patches are chosen; a task that cannot be evaluated is refused with what to do."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hidisc.evaluation.task import choose_task
 from hidisc.ground.errors import UserError
 from hidisc.patches.table import PatchTable
 from hidisc.settings.evaluate import EvaluateConfig
-from tests.evaluation.made import make_embeddings
+from tests.evaluation.made import make_embeddings, relabel
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def refusal(queried: Embeddings, known: Embeddings | None = None, /, **settings:
     return str(caught.value)
 
 
-def test_sides_classes_and_the_positive_one(made: Embeddings) -> None:
+def test_splits_classes_and_the_positive_one(made: Embeddings) -> None:
     task = choose_task(made, made, EvaluateConfig())
     assert task.classes == ("a", "b", "c")
     assert task.positive == 2
@@ -55,34 +55,49 @@ def test_patches_without_a_label_are_left_out_and_counted(tmp_path: Path) -> Non
     assert (made.path / PATCHES).is_file()
 
 
-def test_what_cannot_be_asked(made: Embeddings, tmp_path: Path) -> None:
+def test_what_cannot_be_evaluated(made: Embeddings, tmp_path: Path) -> None:
     assert refusal(made, queries=["val"]) == (
         f"queries: 'val' is not a split of {made.path}, which has test, train. Choose among these."
     )
     assert refusal(made, bank=["x"]).startswith(f"bank: 'x' is not a split of {made.path}")
     assert refusal(made, label="grade") == (
-        f"'grade' is no column of names in {made.path}, which has patient, slide, label, site, split. Set "
-        "levels=[...] or label=... to some of these."
+        f"{made.path} has no column of names 'grade'; it has patient, slide, label, site, split. Set levels=[...] and "
+        "label=... to some of these."
     )
-    assert refusal(made, levels=["ward", "patch"]).startswith("'ward' is no column of names")
+    assert refusal(made, levels=["ward", "patch"]).startswith(
+        f"{made.path} has no column of names 'ward'; it has patient,"
+    )
     assert refusal(made, classes=["a", "z"]) == "classes: no patch has label 'z'. There are a, b, c."
     assert refusal(made, classes=["a"]) == (
-        f"all patches of {made.path} have the label 'a', and an evaluation needs two labels or more. Give the cohort a "
-        "`label` column and prepare it again, or set label=COLUMN."
+        "classes has 'a' only, and an evaluation needs two classes or more. There are a, b, c."
     )
-    assert refusal(made, positive="z") == "positive = 'z' is none of the classes: a, b, c."
+    assert refusal(made, positive="z") == "positive = 'z' is not one of the classes: a, b, c."
     assert refusal(made, levels=["patch", "slide"]).startswith("levels ['patch', 'slide'] are no hierarchy.")
     assert refusal(made, levels=["patch"]) == (
-        "levels has nothing above the patch to draw in the bootstrap: set levels=[patient, slide, patch]."
+        "levels has no level above the patch, and the bootstrap resamples such units: set levels=[patient, "
+        "slide, patch]."
     )
     other = make_embeddings(tmp_path / "other", name="other")
     assert refusal(made, other) == (
         f"{made.path} and {other.path} were made by different encoders ('made' and 'other'), so they cannot be "
-        "compared. Embed both with one."
+        "compared. Embed both with the same encoder."
     )
 
 
-def test_a_side_without_any_of_the_classes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("label", "problem"),
+    [("a", "all patches of {} have the label 'a'"), (None, "no patch of {} has a label")],
+    ids=["one label", "no label"],
+)
+def test_one_label_or_none_is_no_task(tmp_path: Path, label: str | None, problem: str) -> None:
+    made = relabel(make_embeddings(tmp_path / "e"), lambda *_: label)
+    assert refusal(made) == (
+        f"{problem.format(made.path)}, and an evaluation needs two labels or more. Give the cohort a `label` "
+        "column and prepare it again, or set label=COLUMN."
+    )
+
+
+def test_a_split_without_any_of_the_classes(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "e", patients=1, test=1)  # everybody is queried
     theirs = make_embeddings(tmp_path / "bank", classes=("x", "y"), test=0)
     assert refusal(made, theirs, classes=["x", "y"]) == (

@@ -458,7 +458,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, three: Embeddings) -> N
     models = gather([tmp_path / "a", tmp_path / "b"])
     table = comparison_table(models, "knn", "patient", BootstrapConfig(resamples=20))
     assert table.rows == ()
-    assert any(note.startswith("b is not compared: no patient was judged in all") for note in table.notes)
+    assert any(note.startswith("b is not compared: no patient is in all") for note in table.notes)
     with pytest.raises(UserError, match="nothing here has been evaluated by this probe at this level"):
         comparison_table(models, "mil", "patch")
     assert table.to_latex()

@@ -54,7 +54,7 @@ def scores(made: Embeddings, tmp_path_factory: pytest.TempPathFactory) -> Scores
     return evaluate(made.path, tmp_path_factory.mktemp("scores") / "s", config())
 
 
-def test_three_opinions_at_every_level(scores: Scores) -> None:
+def test_three_probes_at_every_level(scores: Scores) -> None:
     found = {probe.name: [level.level for level in probe.levels] for probe in scores.info.probes}
     assert found == {
         "knn": ["patch", "slide", "patient"],
@@ -141,7 +141,7 @@ def test_a_lost_or_changed_file_is_found_and_made_again(scores: Scores, made: Em
         assert contents(out) == contents(scores.path)
 
 
-def test_one_opinion_without_intervals(made: Embeddings, tmp_path: Path) -> None:
+def test_one_probe_without_intervals(made: Embeddings, tmp_path: Path) -> None:
     found = evaluate(made.path, tmp_path / "s", config(probes=["linear"], bootstrap={"resamples": 0}))
     assert sorted(path.name for path in found.path.glob("predictions_*")) == [
         "predictions_patch.parquet",
@@ -304,7 +304,7 @@ def verdict_on(store: Path, encoder: str, out: Path, **settings: object) -> Scor
 
 
 def assert_leaks(store: Path, encoder: str, out: Path, **settings: object) -> None:
-    with pytest.raises(UserError, match=r"2 patients are in the queries and among those .* learned from") as caught:
+    with pytest.raises(UserError, match=r"2 test patients are among the patients that .* was trained on") as caught:
         verdict_on(store, encoder, out, **settings)
     assert all(f"'{patient}'" in str(caught.value) for patient in TEST)
 

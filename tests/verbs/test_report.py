@@ -134,7 +134,7 @@ def test_a_page_with_all_sections_and_its_files(made: tuple[Path, list[str]]) ->
 def test_the_page_compares_the_encoders(made: tuple[Path, list[str]]) -> None:
     text = text_of(made[0])
     assert "first, second" in text
-    assert "between second and first in patient accuracy can be told" in text or "second is" in text
+    assert "between second and first in patient accuracy:" in text or "second is" in text
     assert "in patient AUROC" in text
     assert text.count("; one training each") == 3  # two sentences, and a note of the table
     assert text.count("One training speaks for that encoder, not for its method: another seed may come out") == 1

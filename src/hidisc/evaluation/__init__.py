@@ -1,6 +1,7 @@
-"""Embeddings -> Scores: is the diagnosis in them, for patients nobody has learned from?
+"""Embeddings -> Scores: how well the diagnosis can be predicted from them, for patients not used in training.
 
-`task`: bank and queries; `labels`: what they lack; `neighbours`, `knn`, `linear`, `mil`: three probes; `pooling`:
-patches to slides and patients; `metrics`, `bootstrap`: how good, and how sure; `leakage`, `duplicates`, `diagnostics`:
-why to doubt it.
+`task`: reference patches (bank) and test patches (queries); `units`: patches grouped by slide and patient; `labels`:
+classes and what is missing; `knn` (with `neighbours`), `linear`, `mil`: three probes; `folds`: patients of a probe's
+cross-validation; `pooling`: from patches to slides and patients; `metrics`, `bootstrap`, `compare`: how good, how
+certain, which is better; `leakage`, `duplicates`, `diagnostics` (with `geometry`): reasons to doubt the scores.
 """

@@ -1,7 +1,7 @@
-"""Near-duplicates: query patches that are pictures of the bank under another patient's name.
+"""Near-duplicates: test patches that are pictures of a reference patch of another patient.
 
-A slide that was scanned twice, or saved again, has another checksum; its pictures give it away. Embeddings say where to
-look (a collapsed encoder finds everything alike), pixels decide.
+A slide that was scanned twice, or saved again, has another checksum; its pictures show it. Embeddings propose pairs (a
+collapsed encoder would find all patches alike), pixels decide.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.evaluation.units import Ints
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import name_related
 from hidisc.ground.seeds import Purpose, make_rng
@@ -21,25 +22,25 @@ from hidisc.settings.evaluate import LeakageConfig
 from hidisc.slides.display import as_rgb, shrink
 
 _MOST = 2000
-"""Pairs looked at: half of them the most alike, half spread over all others."""
+"""Pairs compared: half of them the most similar, half spread over all others."""
 _SIDE_PX = 32
 _LEAST_STD = 4.0
-"""Of 255: glass, or a picture with less texture, is like any other."""
+"""Of 255: glass, or a picture with less texture, is similar to any other."""
 _DIGITS = 4
-"""Of a similarity; what differs by less ties."""
+"""Decimals of a similarity; those that differ by less are ties."""
 _DETAIL = 5
-"""How much more a shift or a loss of quality takes from the likeness of detail than from that of the whole (4 to 7 of
-300 px tissue). Detail tells apart pictures with one outline: cut-out cells of two patients are alike to 0.995."""
+"""How much more a shift or a loss of quality takes from the correlation of detail than from that of the whole: 4 to 7
+for 300 px tissue. Detail separates pictures with one outline: cut-out cells of two patients correlate to 0.995."""
 _NAMED = 3
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """n pairs to look at, of M candidates; the first `sure` are the most alike, the others stand for the rest."""
+    """n pairs to compare, of M candidates; the first `sure` are the most similar, the others stand for the rest."""
 
-    queries: NDArray[np.int64]
+    queries: Ints
     """(n,) rows of the queries' embeddings."""
-    bank: NDArray[np.int64]
+    bank: Ints
     """(n,) rows of the bank's embeddings."""
     sure: int
     candidates: int
@@ -47,20 +48,20 @@ class _Pairs:
 
 def find_duplicates(
     task: Task,
-    rows: NDArray[np.int64],
+    rows: Ints,
     similarities: NDArray[np.float32],
     config: LeakageConfig,
     store_of_queries: PatchStore | None,
     store_of_bank: PatchStore | None,
     seed: int = 0,
 ) -> Finding | None:
-    """Whether pictures of the bank are among the queries under another patient's name; None: none was found.
+    """Whether test patches are pictures of reference patches of other patients; None: no such patch was found.
 
-    `rows` (N, m): rows of the bank's embeddings nearest to each query (negative: none), `similarities` (N, m). A store
-    that is None, or has changed since, cannot be looked at: a note says so. `seed`: of the order of what ties.
+    `rows` (N, m): rows of the bank's embeddings nearest to each query (negative: none), `similarities` (N, m). If a
+    store is None or has changed, its pictures cannot be compared, and a note says so. `seed`: of the order of ties.
     """
     if not rows.shape[1]:
-        return _unseen("no nearest neighbours were kept; set knn.keep=8")
+        return _not_checked("no nearest neighbours were kept; set knn.keep=8")
     pairs = _choose_pairs(task, rows, similarities, make_rng(seed, Purpose.DUPLICATE_PAIRS))
     if not len(pairs.queries):
         return None
@@ -68,17 +69,17 @@ def find_duplicates(
         ours = _read_thumbnails(task.queries.embeddings, pairs.queries, store_of_queries)
         theirs = _read_thumbnails(task.bank.embeddings, pairs.bank, store_of_bank)
     except UserError as error:
-        return _unseen(str(error))
+        return _not_checked(str(error))
     is_read = ~np.isnan(ours[:, 0, 0] + theirs[:, 0, 0])
     if not is_read.any():
-        return _unseen("none of the patches could be read")
-    is_same = compare(ours, theirs) >= config.similarity  # not where a picture is missing, as NaN compares
+        return _not_checked("none of the patches could be read")
+    is_same = compare(ours, theirs) >= config.similarity  # false where a picture is missing: NaN
     if not is_same.any():
         return None
     return _describe(task, pairs, is_same, is_read, config.max_duplicates)
 
 
-def store_rows(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore) -> NDArray[np.int64]:
+def store_rows(embeddings: Embeddings, rows: Ints, store: PatchStore) -> Ints:
     """(n,) rows of the store's table that hold the patches of some rows (n,) of embeddings made from it."""
     if store.checksum != embeddings.info.store_checksum:
         raise UserError(
@@ -86,21 +87,18 @@ def store_rows(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStor
             "pictures."
         )
     shard, row = (embeddings.table.column(name)[rows].astype(np.int64) for name in ("shard", "row"))
-    # of millions of patches only those in the shards asked for are looked through
+    # of millions of patches only those in the same shards are searched
     near = np.flatnonzero(np.isin(store.table.column("shard"), np.unique(shard)))
     stored_shard, stored_row = (store.table.column(name)[near].astype(np.int64) for name in ("shard", "row"))
     width = max(stored_row.max(initial=0), row.max(initial=0)) + 1
     stored, wanted = stored_shard * width + stored_row, shard * width + row
-    order = np.argsort(stored)
-    place = np.searchsorted(stored, wanted, sorter=order)
-    is_there = place < len(stored)
-    is_there[is_there] = stored[order[place[is_there]]] == wanted[is_there]
-    if not is_there.all():
+    missing = int((~np.isin(wanted, stored)).sum())
+    if missing:
         raise UserError(
-            f"store {store.path} does not hold {int((~is_there).sum()):,} of the patches of {embeddings.path}. "
-            "Embed it again."
+            f"store {store.path} does not hold {missing:,} of the patches of {embeddings.path}. Embed it again."
         )
-    return near[order[place]]
+    order = np.argsort(stored)
+    return near[order[np.searchsorted(stored, wanted, sorter=order)]]
 
 
 def thumbnail(pixels: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.float32]:
@@ -109,27 +107,23 @@ def thumbnail(pixels: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.floa
 
 
 def compare(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(n,) likeness, at most 1, of thumbnails (n, 32, 32) in the best of 8 orientations; -1: one is without texture.
+    """(n,) similarity, at most 1, of thumbnails (n, 32, 32) in the best of 8 orientations; -1: one is without texture.
 
-    The correlation at 16 x 16 px, or that of the detail if it lacks more than `_DETAIL` times as much to 1.
+    It is the correlation at 16 x 16 px, or that of the detail if this is more than `_DETAIL` times as far below 1.
     """
-    whole = [side.reshape(len(side), 16, 2, 16, 2).mean(axis=(2, 4)) for side in (ours, theirs)]
-    detail = [side - _blur(side) for side in (ours, theirs)]
-    is_flat = np.minimum(*(side.std(axis=(1, 2)) for side in whole)) < _LEAST_STD
-    best = np.maximum.reduce(
-        [
-            np.minimum(alike, 1 - (1 - in_detail) / _DETAIL)
-            for alike, in_detail in zip(_correlate(*whole), _correlate(*detail), strict=True)
-        ]
-    )
+    whole = [pictures.reshape(len(pictures), 16, 2, 16, 2).mean(axis=(2, 4)) for pictures in (ours, theirs)]
+    detail = [pictures - _blur(pictures) for pictures in (ours, theirs)]
+    is_flat = np.minimum(*(pictures.std(axis=(1, 2)) for pictures in whole)) < _LEAST_STD
+    of_whole, of_detail = _correlate(*whole), _correlate(*detail)
+    best = np.minimum(of_whole, 1 - (1 - of_detail) / _DETAIL).max(axis=0)
     return np.where(is_flat, np.float32(-1), best)
 
 
-def _correlate(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-    """(n,) correlation of pictures (n, h, h) in each of 8 orientations."""
+def _correlate(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(8, n) correlation of pictures (n, h, h) in each of 8 orientations."""
     a, b = _normalise(ours), _normalise(theirs)
-    turned = [np.rot90(one, turns, axes=(1, 2)) for one in (a, a[:, :, ::-1]) for turns in range(4)]
-    return [np.einsum("nij,nij->n", one, b) for one in turned]
+    turned = [np.rot90(pictures, turns, axes=(1, 2)) for pictures in (a, a[:, :, ::-1]) for turns in range(4)]
+    return np.stack([np.einsum("nij,nij->n", pictures, b) for pictures in turned])
 
 
 def _blur(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -144,27 +138,25 @@ def _normalise(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
     return centred / np.maximum(np.sqrt(np.square(centred).sum(axis=(1, 2), keepdims=True)), 1e-6)
 
 
-def _choose_pairs(
-    task: Task, rows: NDArray[np.int64], similarities: NDArray[np.float32], rng: np.random.Generator
-) -> _Pairs:
+def _choose_pairs(task: Task, rows: Ints, similarities: NDArray[np.float32], rng: np.random.Generator) -> _Pairs:
     """Each query with the nearest patch of another patient; where there are too many, as `_Pairs` says.
 
-    Half of those looked at are spread over all but the most alike, so that what is found among them counts for the
-    others: a slide of 20,000 patches that is there twice is seen as such, not as the few that were looked at.
+    Half of the pairs compared are spread over all but the most similar, so that what is found among them counts for the
+    rest: a slide of 20,000 patches that is there twice counts as such, not as the few patches that were compared.
     """
     is_other = (rows >= 0) & (_patients_of_bank(task)[rows] != task.queries.codes("patient")[:, None])
     nearness = np.where(is_other, similarities, -np.inf)
     nearest = nearness.argmax(axis=1)
     has_any = np.flatnonzero(is_other.any(axis=1))
     nearest, nearness = nearest[has_any], nearness[has_any, nearest[has_any]]
-    # ties (all are, after a collapse) in random order: the first of them in the table would be of one slide
+    # ties (all pairs, after a collapse) in random order: the first of them in the table would be of one slide
     order = np.lexsort((rng.permutation(len(has_any)), -np.round(nearness.astype(np.float64), _DIGITS)))
     sure = len(order) if len(order) <= _MOST else _MOST // 2
-    count = min(_MOST, len(order)) - sure
-    drawn = order[sure + ((np.arange(count) + 0.5) * (len(order) - sure) / max(count, 1)).astype(np.int64)]
-    chosen = np.concatenate([order[:sure], drawn])
-    places = has_any[chosen]
-    return _Pairs(task.queries.rows[places], rows[places, nearest[chosen]], sure, len(order))
+    others = min(_MOST, len(order)) - sure
+    spread = order[sure + ((np.arange(others) + 0.5) * (len(order) - sure) / max(others, 1)).astype(np.int64)]
+    chosen = np.concatenate([order[:sure], spread])
+    queries = has_any[chosen]
+    return _Pairs(task.queries.rows[queries], rows[queries, nearest[chosen]], sure, len(order))
 
 
 def _patients_of_bank(task: Task) -> NDArray[np.int32]:
@@ -174,62 +166,55 @@ def _patients_of_bank(task: Task) -> NDArray[np.int32]:
     return np.array([*(known.get(name, -2) for name in names), -2], np.int32)[codes]
 
 
-def _read_thumbnails(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore | None) -> NDArray[np.float32]:
+def _read_thumbnails(embeddings: Embeddings, rows: Ints, store: PatchStore | None) -> NDArray[np.float32]:
     """(n, 32, 32) of rows (n,) of embeddings, read one at a time; NaN where a patch cannot be decoded."""
     if store is None:
         name = name_related(embeddings.info.store, embeddings.path)
         raise UserError(f"the store {name!r} is not there, or has changed")
-    found, place = np.unique(store_rows(embeddings, rows, store), return_inverse=True)
-    out = np.full((len(found), _SIDE_PX, _SIDE_PX), np.nan, np.float32)
-    for number, row in enumerate(found):
+    in_store, which = np.unique(store_rows(embeddings, rows, store), return_inverse=True)
+    thumbnails = np.full((len(in_store), _SIDE_PX, _SIDE_PX), np.nan, np.float32)
+    for number, row in enumerate(in_store):
         try:
-            out[number] = thumbnail(store.read(int(row)))
+            thumbnails[number] = thumbnail(store.read(int(row)))
         except PatchError:
             continue
-    return out[place]
+    return thumbnails[which]
 
 
 def _describe(
     task: Task, pairs: _Pairs, is_same: NDArray[np.bool_], is_read: NDArray[np.bool_], most: float
 ) -> Finding:
-    """What was found, what it stands for among all queries, and what to do."""
-    share = _extrapolate(pairs, is_same, is_read) / len(task.queries)
-    scale, looked = f"{100 * share:.2g} % of all {len(task.queries):,}", int(is_read.sum())
-    if looked < pairs.candidates:
-        scale = f"about {scale}, as {looked:,} of {pairs.candidates:,} pairs were looked at and counted for the others"
+    """How many duplicates were found, their estimated share of all queries, and what to do."""
+    # pairs that were compared stand for the others of their part
+    parts = ((slice(pairs.sure), pairs.sure), (slice(pairs.sure, None), pairs.candidates - pairs.sure))
+    total = sum(int(is_same[part].sum()) * size / max(int(is_read[part].sum()), 1) for part, size in parts)
+    share = total / len(task.queries)
+    scale, compared = f"{100 * share:.2g} % of all {len(task.queries):,}", int(is_read.sum())
+    if compared < pairs.candidates:
+        scale = f"about {scale}, estimated from {compared:,} of {pairs.candidates:,} pairs"
     same = np.flatnonzero(is_same)
     examples = [
         f"{_name(task.queries, pairs.queries[pair])} is {_name(task.bank, pairs.bank[pair])}" for pair in same[:_NAMED]
     ]
     more = f" and {len(same) - _NAMED:,} more" if len(same) > _NAMED else ""
-    found = "1 query patch is a picture" if len(same) == 1 else f"{len(same):,} query patches are pictures"
+    start = f"{len(same):,} test patches are near-duplicates of reference patches of other patients"
+    start = "1 test patch is a near-duplicate of a reference patch of another patient" if len(same) == 1 else start
     return Finding(
         kind="leak" if share > most else "warning",
-        sentence=f"{found} of the bank under another patient's name ({scale}): {'; '.join(examples)}{more}. "
-        "See whether a slide was scanned or saved twice, and list both under one patient.",
+        sentence=f"{start} ({scale}): {'; '.join(examples)}{more}. Check whether a slide was scanned or saved twice, "
+        "and list both under one patient.",
     )
-
-
-def _extrapolate(pairs: _Pairs, is_same: NDArray[np.bool_], is_read: NDArray[np.bool_]) -> float:
-    """Duplicates among all candidates: those looked at stand for the others of their part."""
-    parts = ((slice(pairs.sure), pairs.sure), (slice(pairs.sure, None), pairs.candidates - pairs.sure))
-    return sum(int(is_same[part].sum()) * size / max(int(is_read[part].sum()), 1) for part, size in parts)
 
 
 def _name(patches: LabelledPatches, row: np.int64) -> str:
     table = patches.embeddings.table
-    slide, patient = (_name_at(table.codes(column), row) for column in ("slide", "patient"))
+    patient, slide = (names[codes[row]] for codes, names in map(table.codes, ("patient", "slide")))
     return f"patch {table.column('patch')[row]} of slide {slide!r} of patient {patient!r}"
 
 
-def _name_at(column: tuple[NDArray[np.int32], tuple[str, ...]], row: np.int64) -> str:
-    codes, names = column
-    return names[codes[row]]
-
-
-def _unseen(why: str) -> Finding:
+def _not_checked(why: str) -> Finding:
     return Finding(
         kind="note",
-        sentence=f"Whether pictures of the bank are among the queries under another patient's name was not looked at: "
+        sentence="Test patches were not checked for near-duplicates among the reference patches of other patients: "
         f"{why.rstrip('.')}.",
     )

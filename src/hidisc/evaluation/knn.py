@@ -1,4 +1,4 @@
-"""The paper's verdict: every query patch is told by its k nearest neighbours in the bank."""
+"""The paper's evaluation: every test patch is classified by its k nearest neighbours among the reference patches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.evaluation.neighbours import Floats, find_neighbours
-from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.evaluation.neighbours import find_neighbours
+from hidisc.evaluation.task import Task
 from hidisc.settings.evaluate import KnnConfig
 
 
 @dataclass(frozen=True)
 class KnnResult:
-    """What the neighbours say of N query patches."""
+    """Scores and nearest neighbours of N query patches."""
 
     scores: NDArray[np.float64]
     """(N, L), rows sum to 1."""
@@ -25,25 +25,12 @@ class KnnResult:
     remarks: tuple[str, ...]
 
 
-class _Rows:
-    """The vectors of labelled patches, read when asked for."""
-
-    def __init__(self, patches: LabelledPatches) -> None:
-        self._patches = patches
-
-    def __len__(self) -> int:
-        return len(self._patches)
-
-    def __getitem__(self, rows: slice, /) -> Floats:
-        return self._patches.vectors(rows)
-
-
 def predict_by_neighbours(
     task: Task, config: KnnConfig, device: str = "cpu", watch: Callable[[int], None] = lambda _: None
 ) -> KnnResult:
-    """Scores of every query patch by its k nearest bank patches, and who the nearest are.
+    """Scores of every query patch by its k nearest patches of the bank, and the nearest of these.
 
-    Memory: the budget, and L + 1.5 m numbers a query.
+    `watch` is called with the number of patches done. Memory: the budget, and L + 1.5 m numbers per query.
     """
     bank, queries = task.bank, task.queries
     k = min(config.k, len(bank))
@@ -51,15 +38,20 @@ def predict_by_neighbours(
     scores = np.empty((len(queries), len(task.classes)))
     rows = np.empty((len(queries), keep), np.int64)
     similarities = np.empty((len(queries), keep), np.float32)
-    for which, near, places in find_neighbours(_Rows(queries), _Rows(bank), k, config.memory_gb, device):
-        scores[which] = vote(near, bank.labels[places], len(task.classes), config.temperature)
-        rows[which], similarities[which] = bank.rows[places[:, :keep]], near[:, :keep]
-        watch(len(near))
-    remarks = [f"{k} nearest of {len(bank):,} patches by cosine, weighed by exp(similarity / {config.temperature:g})."]
+    for block, nearness, neighbours in find_neighbours(queries, bank, k, config.memory_gb, device):
+        scores[block] = vote(nearness, bank.labels[neighbours], len(task.classes), config.temperature)
+        rows[block], similarities[block] = bank.rows[neighbours[:, :keep]], nearness[:, :keep]
+        watch(len(nearness))
+    remarks = [
+        f"Each test patch is classified by the {k} nearest of {len(bank):,} reference patches by cosine similarity, "
+        f"weighted by exp(similarity / {config.temperature:g})."
+    ]
     if k < config.k:
-        remarks.append(f"The bank has {len(bank)} patches, fewer than k = {config.k}, so all of them were asked.")
+        remarks.append(f"There are {len(bank)} reference patches, fewer than k = {config.k}, so all of them vote.")
     if config.second_softmax:
-        remarks.append("Scores were soft-maxed once more before they were averaged, as the public code does.")
+        remarks.append(
+            "A second softmax was applied to the scores of each patch before they were averaged, as in the public code."
+        )
     return KnnResult(scores, rows, similarities, tuple(remarks))
 
 

@@ -1,4 +1,4 @@
-"""How good predictions are: every metric of one level, and undefined, with the reason, where it has no meaning.
+"""How good predictions are: every metric of one level; a metric without a meaning is undefined and says why.
 
 Of two classes, AUROC, AUPRC, sensitivity and specificity are about the positive one; of more, they are the plain mean
 over the classes, each against the rest. Among equal scores the first class is the predicted one, here and in top-2 and
@@ -9,16 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS, Value
-
-Floats = NDArray[np.float64]
+from hidisc.evaluation.units import Floats, Ints
 
 BY_CLASS = ("sensitivity", "specificity", "auroc", "auprc")
-"""What is said of a single class against the rest."""
+"""Metrics of a single class against the rest."""
 TOPS = (2, 3)
 
 
@@ -40,26 +38,27 @@ def measure(predictions: Predictions, positive: int) -> Measured:
     confusion = np.zeros((len(codes), len(codes)), np.int64)
     if len(predictions):  # scikit-learn refuses to count nothing
         confusion = confusion_matrix(predictions.truth, predictions.predicted, labels=codes)
-    place = rank_truth(predictions)
+    rank = rank_truth(predictions)
     overall, by_class = summarise(
         confusion.astype(np.float64),
-        np.array([(place < top).sum() for top in TOPS], np.float64),
-        _rank(roc_auc_score, predictions),
-        _rank(average_precision_score, predictions),
+        np.array([(rank < top).sum() for top in TOPS], np.float64),
+        _area_by_class(roc_auc_score, predictions),
+        _area_by_class(average_precision_score, predictions),
         positive,
     )
     units = confusion.sum(axis=1)
+    one_class = dict.fromkeys(BY_CLASS, positive) if len(codes) == 2 else {}
     return Measured(
-        {name: _value(overall[name], _why(name, predictions, units, positive)) for name in METRICS},
+        {name: _value(overall[name], _why(name, predictions, units, one_class.get(name))) for name in METRICS},
         {
-            label: {name: _value(by_class[name][code], _why_class(name, predictions, units, code)) for name in BY_CLASS}
+            label: {name: _value(by_class[name][code], _why(name, predictions, units, code)) for name in BY_CLASS}
             for code, label in enumerate(predictions.classes)
         },
         tuple(tuple(row) for row in confusion.tolist()),
     )
 
 
-def rank_truth(predictions: Predictions) -> NDArray[np.int64]:
+def rank_truth(predictions: Predictions) -> Ints:
     """(G,) how many classes come before the true one, by score and then by order: 0 where the prediction is right."""
     classes = np.arange(len(predictions.classes))
     of_truth = np.take_along_axis(predictions.scores, predictions.truth[:, None], axis=1)  # (G, 1)
@@ -95,8 +94,8 @@ def summarise(
     for name in BY_CLASS:
         each = by_class[name]
         metrics[name] = each[..., positive] if classes == 2 else np.where(whole, each.mean(axis=-1), np.nan)
-    for place, top in enumerate(TOPS):
-        share = divide(hits[..., place], total)
+    for column, top in enumerate(TOPS):
+        share = divide(hits[..., column], total)
         metrics[f"top{top}"] = share if classes > top else np.full_like(share, np.nan)
     return {name: metrics[name] for name in METRICS}, by_class
 
@@ -106,14 +105,14 @@ def divide(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
 
 
-def _rank(area: Callable[..., float], predictions: Predictions) -> Floats:
+def _area_by_class(area: Callable[..., float], predictions: Predictions) -> Floats:
     """(L,) area under a curve of each class against the rest, NaN where either is missing."""
-    found = np.full(len(predictions.classes), np.nan)
-    for code in range(len(found)):
+    areas = np.full(len(predictions.classes), np.nan)
+    for code in range(len(areas)):
         is_class = predictions.truth == code
         if is_class.any() and not is_class.all():
-            found[code] = area(is_class, predictions.scores[:, code])
-    return found
+            areas[code] = area(is_class, predictions.scores[:, code])
+    return areas
 
 
 def _value(number: Floats, why: str) -> Value:
@@ -121,40 +120,19 @@ def _value(number: Floats, why: str) -> Value:
     return Value(value=None, why=why) if np.isnan(number) else Value(value=float(number))
 
 
-def _why(name: str, predictions: Predictions, units: NDArray[np.int64], positive: int) -> str:
-    """Why a metric is undefined, should it be; `units` (L,) of each class."""
-    classes, level = predictions.classes, predictions.level
-    if not units.any():
-        return _why_none(predictions)
+def _why(name: str, predictions: Predictions, units: Ints, code: int | None) -> str:
+    """Why a metric is undefined, should it be: of one class, or (None) of all; `units` (L,) of each class."""
+    level, classes, mixed = predictions.level, predictions.classes, predictions.left_out
+    present = np.flatnonzero(units).tolist()
+    if not present and mixed:
+        return f"no test {level} has one label for all its patches ({mixed} have several): see the finer levels instead"
+    if not present:
+        return f"there is no test {level}: choose queries=[...] that have labels"
     if name.startswith("top"):
         top = name.removeprefix("top")
-        return f"with {len(classes)} classes the truth is always among the first {top}: see the accuracy instead"
-    if len(classes) == 2 and name in BY_CLASS:
-        return _why_class(name, predictions, units, positive)
-    if (units > 0).sum() == 1:
-        return _why_alone(level, classes[units.argmax()])
-    missing = [repr(label) for label, count in zip(classes, units, strict=True) if not count]
-    return f"no {level} of class {' or '.join(missing)} was judged: set classes=[...] to judge the others"
-
-
-def _why_class(name: str, predictions: Predictions, units: NDArray[np.int64], code: int) -> str:
-    """Why a metric of one class is undefined, should it be."""
-    level, label = predictions.level, predictions.classes[code]
-    if not units.any():
-        return _why_none(predictions)
-    if units[code] == units.sum():
-        return _why_alone(level, label)
-    others = (units > 0).sum() > 1
-    mend = "set classes=[...] to judge the others" if others else "choose queries=[...] that have some"
-    return f"no {level} of class {label!r} was judged: {mend}"
-
-
-def _why_alone(level: str, label: str) -> str:
-    return f"every {level} judged is of class {label!r}: choose queries=[...] that have others too"
-
-
-def _why_none(predictions: Predictions) -> str:
-    level, mixed = predictions.level, predictions.left_out
-    if mixed:
-        return f"no {level} has one label for all its patches ({mixed} have several): see the finer levels instead"
-    return f"no {level} was judged: choose queries=[...] that have labels"
+        return f"with {len(classes)} classes the truth is always among the {top} of highest score: see accuracy instead"
+    if len(present) == 1 and code in (None, present[0]):
+        return f"every test {level} has class {classes[present[0]]!r}: choose queries=[...] that have others too"
+    missing = [code] if code is not None else np.flatnonzero(units == 0).tolist()
+    remedy = "set classes=[...] to evaluate the others" if len(present) > 1 else "choose queries=[...] that have it"
+    return f"no test {level} has class {' or '.join(repr(classes[absent]) for absent in missing)}: {remedy}"

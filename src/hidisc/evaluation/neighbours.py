@@ -1,7 +1,7 @@
 """Exact nearest neighbours by cosine similarity, block by block under a memory budget; the bank may exceed memory.
 
-Tiles of the matrix product small enough for the processor's cache, of which only what exceeds a query's k-th best so
-far is looked at again: as quick as the bare product in larger blocks, and quicker than faiss (`bench/knn.py`).
+The matrix of similarities is computed in tiles small enough for the processor's cache. Of a tile only entries above a
+query's k-th best so far are ranked, which is as fast as the bare product in larger blocks (`bench/knn.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Floats = NDArray[np.floating[Any]]
+Best = tuple[Tensor, Tensor]
+"""Similarities (n, w) of n queries, and the rows of the bank (n, w) that have them."""
 _ROWS, _COLUMNS, _GROUP = 1024, 4096, 32
-"""Queries and bank rows of a tile of the product, and similarities whose maximum is looked at before themselves."""
+"""Queries and bank rows of a tile, and columns of a tile whose maximum is compared first."""
 _BLOCK = 8192
-"""Most queries at once while the bank is in memory: more are no quicker, and progress is seen."""
+"""Most queries at once while the bank is in memory: more are no faster, and progress is shown per block."""
 
 
 class Vectors(Protocol):
@@ -29,17 +31,17 @@ class Vectors(Protocol):
 def find_neighbours(
     queries: Vectors, bank: Vectors, k: int, memory_gb: float = 2.0, device: str = "cpu"
 ) -> Iterator[tuple[slice, Floats, NDArray[np.int64]]]:
-    """Blocks of queries in order: (which, similarities (n, k), places in the bank (n, k)), nearest first.
+    """Blocks of queries in order: (which queries, similarities (n, k), rows of the bank (n, k)), nearest first.
 
-    k is cut to the size of the bank. Half of the budget holds unit rows of the bank, in pieces if they do not fit (each
-    block of queries then reads the bank again); the other half a block of queries with what was found for it.
+    k is at most the size of the bank. Half of the budget holds unit rows of the bank, in pieces if they do not fit
+    (each block of queries then reads the bank again); the other half holds a block of queries and their neighbours.
     """
     k = min(k, len(bank))
     budget = int(memory_gb * 1e9)
     first = bank[:1]
     row_bytes = first.shape[1] * first.dtype.itemsize
     piece = max(1, budget // 2 // (2 * row_bytes))  # a row as it was read, and its unit vector
-    # a query's own row twice, and what was found for it in a tensor and in an array, twice while they are merged
+    # a query's row twice, and its neighbours in a tensor and in an array, twice while they are merged
     block = max(1, min(budget // 2 // (2 * row_bytes + 4 * k * (first.dtype.itemsize + 8)), 65536))
     whole = to_unit(bank[:], device) if len(bank) <= piece else None
     if whole is not None:
@@ -47,88 +49,74 @@ def find_neighbours(
     for start in range(0, len(queries), block):
         which = slice(start, min(start + block, len(queries)))
         unit = to_unit(queries[which], device)
-        near, places = _search(unit, whole, k) if whole is not None else _search_pieces(unit, bank, k, piece, device)
-        yield which, near.cpu().numpy(), places.cpu().numpy()
+        best = unit.new_empty(len(unit), 0), torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device)
+        for offset in range(0, len(bank), piece):
+            rows = whole if whole is not None else to_unit(bank[offset : offset + piece], device)
+            best = _search(unit, rows, k, best, offset)
+        yield which, best[0].cpu().numpy(), best[1].cpu().numpy()
 
 
 def to_unit(rows: Floats, device: str = "cpu") -> Tensor:
     """Rows (N, D) divided by their length, on a device; rows of zeros stay."""
-    unit = torch.from_numpy(np.array(rows)).to(device)  # a copy of our own, for the rows may be a read-only map
+    unit = torch.from_numpy(np.array(rows)).to(device)  # a copy, for the rows may be a read-only map
     return unit.div_(unit.norm(dim=1, keepdim=True).clamp_(min=torch.finfo(unit.dtype).tiny))
 
 
-def _search_pieces(unit: Tensor, bank: Vectors, k: int, piece: int, device: str) -> tuple[Tensor, Tensor]:
-    """Search a bank piece by piece; what was found so far is what the next piece has to beat."""
-    near = unit.new_empty(len(unit), 0)
-    places = torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device)
-    for start in range(0, len(bank), piece):
-        near, places = _search(unit, to_unit(bank[start : start + piece], device), k, near, places, start)
-    return near, places
+def _search(unit: Tensor, bank: Tensor, k: int, best: Best, offset: int) -> Best:
+    """Update the best k of queries `unit` (n, D) by the rows of a bank (M, D), which are numbered from `offset`."""
+    tiles = [slice(start, start + _ROWS) for start in range(0, len(unit), _ROWS)]
+    updated = [_search_rows(unit[rows], bank, k, (best[0][rows], best[1][rows]), offset) for rows in tiles]
+    return torch.cat([similarities for similarities, _ in updated]), torch.cat([rows for _, rows in updated])
 
 
-def _search(
-    unit: Tensor, bank: Tensor, k: int, near: Tensor | None = None, places: Tensor | None = None, offset: int = 0
-) -> tuple[Tensor, Tensor]:
-    """The k most similar rows of a bank (M, D), numbered from `offset`, and of those found before (n, k'), of queries.
-
-    unit (n, D). Similarities (n, k), largest first, and places (n, k).
-    """
-    found = []
-    for start in range(0, len(unit), _ROWS):
-        rows = slice(start, start + _ROWS)
-        best = None if near is None or places is None else (near[rows], places[rows])
-        found.append(_search_rows(unit[rows], bank, k, best, offset))
-    return torch.cat([values for values, _ in found]), torch.cat([numbers for _, numbers in found])
-
-
-def _search_rows(
-    unit: Tensor, bank: Tensor, k: int, best: tuple[Tensor, Tensor] | None, offset: int
-) -> tuple[Tensor, Tensor]:
+def _search_rows(unit: Tensor, bank: Tensor, k: int, best: Best, offset: int) -> Best:
     """The same for as many queries as a tile has."""
-    near = unit.new_empty(len(unit), 0) if best is None else best[0]
-    places = torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device) if best is None else best[1]
     tile = unit.new_empty(len(unit), _COLUMNS)
-    waiting: list[tuple[Tensor, Tensor]] = []
+    waiting: list[Best] = []
     for start in range(0, len(bank), _COLUMNS):
         rows = bank[start : start + _COLUMNS]
         product = torch.mm(unit, rows.T, out=tile) if len(rows) == _COLUMNS else unit @ rows.T
-        if near.shape[1] < k:
-            new = product.topk(min(k, len(rows)), dim=1)
-            values, numbers = new.values, new.indices
-        else:
-            values, numbers = _exceeding(product, near[:, -1:])
-        waiting.append((values, numbers + (start + offset)))
-        # ranking costs more than the product does, so it waits until there is as much to rank as there is to keep
-        if near.shape[1] < k or sum(values.shape[1] for values, _ in waiting) >= k:
-            near, places = _rank([(near, places), *waiting], k)
+        is_full = best[0].shape[1] == k
+        similarities, columns = (
+            _find_larger(product, best[0][:, -1:]) if is_full else product.topk(min(k, len(rows)), dim=1)
+        )
+        waiting.append((similarities, columns + (start + offset)))
+        # ranking costs more than the product, so it waits until there is as much to rank as there is to keep
+        if not is_full or sum(candidates.shape[1] for candidates, _ in waiting) >= k:
+            best = _rank([best, *waiting], k)
             waiting = []
-    return _rank([(near, places), *waiting], k) if waiting else (near, places)
+    return _rank([best, *waiting], k) if waiting else best
 
 
-def _rank(found: Sequence[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of similarities (n, w) found in several places, and these."""
-    near = torch.cat([values for values, _ in found], dim=1)
-    places = torch.cat([numbers for _, numbers in found], dim=1)
-    kept = near.topk(min(k, near.shape[1]), dim=1)
-    return kept.values, places.gather(1, kept.indices)
+def _rank(candidates: Sequence[Best], k: int) -> Best:
+    """The k most similar of several sets of candidates, the most similar first."""
+    similarities, rows = (torch.cat(parts, dim=1) for parts in zip(*candidates, strict=True))
+    kept = similarities.topk(min(k, similarities.shape[1]), dim=1)
+    return kept.values, rows.gather(1, kept.indices)
 
 
-def _exceeding(product: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of a tile (n, m) above a query's least (n, 1), and their columns: (n, w), -inf where there are fewer."""
-    count = len(product)
-    if product.shape[1] % _GROUP:
-        row, column = (product > least).nonzero(as_tuple=True)
-        values = product[row, column]
-    else:  # most groups hold nothing: one look at their maxima passes them over
-        groups = product.view(count, -1, _GROUP)
-        row, group = (groups.amax(dim=2) > least).nonzero(as_tuple=True)
-        inside = groups[row, group]
-        hit, within = (inside > least[row]).nonzero(as_tuple=True)
-        row, column, values = row[hit], group[hit] * _GROUP + within, inside[hit, within]
-    each = torch.bincount(row, minlength=count)
-    width = int(each.max()) if len(row) else 0
-    place = torch.arange(len(row), device=row.device) - (each.cumsum(0) - each)[row]
-    found = product.new_full((count, width), -torch.inf)
-    columns = torch.zeros(count, width, dtype=torch.int64, device=row.device)
-    found[row, place], columns[row, place] = values, column
-    return found, columns
+def _find_larger(tile: Tensor, least: Tensor) -> Best:
+    """The entries of a tile (n, m) larger than their query's `least` (n, 1), moved to the left, and their columns.
+
+    Both are (n, w) with w the most entries of a query; where a query has fewer, the rest is -inf. With least 0.5:
+
+        tile   0.1 0.7 0.2 0.6     entries   0.7 0.6     columns   1 3
+               0.9 0.3 0.4 0.0               0.9 -inf              0 0
+    """
+    if tile.shape[1] % _GROUP:
+        query, column = (tile > least).nonzero(as_tuple=True)
+        values = tile[query, column]
+    else:  # few groups of columns have such an entry: one comparison of their maxima skips the others
+        groups = tile.view(len(tile), -1, _GROUP)
+        query, group = (groups.amax(dim=2) > least).nonzero(as_tuple=True)
+        chosen = groups[query, group]
+        hit, within = (chosen > least[query]).nonzero(as_tuple=True)
+        query, column, values = query[hit], group[hit] * _GROUP + within, chosen[hit, within]
+    # entries are ordered by query: the position of one in its row is its number less that of the query's first
+    counts = torch.bincount(query, minlength=len(tile))
+    position = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
+    width = int(counts.max()) if len(query) else 0
+    entries = tile.new_full((len(tile), width), -torch.inf)
+    columns = torch.zeros(len(tile), width, dtype=torch.int64, device=query.device)
+    entries[query, position], columns[query, position] = values, column
+    return entries, columns

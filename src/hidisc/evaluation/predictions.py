@@ -1,4 +1,4 @@
-"""Predictions: what an probe says of every patch, slide or patient, beside the truth."""
+"""Predictions: a probe's scores of every patch, slide or patient, with the true labels."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ class Predictions:
     scores: NDArray[np.float64]
     """(G, L), rows sum to 1."""
     left_out: int = 0
-    """Units that have patches of several labels, and so no truth."""
+    """Units left out because their patches have several labels, so that they have no true label."""
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -36,12 +36,17 @@ class Predictions:
         return self.scores.argmax(axis=1)
 
     @property
+    def cluster(self) -> str:
+        """The coarsest level, normally the patient: what the bootstrap resamples."""
+        return next(iter(self.units))
+
+    @property
     def clusters(self) -> NDArray[np.object_]:
         """(G,) name of the coarsest unit (the patient) each belongs to."""
-        return next(iter(self.units.values()))
+        return self.units[self.cluster]
 
     def save(self, path: Path) -> None:
-        """Write as Parquet: units, `label`, `predicted` and a `score: CLASS` column a class."""
+        """Write as Parquet: units, `label`, `predicted` and one column `score: CLASS` per class."""
         names = np.array(self.classes, object)
         columns = {**self.units, TRUTH: names[self.truth], PREDICTED: names[self.predicted]}
         columns |= {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
@@ -52,7 +57,7 @@ class Predictions:
         """Read back what `save` wrote."""
         columns = load_columns(Path(path))
         classes = tuple(name.removeprefix(SCORE) for name in columns if name.startswith(SCORE))
-        code = {name: place for place, name in enumerate(classes)}
+        code = {name: number for number, name in enumerate(classes)}
         truth = np.array([code[name] for name in columns.pop(TRUTH)], np.int64)
         columns.pop(PREDICTED)
         scores = np.stack([columns.pop(SCORE + name) for name in classes], axis=1)

@@ -1,4 +1,4 @@
-"""Scores: the verdict on one encoder, a folder."""
+"""Scores: the evaluation of one encoder, a folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,25 +30,25 @@ class Value(Record):
     low: float | None = None
     high: float | None = None
     why: str = ""
-    """Why it is undefined, or what to mind."""
+    """Why the value is undefined or has no interval, or what its interval leaves out."""
 
     def percent(self) -> str:
         """`87.4 [81.2, 92.0]` of 100, without the ends where there are none; `undefined` where it is."""
         if self.value is None:
             return "undefined"
-        ends = (
-            f" [{100 * self.low:.1f}, {100 * self.high:.1f}]" if self.low is not None and self.high is not None else ""
-        )
-        return f"{100 * self.value:.1f}{ends}"
+        value = f"{100 * self.value:.1f}"
+        if self.low is None or self.high is None:
+            return value
+        return f"{value} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
 
 class LevelScores(Record):
-    """How well the units of one level are told apart."""
+    """How well the classes of the units of one level are predicted."""
 
     level: str
     units: int
     left_out: int
-    """Units with patches of several labels, which have no truth."""
+    """Units with patches of several labels, which have no true label."""
     metrics: dict[str, Value]
     """By the names of METRICS."""
     by_class: dict[str, dict[str, Value]]
@@ -58,11 +58,11 @@ class LevelScores(Record):
 
 
 class ProbeScores(Record):
-    """One way of asking: `knn`, `linear` or `mil`."""
+    """The scores of one probe: `knn`, `linear` or `mil`."""
 
     name: str
     remarks: tuple[str, ...] = ()
-    """What to know of how it was done, a sentence each."""
+    """Sentences on how the probe was trained and applied."""
     levels: tuple[LevelScores, ...]
     """Finest first: patch, slide, patient."""
 
@@ -84,7 +84,7 @@ class Finding(Record):
     """One thing that a check of leakage or of labels found."""
 
     kind: Literal["leak", "warning", "note"]
-    """`leak` is refused unless allowed, a `warning` is printed wherever a number is, a `note` once."""
+    """A `leak` is refused unless allowed, a `warning` is printed wherever a number is, a `note` is printed once."""
     sentence: str
 
 
@@ -94,7 +94,7 @@ class Diagnostic(Record):
     name: str
     value: float | None
     chance: float | None = None
-    """What it would be if nothing were learned, where that can be said."""
+    """The value expected by chance, where it is known."""
     meaning: str
 
 
@@ -105,9 +105,9 @@ class ScoresInfo(Record):
     embeddings: str
     """Where the embeddings of the queries were, relative to the scores."""
     bank: str
-    """And those of the bank."""
+    """Where the embeddings of the bank were, relative to the scores."""
     store_checksum: str
-    """Of the patches of the queries' store."""
+    """Checksum of the patches in the store of the queries."""
     sampling: dict[str, int | None]
     """`per_slide` and `seed` of the patches embedded."""
     config: dict[str, Any]
@@ -119,7 +119,7 @@ class ScoresInfo(Record):
     unlabelled: dict[str, int] = Field({})
     """Patches of the bank and of the queries left out because they have no label, or none of the classes."""
     labels: tuple[Finding, ...] = ()
-    """What the labels lack: classes without reference or test patients, patches without a label."""
+    """Classes without reference or test patients, and patches without a label."""
     probes: tuple[ProbeScores, ...]
     diagnostics: tuple[Diagnostic, ...]
     leakage: tuple[Finding, ...]
@@ -127,24 +127,24 @@ class ScoresInfo(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_old_names(cls, known: Any) -> Any:
+    def _read_old_names(cls, fields: Any) -> Any:
         """Scores of hidisc 0.2 say `opinions` where later ones say `probes`, and `side` of a count for `part`."""
-        if not isinstance(known, dict) or "opinions" not in known:
-            return known
-        known["probes"] = known.pop("opinions")
-        known["config"] = use_new_names(EvaluateConfig, known["config"])
-        for count in known["counts"]:
+        if not isinstance(fields, dict) or "opinions" not in fields:
+            return fields
+        fields["probes"] = fields.pop("opinions")
+        fields["config"] = use_new_names(EvaluateConfig, fields["config"])
+        for count in fields["counts"]:
             count["part"] = count.pop("side")
-        return known
+        return fields
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What must stand beside every number."""
+        """Sentences that must be shown beside every number."""
         return tuple(finding.sentence for finding in (*self.leakage, *self.labels) if finding.kind != "note")
 
 
 def predictions_file(probe: str, level: str, first: str) -> str:
-    """Name, within the folder, of an probe's predictions; those of the first probe lie at the top."""
+    """Name, within the folder, of a probe's predictions; those of the first probe are at the top."""
     return f"predictions_{level}.parquet" if probe == first else f"{probe}/predictions_{level}.parquet"
 
 
@@ -173,14 +173,13 @@ class Scores:
         parts = [f"{level.level} accuracy {level.metrics['accuracy'].percent()} %" for level in levels]
         leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in self.info.leakage) else ""
         unknown = "" if self.info.model.history.is_complete else " (what it has seen before is not known)"
-        said = ", ".join(parts) or "no verdict"
-        line = f"{self.info.model.name}, {self.info.probes[0].name}{leak}: {said}{unknown}"
-        lacking = [f". Warning: {finding.sentence}" for finding in self.info.labels if finding.kind == "warning"]
-        return f"{line}{''.join(lacking)}"
+        line = f"{self.info.model.name}, {self.info.probes[0].name}{leak}: {', '.join(parts) or 'no verdict'}{unknown}"
+        warnings = [f". Warning: {finding.sentence}" for finding in self.info.labels if finding.kind == "warning"]
+        return f"{line}{''.join(warnings)}"
 
     def predictions(self, probe: str, level: str) -> Predictions:
-        """What an probe said of every unit of a level."""
-        scored = next(item for item in self.info.probes if item.name == probe).level(level)
+        """The predictions of a probe for every unit of a level."""
+        scored = next(scores for scores in self.info.probes if scores.name == probe).level(level)
         file = predictions_file(probe, level, self.info.probes[0].name)
         return Predictions.load(self.path / file, level, scored.left_out if scored else 0)
 
@@ -191,13 +190,13 @@ class Scores:
         if not path.is_file():
             return None
         columns = load_columns(path)
-        count = len(columns) // 2
-        rows = np.stack([columns[f"row_{place}"] for place in range(1, count + 1)], axis=1)
-        return rows, np.stack([columns[f"similarity_{place}"] for place in range(1, count + 1)], axis=1)
+        ranks = range(1, len(columns) // 2 + 1)
+        rows, similarities = ([columns[f"{name}_{rank}"] for rank in ranks] for name in ("row", "similarity"))
+        return np.stack(rows, axis=1), np.stack(similarities, axis=1)
 
 
 def save_neighbours(path: Path, rows: NDArray[np.int64], similarities: NDArray[np.float32]) -> None:
     """Write what `Scores.neighbours` reads."""
-    columns: Columns = {f"row_{place}": rows[:, place - 1] for place in range(1, rows.shape[1] + 1)}
-    columns |= {f"similarity_{place}": similarities[:, place - 1] for place in range(1, rows.shape[1] + 1)}
+    columns: Columns = {f"row_{rank}": column for rank, column in enumerate(rows.T, start=1)}
+    columns |= {f"similarity_{rank}": column for rank, column in enumerate(similarities.T, start=1)}
     save_columns(path, columns)

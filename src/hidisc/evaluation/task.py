@@ -1,5 +1,6 @@
-"""The task of an evaluation: a bank of patches whose labels are known, and queries whose labels are predicted."""
+"""The task of an evaluation: a bank of patches with known labels, and queries whose labels are predicted from it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.units import Units, group
 from hidisc.ground.errors import UserError
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.settings.evaluate import EvaluateConfig
@@ -27,22 +29,28 @@ class LabelledPatches:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def vectors(self, places: slice | NDArray[np.integer[Any]] = slice(None)) -> NDArray[np.float32]:
-        """(n, D) embeddings of some of its patches, read from disk."""
-        return np.asarray(self.embeddings.vectors[self.rows[places]], np.float32)
+    def vectors(self, chosen: slice | NDArray[np.integer[Any]] = slice(None)) -> NDArray[np.float32]:
+        """(n, D) embeddings of some of its N patches, by their index, read from disk."""
+        return np.asarray(self.embeddings.vectors[self.rows[chosen]], np.float32)
 
-    def names(self, column: str) -> NDArray[np.object_]:
-        """(N,) names of a column of the table, such as `patient`; None where missing."""
+    __getitem__ = vectors  # `patches[:1000]` are vectors, as `find_neighbours` reads them
+
+    def names(self, column: str) -> NDArray[Any]:
+        """(N,) values of a column of the table, such as `patient`; a missing name is None."""
         return self.embeddings.table.column(column)[self.rows]
 
     def codes(self, column: str) -> NDArray[np.int32]:
         """(N,) codes of a column of names, -1 where missing."""
         return self.embeddings.table.codes(column)[0][self.rows]
 
+    def units(self, levels: Sequence[str]) -> Units:
+        """Its patches grouped by the finest of some levels, which are given coarse to fine."""
+        return group([self.codes(level) for level in levels])
+
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be told apart, from what, for whom."""
+    """Which classes are predicted, for which patches (queries), from which labelled patches (bank)."""
 
     classes: tuple[str, ...]
     positive: int
@@ -54,23 +62,24 @@ class Task:
 
 
 def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -> Task:
-    """Choose the patches of the bank and of the queries; refuses a task that has no answer."""
+    """Choose the patches of the bank and of the queries; a task that cannot be evaluated is refused."""
     if queries.info.model.checksum != bank.info.model.checksum:
         raise UserError(
             f"{queries.path} and {bank.path} were made by different encoders ({queries.info.model.name!r} and "
-            f"{bank.info.model.name!r}), so they cannot be compared. Embed both with one."
+            f"{bank.info.model.name!r}), so they cannot be compared. Embed both with the same encoder."
         )
     levels = Hierarchy(config.levels).levels
     if len(levels) < 2:
         raise UserError(
-            "levels has nothing above the patch to draw in the bootstrap: set levels=[patient, slide, patch]."
+            "levels has no level above the patch, and the bootstrap resamples such units: set levels=[patient, slide, "
+            "patch]."
         )
     for given in (queries, bank):
         unknown = [name for name in (*levels[:-1], config.label) if name not in given.table.names]
         if unknown:
             raise UserError(
-                f"{unknown[0]!r} is no column of names in {given.path}, which has {', '.join(given.table.names)}. "
-                "Set levels=[...] or label=... to some of these."
+                f"{given.path} has no column of names {unknown[0]!r}; it has {', '.join(given.table.names)}. "
+                "Set levels=[...] and label=... to some of these."
             )
     parts = (("bank", bank, config.bank), ("queries", queries, config.queries))
     chosen = [np.flatnonzero(given.table.in_splits(splits, name, given.path)) for name, given, splits in parts]
@@ -80,15 +89,21 @@ def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -
     missing = [name for name in classes if name not in present]
     if missing:
         raise UserError(f"classes: no patch has {config.label} {missing[0]!r}. There are {', '.join(present)}.")
-    if len(classes) < 2:
-        lack = f"no patch of {queries.path} has a {config.label}"
-        same = f"all patches of {queries.path} have the {config.label} {classes[0]!r}" if classes else lack
+    if config.classes and len(classes) < 2:
         raise UserError(
-            f"{same}, and an evaluation needs two labels or more. "
+            f"classes has {classes[0]!r} only, and an evaluation needs two classes or more. There are "
+            f"{', '.join(present)}."
+        )
+    if len(classes) < 2:
+        problem = f"no patch of {queries.path} has a {config.label}"
+        if classes:
+            problem = f"all patches of {queries.path} have the {config.label} {classes[0]!r}"
+        raise UserError(
+            f"{problem}, and an evaluation needs two labels or more. "
             "Give the cohort a `label` column and prepare it again, or set label=COLUMN."
         )
-    code = {name: place for place, name in enumerate(classes)}
-    made = []
+    code = {name: number for number, name in enumerate(classes)}
+    bank_and_queries = []
     for (name, given, splits), rows, names in zip(parts, chosen, labels, strict=True):
         codes = np.array([code.get(label, -1) for label in names], np.int64)
         known = codes >= 0
@@ -99,8 +114,8 @@ def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -
             )
         patches = LabelledPatches(given, rows[known], codes[known], int((~known).sum()))
         _refuse_nameless(patches, levels)
-        made.append(patches)
-    return Task(classes, _positive(classes, config.positive), levels, *made)
+        bank_and_queries.append(patches)
+    return Task(classes, _find_positive(classes, config.positive), levels, *bank_and_queries)
 
 
 def _refuse_nameless(patches: LabelledPatches, levels: tuple[str, ...]) -> None:
@@ -114,9 +129,9 @@ def _refuse_nameless(patches: LabelledPatches, levels: tuple[str, ...]) -> None:
             )
 
 
-def _positive(classes: tuple[str, ...], name: str | None) -> int:
+def _find_positive(classes: tuple[str, ...], name: str | None) -> int:
     if name is None:
         return len(classes) - 1
     if name not in classes:
-        raise UserError(f"positive = {name!r} is none of the classes: {', '.join(classes)}.")
+        raise UserError(f"positive = {name!r} is not one of the classes: {', '.join(classes)}.")
     return classes.index(name)

@@ -1,4 +1,4 @@
-"""`hidisc evaluate`: Embeddings -> Scores, the verdict on an encoder."""
+"""`hidisc evaluate`: Embeddings -> Scores, the evaluation of an encoder by patients it was not trained on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +8,10 @@ import torch
 from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.bootstrap import score_level
-from hidisc.evaluation.counts import count_units
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import find_duplicates
 from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
-from hidisc.evaluation.labels import check_labels
+from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
 from hidisc.evaluation.linear import linear_scores
 from hidisc.evaluation.mil import mil_predictions
@@ -36,6 +35,7 @@ from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.verbs.progress import show_patches
 
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
+_PROBE_NAMES = {"knn": "the k-nearest-neighbour probe", "linear": "the linear probe", "mil": "the attention probe"}
 
 Say = Callable[[str], None]
 
@@ -50,24 +50,24 @@ def evaluate(
     say: Say = lambda _: None,
     shown: bool = True,
 ) -> Scores:
-    """Judge embeddings by held-out patients; `bank`: embeddings of another store, for queries from elsewhere.
+    """Evaluate embeddings on test patients; `bank`: embeddings of reference patients, if they are from another store.
 
-    `shown`: a progress bar.
+    `say` is called with messages for the user; `shown`: whether to show a progress bar.
     """
     config, out = config or EvaluateConfig(), Path(out)
     queries = Embeddings.load(embeddings)
-    known = Embeddings.load(bank) if bank is not None else queries
-    task = choose_task(queries, known, config)
+    reference = Embeddings.load(bank) if bank is not None else queries
+    task = choose_task(queries, reference, config)
     findings = find_overlap(task)
     refuse_leaks(findings, config.leakage.allow)
-    inputs = {"the embeddings": queries.artefact.checksum, "the bank": known.artefact.checksum}
+    inputs = {"the embeddings": queries.artefact.checksum, "the bank": reference.artefact.checksum}
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if not work.is_finished(say):
-            work.finish(_judge(task, findings, out, config, _choose_device(device), say, shown))
+            work.finish(_evaluate_task(task, findings, out, config, _choose_device(device), say, shown))
     return Scores.load(out)
 
 
-def _judge(
+def _evaluate_task(
     task: Task,
     findings: tuple[Finding, ...],
     out: Path,
@@ -76,12 +76,12 @@ def _judge(
     say: Say,
     shown: bool,
 ) -> list[str]:
-    """Ask every probe, measure it, and write the folder; the names of its files."""
+    """Search neighbours, check for leakage, run every probe and write the folder; returns the names of its files."""
     queries, bank = task.queries, task.bank
     with show_patches("nearest neighbours", len(queries), shown) as watch:
         watch(0)
         knn = predict_by_neighbours(task, config.knn, device, watch)
-    ours, theirs = (patches.embeddings.open_store() for patches in (queries, bank))
+    ours, theirs = queries.embeddings.open_store(), bank.embeddings.open_store()
     duplicates = find_duplicates(task, knn.rows, knn.similarities, config.leakage, ours, theirs, config.seed)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
@@ -91,13 +91,13 @@ def _judge(
 
     probes, files = [], [SCORES]
     for name in config.probes:
-        say(f"asking {_LONG[name]} ...")
-        levels, remarks = _ask(name, task, knn, config)
-        for predictions in levels:
-            files.append(predictions_file(name, predictions.level, config.probes[0]))
+        say(f"evaluating with {_PROBE_NAMES[name]} ...")
+        predictions, remarks = _predict(name, task, knn, config)
+        for level in predictions:
+            files.append(predictions_file(name, level.level, config.probes[0]))
             (out / files[-1]).parent.mkdir(exist_ok=True)
-            predictions.save(out / files[-1])
-        scored = [score_level(item, task.positive, config.bootstrap, config.seed) for item in levels]
+            level.save(out / files[-1])
+        scored = [score_level(level, task.positive, config.bootstrap, config.seed) for level in predictions]
         probes.append(ProbeScores(name=name, remarks=remarks, levels=tuple(scored)))
     if knn.rows.shape[1]:
         save_neighbours(out / NEIGHBOURS, knn.rows, knn.similarities)
@@ -125,33 +125,31 @@ def _judge(
     return files
 
 
-_LONG = {"knn": "the nearest neighbours", "linear": "a linear probe", "mil": "attention over the patches of a slide"}
-
-
-def _ask(name: str, task: Task, knn: KnnResult, config: EvaluateConfig) -> tuple[list[Predictions], tuple[str, ...]]:
+def _predict(
+    name: str, task: Task, knn: KnnResult, config: EvaluateConfig
+) -> tuple[list[Predictions], tuple[str, ...]]:
     """Predictions of one probe at every level it has, finest first, and remarks."""
-    coarser = task.levels[-2::-1]
+    coarser = task.levels[-2::-1]  # such as slide, patient
     if name == "mil":
         bags, remarks = mil_predictions(task, config.mil, config.seed)
-        levels = [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else []
-        return levels, remarks
+        return [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else [], remarks
     scores, remarks, second_softmax = knn.scores, knn.remarks, config.knn.second_softmax
     if name == "linear":
         scores, remarks = linear_scores(task, config.linear, config.seed)
-        second_softmax = False  # it is of the neighbours' votes alone
+        second_softmax = False  # a setting of the kNN probe alone
     pooled = [pool_patches(task, scores, level, second_softmax) for level in coarser]
     return [patch_predictions(task, scores), *pooled], remarks
 
 
 def _relate_source(embeddings: Embeddings, out: Path) -> ModelCard:
-    """The encoder's card, its folder or file named as it is found from the scores."""
+    """The encoder's model card, with the path of its folder or file relative to the scores."""
     card = embeddings.info.model
     source = embeddings.path / card.source
     return card.model_copy(update={"source": relate(source, out)}) if source.exists() else card
 
 
 def _choose_device(device: str) -> str:
-    """Where the search runs; MPS has no float64 and gains nothing here."""
+    """The device of the neighbour search; MPS has no float64 and is no faster here."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return "cpu" if device == "mps" else device
