@@ -233,7 +233,7 @@ def test_a_lost_or_cut_file_is_found_and_said(out: Path, name: str) -> None:
     with pytest.raises(DamagedError) as caught:
         open_artefact(out, "embed")
     assert str(caught.value) == (
-        f"embeddings {out} are damaged: {problem}. Run the same `hidisc embed` again: it mends that."
+        f"embeddings {out} are damaged: {problem}. Run the same `hidisc embed` again: it repairs that."
     )
     (out / name).unlink()
     assert verify(out) == [f"{name} is missing"]

@@ -13,9 +13,9 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import beside
 from hidisc.ground.spreadsheet import unguard_cell
 from hidisc.patches import pack
-from hidisc.patches.commit import Member, Recipe, commit_store
+from hidisc.patches.commit import Recipe, commit_store
 from hidisc.patches.folders import find_folder, find_table
-from hidisc.patches.record import SlideRecord, describe_files
+from hidisc.patches.record import SlideRecord, describe_files, slide_folder
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import STORE, PatchStore
@@ -86,7 +86,7 @@ def test_a_rerun_reads_nothing_and_changes_nothing(root: Path, tmp_path: Path, m
 def test_a_killed_run_is_finished(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(root, tmp_path / "store")
     before = contents(tmp_path / "store")
-    lost = tmp_path / "store" / Member("P1", "P1/B").folder
+    lost = tmp_path / "store" / slide_folder("P1/B")
     lost.rename(beside(lost))
     for name in (MANIFEST, STORE, "patches.parquet"):
         (tmp_path / "store" / name).unlink()
@@ -100,12 +100,12 @@ def test_a_repaired_file_completes_the_store(root: Path, tmp_path: Path) -> None
     run(root, tmp_path / "whole")
     picture = (root / "P2/A/1.png").read_bytes()
     (root / "P2/A/1.png").write_bytes(b"not a picture")
-    done = run(root, tmp_path / "mended")
+    done = run(root, tmp_path / "repaired")
     assert [failure.slide for failure in done.info.failures] == ["P2/A"]
     assert [entry.slide for entry in done.info.slides] == ["P1/A", "P1/B", "P3/A"]
     (root / "P2/A/1.png").write_bytes(picture)
-    assert run(root, tmp_path / "mended").summary()["slides_read"] == 1
-    assert contents(tmp_path / "mended") == contents(tmp_path / "whole")
+    assert run(root, tmp_path / "repaired").summary()["slides_read"] == 1
+    assert contents(tmp_path / "repaired") == contents(tmp_path / "whole")
 
 
 def test_a_filter_there_and_back(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,22 +126,22 @@ def test_a_filter_there_and_back(root: Path, tmp_path: Path, monkeypatch: pytest
 # ---- what may not change
 
 
-def test_strangers_are_refused(root: Path, tmp_path: Path) -> None:
+def test_slides_that_the_cohort_does_not_list_are_refused(root: Path, tmp_path: Path) -> None:
     run(root, tmp_path / "store")
     shutil.rmtree(root / "P3")
     assert refusal(root, tmp_path / "store") == (
         f"{tmp_path / 'store'} holds 1 slide that this cohort does not list ('P3/A'). "
-        "Put them back into the cohort, or give a new --out."
+        "Put it back into the cohort, or give a new --out."
     )
 
 
-def test_many_strangers_are_not_all_named(root: Path, tmp_path: Path) -> None:
+def test_of_many_unlisted_slides_three_are_named(root: Path, tmp_path: Path) -> None:
     run(root, tmp_path / "store")
     other = write_pictures(tmp_path / "other", pictures_of("Q/A"))
     sentence = refusal(other, tmp_path / "store")
     assert f"{tmp_path / 'store'} holds 4 slides that this cohort does not list (" in sentence
     assert sentence.count("'P") == 3
-    assert ", ...)" in sentence
+    assert " and 1 more). Put them back into the cohort" in sentence
 
 
 def test_a_changed_file_is_refused(root: Path, tmp_path: Path) -> None:
@@ -271,8 +271,8 @@ def test_a_kept_box_that_is_not_stored_is_no_patch(root: Path, tmp_path: Path) -
     """As after a refilter whose slide could not be opened: the new filter keeps it, no shard holds it."""
     out = tmp_path / "store"
     run(root, out)
-    members = [member for member, _ in find_folder(root).slides]
-    folder = out / members[1].folder
+    rows = [row for row, _ in find_folder(root).slides]
+    folder = out / slide_folder(rows[1].slide)
     stored = {box: bytes(Shard(folder / "patches-0.arrow")[box]) for box in (0, 2)}
     with ShardWriter(folder / "patches-0.arrow", 768) as writer:
         for box, data in stored.items():
@@ -281,7 +281,7 @@ def test_a_kept_box_that_is_not_stored_is_no_patch(root: Path, tmp_path: Path) -
 
     recipe = Recipe(FilterConfig(min_pixel_std=0), PixelsConfig(codec="png"), SplitConfig(), 0, None)
     with make(out, "import", ImportConfig()) as work:
-        committed = commit_store(work, members, [], recipe)
+        committed = commit_store(work, rows, [], recipe)
         work.finish(committed.files)
     info = committed.info
     assert [(entry.kept, entry.dropped) for entry in info.slides] == [(3, 0), (2, 1), (3, 0), (3, 0)]

@@ -186,7 +186,7 @@ def test_any_change_to_a_small_file_is_found_at_once(own: Path, name: str) -> No
     flip(own / name)
     assert refusal(own) == (
         f"store {own} is damaged: {name} has changed (its checksum differs). Run the same `hidisc import` again: it "
-        "mends that."
+        "repairs that."
     )
 
 
@@ -201,14 +201,14 @@ def test_a_truncated_table(own: Path) -> None:
     (own / PATCHES).write_bytes(whole[:-100])
     assert refusal(own) == (
         f"store {own} is damaged: patches.parquet has {len(whole) - 100:,} bytes instead of {len(whole):,}. "
-        "Run the same `hidisc import` again: it mends that."
+        "Run the same `hidisc import` again: it repairs that."
     )
 
 
 def test_a_missing_table(own: Path) -> None:
     (own / "dropped.parquet").unlink()
     assert refusal(own) == (
-        f"store {own} is damaged: dropped.parquet is missing. Run the same `hidisc import` again: it mends that."
+        f"store {own} is damaged: dropped.parquet is missing. Run the same `hidisc import` again: it repairs that."
     )
 
 

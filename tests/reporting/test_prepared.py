@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hidisc.patches.commit import Member
 from hidisc.patches.folders import find_table
+from hidisc.patches.record import slide_folder
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.prepared import DROPPED as DROPPED_RGB
@@ -168,12 +168,12 @@ def test_hostile_slide_names_reach_the_pictures(tmp_path: Path) -> None:
     store = make_store(tmp_path, pictures_of(*(f"P/{name}" for name in names), patches=1))
     assert (store.path / "pictures/contact_sheet.jpg").stat().st_size > 0
     assert {entry.slide for entry in store.info.slides} == {f"P/{name}" for name in names}
-    assert len({Member("P", f"P/{name}").folder for name in names}) == len(names)
+    assert len({slide_folder(f"P/{name}") for name in names}) == len(names)
 
 
 def test_a_hostile_label_is_counted(tmp_path: Path) -> None:
     write_pictures(tmp_path, {"a.png": noise(0)})
-    hostile = PatchFile("P", "S", "a", tmp_path / "a.png", label='a "b",\nc')
+    hostile = PatchFile("P", "S", tmp_path / "a.png", name="a", label='a "b",\nc')
     source = Source(tmp_path / "patches.csv", tuple(group_by_slide([hostile], "patient")))
     import_patches(source, tmp_path / "store", workers=0)
     with (tmp_path / "store/pictures/counts.csv").open(newline="") as file:

@@ -181,7 +181,7 @@ def make(
     beside those that declare it themselves. `hint`: what else to do about other settings.
     """
     if out.is_dir() and _read_config(out) is None and not (out / MANIFEST).is_file():
-        _refuse_strangers(out)  # before a lock is left among them
+        _refuse_other_content(out)  # before a lock is left among them
     make_folder(out)
     config = _declare(kind, settings, inputs)
     with hold(out, wait_s):
@@ -210,7 +210,7 @@ def _begin(out: Path, new: dict[str, Any], model: type[Config], taken_over: froz
     _restore_config(out, new)
     old = _read_config(out)
     if old is None:
-        _refuse_strangers(out)
+        _refuse_other_content(out)
     else:
         if old["kind"] == new["kind"] and old.get("format") != FORMAT:
             raise _old(out, old["kind"])
@@ -260,11 +260,12 @@ def _compare(
     return found + [f"the content of {name} has changed" for name in changed]
 
 
-def _refuse_strangers(out: Path) -> None:
-    strangers = sorted(path.name for path in out.iterdir() if path.name not in (LOCK, OWNER) and not is_part(path))
-    if strangers:
+def _refuse_other_content(out: Path) -> None:
+    """Refuse a folder with files that hidisc did not write."""
+    names = sorted(path.name for path in out.iterdir() if path.name not in (LOCK, OWNER) and not is_part(path))
+    if names:
         raise UserError(
-            f"{out} holds something else ({', '.join(strangers[:3])}) and is not overwritten. "
+            f"{out} holds something else ({', '.join(names[:3])}) and is not overwritten. "
             "Give a new or empty folder for --out."
         )
 
@@ -340,7 +341,7 @@ def damaged(path: Path, kind: str, problem: str) -> DamagedError:
     """That an artefact is not as it was written, and what to do."""
     of = KINDS[kind]
     return DamagedError(
-        f"{of.noun} {path} {'are' if of.many else 'is'} damaged: {problem}. Run {of.again}: it mends that."
+        f"{of.noun} {path} {'are' if of.many else 'is'} damaged: {problem}. Run {of.again}: it repairs that."
     )
 
 

@@ -11,7 +11,6 @@ from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.table import SCHEMA
 from hidisc.slides.cohort import (
-    SlideRow,
     find_disagreements,
     find_half_split,
     locate,
@@ -29,9 +28,9 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     """Patches in `root/patient/slide/patch.png`; labels, sites and splits from a CSV of patients, if there is one."""
     root, patients_csv = Path(root), None if patients_csv is None else Path(patients_csv)
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder. Give the folder that holds one folder a patient.")
+        raise UserError(f"{root} is not a folder. Give the folder that holds one folder per patient.")
     sheet = read_sheet(patients_csv, ("patient",)) if patients_csv else None
-    facts = _read_patients(sheet) if sheet else {}
+    rows = _read_patients(sheet) if sheet else {}
     patches, odd, problems = [], [], []
     for path in sorted({*root.rglob("*"), *root.glob("*/*/*")}):  # `rglob` alone does not enter linked folders
         parts = path.relative_to(root).parts
@@ -45,13 +44,12 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
             continue
         # as a CSV's cells: macOS takes accents apart in file names
         patient, slide, name = (normalize("NFC", part) for part in (*parts[:2], path.stem))
-        fact = facts.get(patient, {})
-        label, site, split = (fact.get(key) for key in ("label", "site", "split"))
-        patches.append(PatchFile(patient, slide, name, path, label, site, split))
+        label, site, split = _facts(rows.get(patient, {}))
+        patches.append(PatchFile(patient, slide, path, label, None, site, split, name=name))
     refuse(root, problems)
     if not patches:
         raise UserError(f"{root} holds no pictures at patient/slide/patch.png ({', '.join(sorted(SUFFIXES))}).")
-    without = sorted({patch.patient for patch in patches} - facts.keys()) if facts else []
+    without = sorted({patch.patient for patch in patches} - rows.keys()) if rows else []
     odd += [f"patient {patient!r} is not in {patients_csv} and has no label." for patient in without]
     twins = find_twins([*_names_in(patches), *(_names_of(sheet) if sheet else ())])
     warnings = [*(f"{patients_csv}: {warning}" for warning in (sheet.warnings if sheet else ())), *twins, *odd]
@@ -69,7 +67,7 @@ def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Sourc
     taken = [name for name in own if name in (*SCHEMA.names, "name")]
     if taken:
         raise UserError(f"{table_csv}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
-    patches, rows, problems = [], [], []
+    patches, problems = [], []
     seen: dict[Path, int] = {}
     for number, cells in sheet.rows:
         empty = [name for name in ("patient", "slide", "path") if not cells[name]]
@@ -84,14 +82,16 @@ def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Sourc
             )
         if seen.setdefault(path, number) != number:
             problems.append(f"row {number}: file {cells['path']!r} was listed in row {seen[path]} already. Remove one.")
-        label, site, split = (cells.get(name) or None for name in ("label", "site", "split"))
+        (label, site, split), name = _facts(cells), cells.get("patch") or path.stem
         more = {name: cells[name] or None for name in own}
-        name = cells.get("patch") or path.stem
-        patches.append(PatchFile(cells["patient"], cells["slide"], name, path, label, site, split, more))
-        rows.append(SlideRow(cells["patient"], cells["slide"], path, label, None, site, split, number))
-    problems += [*find_disagreements(rows, label_level), *find_half_split(rows)]
+        patches.append(
+            PatchFile(
+                cells["patient"], cells["slide"], path, label, None, site, split, row=number, name=name, more=more
+            )
+        )
+    problems += [*find_disagreements(patches, label_level), *find_half_split(patches)]
     refuse(table_csv, [f"{table_csv.name} {problem}" for problem in problems])
-    warnings = [*sheet.warnings, *find_twins(names_of(rows, slides_within_patients=True))]
+    warnings = [*sheet.warnings, *find_twins(names_of(patches, slides_within_patients=True))]
     return Source(
         table_csv,
         tuple(group_by_slide(patches, label_level)),
@@ -108,16 +108,21 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _read_patients(sheet: Sheet) -> dict[str, dict[str, str | None]]:
-    """Label, site and split by patient."""
+def _read_patients(sheet: Sheet) -> dict[str, dict[str, str]]:
+    """The row of every patient of a CSV of patients."""
     problems = []
-    facts: dict[str, dict[str, str | None]] = {}
+    rows: dict[str, dict[str, str]] = {}
     for number, cells in sheet.rows:
-        if cells["patient"] in facts:
+        if cells["patient"] in rows:
             problems.append(f"row {number}: patient {cells['patient']!r} was listed already. Remove one of the rows.")
-        facts[cells["patient"]] = {name: cells.get(name) or None for name in ("label", "site", "split")}
+        rows[cells["patient"]] = cells
     refuse(sheet.path, [f"{sheet.path.name} {problem}" for problem in problems])
-    return facts
+    return rows
+
+
+def _facts(cells: dict[str, str]) -> tuple[str | None, str | None, str | None]:
+    """Label, site and split of a row; None where the cell is empty or missing."""
+    return cells.get("label") or None, cells.get("site") or None, cells.get("split") or None
 
 
 def _names_in(patches: Iterable[PatchFile]) -> Iterator[Name]:

@@ -15,6 +15,8 @@ RECORD = "slide.json"
 BOXES = "boxes.parquet"
 THUMBNAIL = "thumbnail.jpg"
 SAMPLES = "samples.jpg"
+SHARDS = "shards"
+"""Folder of the slides' folders."""
 
 
 class SlideId(Record):
@@ -79,7 +81,7 @@ class SlideRecord(Record):
             return unseal(path.read_bytes(), cls)
         except (OSError, ValueError) as error:
             raise RecordError(
-                f"{path} is missing or damaged ({error}). Run the command that made the store again: it mends that."
+                f"{path} is missing or damaged ({error}). Run the command that made the store again: it repairs that."
             ) from error
 
     def save(self, folder: Path) -> None:
@@ -93,12 +95,17 @@ def describe_files(folder: Path) -> tuple[FileEntry, ...]:
 
 
 def is_whole(folder: Path, record: SlideRecord) -> bool:
-    """Whether a slide's files are as they were written; of the patches, which are large, only the size is looked at.
+    """Whether a slide's files are as they were written; of the patches, which are large, only the size is compared.
 
     A damaged patch is found when it is read.
     """
     shards = record.shards
     return not any(find_problem(folder, file, "size" if file.path in shards else "crc32") for file in record.files)
+
+
+def slide_folder(slide: str) -> str:
+    """The folder of a slide, relative to its store."""
+    return f"{SHARDS}/{folder_name(slide)}"
 
 
 def folder_name(slide: str) -> str:

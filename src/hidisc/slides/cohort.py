@@ -26,11 +26,12 @@ _SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill sc
 
 @dataclass(frozen=True)
 class SlideRow:
-    """One slide of the cohort: whose it is, where its file lies and what the lab says about it."""
+    """One slide as the lab describes it: a row of the cohort, or the patch files of a slide that is imported."""
 
     patient: str
     slide: str
     path: Path
+    """The slide file; of an imported slide, its first patch file."""
     label: str | None = None
     mpp: float | None = None
     """Micrometres per level-0 pixel; overrides what the file says."""
@@ -38,6 +39,8 @@ class SlideRow:
     split: str | None = None
     row: int = field(default=0, compare=False)
     """The row number a spreadsheet shows."""
+    columns: dict[str, list[str | None]] = field(default_factory=dict)
+    """Further columns of an imported slide, one value per patch; `label` in here overrides the slide's."""
 
 
 @dataclass(frozen=True)
