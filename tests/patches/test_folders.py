@@ -158,7 +158,8 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
 def test_no_folder_and_no_pictures(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     assert (
-        refusal(find_folder, missing) == f"{missing} is not a folder. Give the folder that holds one folder per patient."
+        refusal(find_folder, missing)
+        == f"{missing} is not a folder. Give the folder that holds one folder per patient."
     )
     assert refusal(find_folder, tmp_path) == (
         f"{tmp_path} holds no pictures at patient/slide/patch.png (.bmp, .jpeg, .jpg, .png, .tif, .tiff)."
