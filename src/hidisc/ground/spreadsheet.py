@@ -169,8 +169,8 @@ def _refuse_line_breaks(path: Path, rows: Sequence[Row]) -> None:
         number, name, cell = broken[0]
         shown = cell if len(cell) <= 60 else f"{cell[:60]}..."
         raise UserError(
-            f"{path} row {number}{_and_more(broken, 'cell')}: {name} {shown!r} contains a line break. A {name} stands on "
-            'one line: remove the line break, or close the quote (") that opens the cell.'
+            f"{path} row {number}{_and_more(broken, 'cell')}: {name} {shown!r} contains a line break. A {name} stands "
+            'on one line: remove the line break, or close the quote (") that opens the cell.'
         )
 
 
