@@ -273,8 +273,9 @@ def test_a_kept_box_that_is_not_stored_is_no_patch(root: Path, tmp_path: Path) -
     run(root, out)
     rows = [row for row, _ in find_folder(root).slides]
     folder = out / slide_folder(rows[1].slide)
-    stored = {box: bytes(Shard(folder / "patches-0.arrow")[box]) for box in (0, 2)}
-    with ShardWriter(folder / "patches-0.arrow", 768) as writer:
+    shard = Shard(folder / "patches-0.arrow")
+    owner, stored = str(shard.owner), {box: bytes(shard[box]) for box in (0, 2)}
+    with ShardWriter(folder / "patches-0.arrow", 768, owner) as writer:
         for box, data in stored.items():
             writer.append(box, data)
     SlideRecord.load(folder).model_copy(update={"files": describe_files(folder)}).save(folder)

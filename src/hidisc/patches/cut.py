@@ -23,6 +23,7 @@ from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.filters import is_blank
 from hidisc.patches.record import (
     BOXES,
+    FIRST_SHARD,
     RECORD,
     SAMPLES,
     THUMBNAIL,
@@ -30,6 +31,7 @@ from hidisc.patches.record import (
     SlideRecord,
     describe_files,
     is_whole,
+    name_owner,
 )
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.settings.config import keep_facts
@@ -120,9 +122,11 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
 
         samples = _sample(slide, candidates, fraction, task)
         painter = _Painter.prepare(task, slide, samples)
+        sample = task.sample()
+        owner = name_owner(task.row.slide, sample, task.settings, FIRST_SHARD)
         with new_folder(task.folder) as part:
             stds = np.zeros(len(candidates), np.float32)
-            with ShardWriter(part / "patches-0.arrow", _patch_bytes(slide, task)) as shard:
+            with ShardWriter(part / FIRST_SHARD, _patch_bytes(slide, task), owner) as shard:
                 for index, pixels in _read_boxes(slide, candidates, np.arange(len(candidates)), samples, task, report):
                     stds[index] = pixel_std(pixels)
                     if not is_blank(stds[index], fraction[index], config.filter):
@@ -134,7 +138,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
             record = SlideRecord(
                 slide=task.row.slide,
                 checksum=hash_slide(task.row.path),
-                sample=task.sample(),
+                sample=sample,
                 settings=task.settings,
                 reader=slide.reader,
                 width=slide.width,
@@ -168,7 +172,8 @@ def _grow(task: CutTask, record: SlideRecord, report: Report) -> SlideRecord:
     with replaced(task.folder / name) as part, open_slide(task.row.path) as slide:
         stains = Stains.from_dict(record.stain) if record.stain else None
         painter = _Painter(task.config, task.reference, stains)
-        with ShardWriter(part, _patch_bytes(slide, task)) as shard:
+        owner = name_owner(record.slide, record.sample, record.settings, name)
+        with ShardWriter(part, _patch_bytes(slide, task), owner) as shard:
             for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
                 data = encode(painter.paint(pixels), task.config.pixels.codec, task.config.pixels.quality)
                 shard.append(index, data)

@@ -84,6 +84,7 @@ class PatchStore:
         self._shard: NDArray[np.int32] = table.column("shard")
         self._row: NDArray[np.int32] = table.column("row")
         self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._verified: set[int] = set()
         self._lock = Lock()
         # a memory map holds a file descriptor: leave most of them to the rest of the process
         self._most_open = max(16, _count_descriptors() // 4)
@@ -138,16 +139,24 @@ class PatchStore:
         with self._lock:
             opened = self._open.get(shard)
             if opened is None:
-                name = self.info.shards[shard]
-                problem = find_problem(self.path, self.artefact.files[name], "size")
-                if problem:  # a whole shard of another store, whose patches are as they were written there
-                    raise ValueError(problem)
-                opened = self._open[shard] = Shard(self.path / name)
+                if shard not in self._verified:
+                    self._verify_owner(self.info.shards[shard])
+                    self._verified.add(shard)
+                opened = self._open[shard] = Shard(self.path / self.info.shards[shard])
                 if len(self._open) > self._most_open:
                     self._open.popitem(last=False)
             else:
                 self._open.move_to_end(shard)
             return opened
+
+    def _verify_owner(self, name: str) -> None:
+        """Raise ValueError for a shard that is another slide's or store's, whose patches are whole all the same."""
+        folder, _, file = name.rpartition("/")
+        record_entry, shard_entry = self.artefact.files[f"{folder}/{RECORD}"], self.artefact.files[name]
+        problem = find_problem(self.path, shard_entry, "size") or find_problem(self.path, record_entry)
+        if problem:
+            raise ValueError(problem)
+        SlideRecord.load(self.path / folder).open_shard(self.path / folder, file)
 
     def record(self, slide: SlideEntry) -> SlideRecord:
         """How one slide was cut."""

@@ -107,6 +107,19 @@ class PatchTable:
         codes = (indices.fill_null(-1) if indices.null_count else indices).to_numpy()
         return codes, tuple(values.dictionary.to_pylist())
 
+    def rows_by(self, name: str) -> dict[str, NDArray[np.int64]]:
+        """Rows of every name of a column, rising, in the order in which the names first appear.
+
+        Rows without a name are left out, and so are names without a row.
+        """
+        codes, names = self.codes(name)
+        order = np.argsort(codes, kind="stable")
+        present, starts = np.unique(codes[order], return_index=True)
+        groups = [
+            (names[code], rows) for code, rows in zip(present, np.split(order, starts[1:]), strict=False) if code >= 0
+        ]
+        return dict(sorted(groups, key=lambda group: group[1][0]))
+
     def in_splits(self, splits: Sequence[str], setting: str, where: Path) -> NDArray[np.bool_]:
         """(N,) which rows are in some splits; refuses a split that there is not, in the words of the `setting`."""
         codes, names = self.codes("split")
