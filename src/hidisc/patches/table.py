@@ -115,10 +115,9 @@ class PatchTable:
         codes, names = self.codes(name)
         order = np.argsort(codes, kind="stable")
         present, starts = np.unique(codes[order], return_index=True)
-        groups = [
-            (names[code], rows) for code, rows in zip(present, np.split(order, starts[1:]), strict=False) if code >= 0
-        ]
-        return dict(sorted(groups, key=lambda group: group[1][0]))
+        groups = zip(present, np.split(order, starts[1:]), strict=False)  # of no rows NumPy makes one group
+        named = [(names[code], rows) for code, rows in groups if code >= 0]
+        return dict(sorted(named, key=lambda group: group[1][0]))
 
     def in_splits(self, splits: Sequence[str], setting: str, where: Path) -> NDArray[np.bool_]:
         """(N,) which rows are in some splits; refuses a split that there is not, in the words of the `setting`."""
