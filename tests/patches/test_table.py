@@ -1,4 +1,4 @@
-"""One row a patch: kept in Parquet, the same bytes for the same rows, missing values as missing."""
+"""One row per patch: kept in Parquet, the same bytes for the same rows, missing values as missing."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """One slide file -> its folder in the store: boxes and scores, encoded patches, thumbnail, samples to look at.
 
-Memory a worker: the reader's tile cache (128 MB), the thumbnail, `stain.sample_patches` decoded patches and 256
+Memory per worker: the reader's tile cache (128 MB), the thumbnail, `stain.sample_patches` decoded patches and 256
 encoded ones; it does not grow with the slide.
 """
 
@@ -240,7 +240,7 @@ class _Painter:
 
 
 def _scale(slide: Slide, task: CutTask) -> tuple[float, float]:
-    """(micrometres a level-0 px, level-0 px a patch px); refuses to invent detail."""
+    """(micrometres per level-0 px, level-0 px per patch px); refuses to invent detail."""
     mpp = resolve_mpp(slide, task.row.mpp, task.config.assume_mpp)
     grid = task.config.grid
     if mpp > grid.mpp * 1.1 and not grid.allow_upsampling:
@@ -252,7 +252,7 @@ def _scale(slide: Slide, task: CutTask) -> tuple[float, float]:
 
 
 def _thumbnail_downsample(slide: Slide, wanted: float) -> float:
-    """Level-0 px a thumbnail px: as wanted, but finer for small pictures, and never finer than the slide."""
+    """Level-0 px per thumbnail px: as wanted, but finer for small pictures, and never finer than the slide."""
     return max(1.0, min(wanted, max(slide.width, slide.height) / _THUMBNAIL_PX))
 
 

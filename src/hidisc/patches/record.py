@@ -49,11 +49,11 @@ class SlideRecord(Record):
     height: int | None = None
     """Level-0 px; null for imported patches."""
     mpp: float | None = None
-    """Micrometres a level-0 px that was cut at."""
+    """Micrometres per level-0 px that it was cut at."""
     file_mpp: float | None = None
     """What the file itself says of that; null: nothing."""
     downsample: float | None = None
-    """Level-0 px a patch px."""
+    """Level-0 px per patch px."""
     size_px: int
     channels: int
     dtype: str
@@ -62,7 +62,7 @@ class SlideRecord(Record):
     glass: int = 0
     """Boxes of the grid without a trace of tissue, which were not read."""
     thumbnail_downsample: float | None = None
-    """Level-0 px a thumbnail px; null when there is no thumbnail."""
+    """Level-0 px per thumbnail px; null when there is no thumbnail."""
     stain: dict[str, Any] | None = None
     """Stains the slide was normalised from (slide mode)."""
     stain_fallbacks: int = 0

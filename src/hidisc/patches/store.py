@@ -131,8 +131,8 @@ class PatchStore:
     def read_many(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Pixels:
         """Patches (N, size_px, size_px, C) of several rows."""
         out = np.empty((len(indices), *self.shape), self.dtype)
-        for place, index in enumerate(indices):
-            self.read(int(index), out[place])
+        for pixels, index in zip(out, indices, strict=True):
+            self.read(int(index), pixels)
         return out
 
     def _opened(self, shard: int) -> Shard:
@@ -167,7 +167,7 @@ class PatchStore:
         return PatchTable.load(self.path / DROPPED)
 
     def thumbnail(self, slide: SlideEntry) -> tuple[Pixels, float] | None:
-        """(pixels (h, w, 3), level-0 px a thumbnail px) of a slide, None for imported patches."""
+        """(pixels (h, w, 3), level-0 px per thumbnail px) of a slide, None for imported patches."""
         scale = self.record(slide).thumbnail_downsample
         if scale is None:
             return None

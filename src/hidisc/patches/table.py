@@ -1,4 +1,4 @@
-"""One row a patch: whose it is, where it was cut, its scores and where its pixels lie."""
+"""One row per patch: whose it is, where it was cut, its scores and where its pixels lie."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ SCHEMA = pa.schema(
         ("patch", pa.int32()),  # the box's number within its slide
         ("x", pa.int32()),  # level-0 px of the upper left corner; null for imported patches
         ("y", pa.int32()),
-        ("mpp", pa.float32()),  # micrometres a patch px
+        ("mpp", pa.float32()),  # micrometres per patch px
         ("label", _NAME),
         ("site", _NAME),
         ("split", _NAME),
@@ -38,7 +38,7 @@ _ROW_GROUP = 2**20
 class PatchTable:
     """A table of N patches, the patches of a slide next to each other; names are dictionary-encoded.
 
-    A loaded table reads each column when it is first asked for: 4 bytes a patch and column in memory. The file stays
+    A loaded table reads each column when it is first asked for: 4 bytes per patch and column in memory. The file stays
     open, so that a store written anew meanwhile does not mix with the one being read.
     """
 

@@ -37,7 +37,7 @@ MIN_IN_PLANE = 0.9
 OD_OF_LEVEL = -np.log((np.arange(256) + 1) / LIGHT).astype(np.float32)
 """Optical density of each grey level; the added one keeps level 0 finite."""
 BLOCK_PX = 16_384
-"""Pixels a step of `normalise`, so that its buffers stay in a core's second-level cache."""
+"""Pixels per step of `normalise`, so that its buffers stay in a core's second-level cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,10 +139,10 @@ def _tissue(levels: Pixels, beta: float) -> NDArray[np.bool_]:
 
 def _stains_of(od: NDArray[np.float32], tissue: NDArray[np.bool_], alpha: float) -> Stains | None:
     """Return the two stains of optical densities (3, M), or None, by the paper's algorithm."""
-    found = np.flatnonzero(tissue)
-    if found.size < MIN_TISSUE_PX:
+    indices = np.flatnonzero(tissue)
+    if indices.size < MIN_TISSUE_PX:
         return None
-    tissue_od = od.take(found, axis=1, mode="wrap")  # (3, tissue pixels); the default mode is slower
+    tissue_od = od.take(indices, axis=1, mode="wrap")  # (3, tissue pixels); the default mode is slower
 
     plane = _stain_plane(tissue_od)
     if plane is None:
@@ -200,7 +200,7 @@ def stains_of_reference(pixels: Pixels, name: str) -> Stains:
     stains = estimate_stains(pixels)
     if stains is None:
         raise UserError(
-            f"Stain reference '{name}': two stains cannot be told apart in it. A picture of tissue that "
+            f"Stain reference '{name}': it does not show two stains that can be separated. A picture of tissue that "
             "shows both haematoxylin and eosin is needed. Choose another, or leave it out for the published one."
         )
     return stains
@@ -211,7 +211,7 @@ def normalise(patches: Pixels, stains: Stains, reference: Stains = REFERENCE) ->
     _check_pixels(patches, "(N, H, W, 3)", patches.ndim == 4)
     painted = np.empty(patches.shape, np.uint8)
     levels, target = patches.reshape(-1), painted.reshape(-1)
-    # Four pixels a row and a block-diagonal (12, 12) matrix: more multiplications than (M, 3) @ (3, 3), but a
+    # Four pixels per row and a block-diagonal (12, 12) matrix: more multiplications than (M, 3) @ (3, 3), but a
     # shape BLAS is quick at, and the channels need not be taken apart and put together again.
     group = math.gcd(4, levels.size // 3)
     blocks = np.eye(group)[:, None, :, None] * _repainting(stains, reference).T[:, None, :]
