@@ -4,7 +4,6 @@ Memory per worker: the reader's tile cache (128 MB), the thumbnail, `stain.sampl
 encoded ones; it does not grow with the slide.
 """
 
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -86,7 +85,8 @@ class CutTask:
         """Why the slide must be cut anew although it is there; None: it need not."""
         mpp = self.row.mpp or record.file_mpp or self.config.assume_mpp
         if mpp != record.mpp:
-            return f"mpp: {_said(record.mpp)} -> {_said(mpp)}"
+            before, now = ("not known" if value is None else f"{value:g}" for value in (record.mpp, mpp))
+            return f"mpp: {before} -> {now}"
         return "its settings" if record.settings != self.settings else None
 
     def lacks_patches(self, record: SlideRecord) -> bool:
@@ -121,7 +121,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
         fraction = tissue_fraction(mask, candidates, thumbnail_downsample)
 
         samples = _sample(slide, candidates, fraction, task)
-        painter = _Painter.prepare(task, slide, samples)
+        painter = _Painter(task, _estimate_stains(task, slide, samples))
         sample = task.sample()
         owner = name_owner(task.row.slide, sample, task.settings, FIRST_SHARD)
         with new_folder(task.folder) as part:
@@ -170,8 +170,7 @@ def _grow(task: CutTask, record: SlideRecord, report: Report) -> SlideRecord:
     boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), record.size_px * record.downsample, record.downsample)
     name = f"patches-{len(record.shards)}.arrow"
     with replaced(task.folder / name) as part, open_slide(task.row.path) as slide:
-        stains = Stains.from_dict(record.stain) if record.stain else None
-        painter = _Painter(task.config, task.reference, stains)
+        painter = _Painter(task, Stains.from_dict(record.stain) if record.stain else None)
         owner = name_owner(record.slide, record.sample, record.settings, name)
         with ShardWriter(part, _patch_bytes(slide, task), owner) as shard:
             for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
@@ -198,38 +197,19 @@ def _patch_bytes(slide: Slide, task: CutTask) -> int:
     return task.config.grid.size_px**2 * slide.channels * slide.dtype.itemsize
 
 
-def _said(mpp: float | None) -> str:
-    return "not known" if mpp is None else f"{mpp:g}"
-
-
 class _Painter:
     """Stain normalisation of one slide's patches, counting those that had to be left as they were."""
 
-    def __init__(self, config: PrepareConfig, reference: Stains, stains: Stains | None) -> None:
+    def __init__(self, task: CutTask, stains: Stains | None) -> None:
         self.stains = stains
         self.fallbacks = 0
-        self._reference = reference
-        self._method, self._mode = config.stain.method, config.stain.mode
-
-    @classmethod
-    def prepare(cls, task: CutTask, slide: Slide, samples: dict[int, Pixels]) -> "_Painter":
-        """Estimate the slide's stains from its sampled patches where the mode asks for it."""
-        stain = task.config.stain
-        if stain.method == "macenko" and (slide.dtype != np.uint8 or slide.channels != 3):
-            raise SlideError(
-                f"{slide.path} has {slide.channels} channels of {slide.dtype}; Macenko normalisation needs 8-bit RGB. "
-                "Use --set stain.method=none or --recipe srh."
-            )
-        estimated = None
-        if stain.method == "macenko" and stain.mode == "slide" and samples:
-            estimated = estimate_stains(np.stack(list(samples.values())))
-        return cls(task.config, task.reference, estimated)
+        self._config, self._reference = task.config.stain, task.reference
 
     def paint(self, pixels: Pixels) -> Pixels:
         """One normalised patch (H, W, 3)."""
-        if self._method == "none":
+        if self._config.method == "none":
             return pixels
-        if self._mode == "patch":
+        if self._config.mode == "patch":
             painted, fell_back = normalise_each(pixels[None], self._reference)
             self.fallbacks += int(fell_back[0])
             return painted[0]
@@ -237,6 +217,19 @@ class _Painter:
             self.fallbacks += 1
             return pixels
         return normalise(pixels[None], self.stains, self._reference)[0]
+
+
+def _estimate_stains(task: CutTask, slide: Slide, samples: dict[int, Pixels]) -> Stains | None:
+    """The slide's stains by its sampled patches, where the settings ask for them and the patches show two."""
+    stain = task.config.stain
+    if stain.method == "macenko" and (slide.dtype != np.uint8 or slide.channels != 3):
+        raise SlideError(
+            f"{slide.path} has {slide.channels} channels of {slide.dtype}; Macenko normalisation needs 8-bit RGB. "
+            "Use --set stain.method=none or --recipe srh."
+        )
+    if stain.method == "none" or stain.mode == "patch" or not samples:
+        return None
+    return estimate_stains(np.stack(list(samples.values())))
 
 
 def _scale(slide: Slide, task: CutTask) -> tuple[float, float]:
@@ -296,11 +289,9 @@ def _save_samples(samples: dict[int, Pixels], painter: _Painter, path: Path) -> 
     fallbacks = painter.fallbacks
     rows = [[shrink(as_rgb(pixels), _SHOWN_PX) for pixels in row] for row in (shown, map(painter.paint, shown))]
     painter.fallbacks = fallbacks  # these are not stored patches
-    strip = np.full((2, _SHOWN_PX + _GAP_PX, _SHOWN, _SHOWN_PX + _GAP_PX, 3), 255, np.uint8)
-    for number, row in enumerate(rows):
-        for place, picture in enumerate(row):
-            strip[number, :_SHOWN_PX, place, :_SHOWN_PX] = picture
-    strip = strip.reshape(2 * (_SHOWN_PX + _GAP_PX), _SHOWN * (_SHOWN_PX + _GAP_PX), 3)
-    buffer = io.BytesIO()
-    Image.fromarray(strip).save(buffer, "JPEG", quality=90, subsampling=0)
-    path.write_bytes(buffer.getvalue())
+    cell_px = _SHOWN_PX + _GAP_PX
+    strip = np.full((2 * cell_px, _SHOWN * cell_px, 3), 255, np.uint8)
+    for y, row in zip((0, cell_px), rows, strict=True):
+        for number, picture in enumerate(row):
+            strip[y : y + _SHOWN_PX, number * cell_px :][:, :_SHOWN_PX] = picture
+    Image.fromarray(strip).save(path, quality=90, subsampling=0)

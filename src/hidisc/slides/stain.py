@@ -126,9 +126,9 @@ def _planes(pixels: Pixels, step: int = 1) -> Pixels:
     return np.ascontiguousarray(pixels.reshape(-1, 3)[::step].T)
 
 
-def optical_density(levels: Pixels, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+def optical_density(levels: Pixels) -> NDArray[np.float32]:
     """Return the optical densities of an array of grey levels, of its shape."""
-    return np.take(OD_OF_LEVEL, levels, out=out, mode="wrap")  # the default mode checks bounds
+    return np.take(OD_OF_LEVEL, levels, mode="wrap")  # the default mode checks bounds
 
 
 def _tissue(levels: Pixels, beta: float) -> NDArray[np.bool_]:
@@ -210,20 +210,12 @@ def normalise(patches: Pixels, stains: Stains, reference: Stains = REFERENCE) ->
     """Return patches (N, H, W, 3), all repainted from the same `stains` to `reference`."""
     _check_pixels(patches, "(N, H, W, 3)", patches.ndim == 4)
     painted = np.empty(patches.shape, np.uint8)
-    levels, target = patches.reshape(-1), painted.reshape(-1)
-    # Four pixels per row and a block-diagonal (12, 12) matrix: more multiplications than (M, 3) @ (3, 3), but a
-    # shape BLAS is quick at, and the channels need not be taken apart and put together again.
-    group = math.gcd(4, levels.size // 3)
-    blocks = np.eye(group)[:, None, :, None] * _repainting(stains, reference).T[:, None, :]
-    matrix = blocks.reshape(3 * group, 3 * group).astype(np.float32)
-    buffers = np.empty((2, 3 * BLOCK_PX), np.float32)
-    for start in range(0, levels.size, 3 * BLOCK_PX):
-        block = levels[start : start + 3 * BLOCK_PX]
-        before, after = buffers[:, : block.size]
-        optical_density(block, out=before)
-        np.matmul(before.reshape(-1, 3 * group), matrix, out=after.reshape(-1, 3 * group))
-        _to_levels(after)
-        np.copyto(target[start : start + block.size], after, casting="unsafe")
+    levels, target = patches.reshape(-1, 3), painted.reshape(-1, 3)
+    matrix = _repainting(stains, reference).T.astype(np.float32)
+    for start in range(0, len(levels), BLOCK_PX):
+        block = optical_density(levels[start : start + BLOCK_PX]) @ matrix
+        _to_levels(block)
+        target[start : start + BLOCK_PX] = block
     return painted
 
 
