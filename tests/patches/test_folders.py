@@ -239,9 +239,17 @@ def test_everything_wrong_with_the_rows_is_said_at_once(tmp_path: Path) -> None:
     csv = write_table(tmp_path, "patient,slide,path", "P1,A,a.png", ",A,", "P1,A,gone.png", "P1,B,a.png")
     assert problems(csv) == [
         "patches.csv row 3: patient and path empty. Fill in or remove the row.",
-        f"patches.csv row 4: file 'gone.png' does not exist. Paths are relative to the CSV ({tmp_path}). "
+        f"patches.csv row 4: file 'gone.png' of slide 'A' does not exist. Paths are relative to the CSV ({tmp_path}). "
         "Correct the path or remove the row.",
         "patches.csv row 5: file 'a.png' was listed in row 2 already. Remove one.",
+    ]
+
+
+def test_a_patch_file_without_bytes_is_refused(tmp_path: Path) -> None:
+    csv = write_table(tmp_path, "patient,slide,path", "P1,A,a.png", "P1,A,b.png")
+    (tmp_path / "b.png").write_bytes(b"")
+    assert problems(csv) == [
+        "patches.csv row 3: file 'b.png' is empty (0 bytes). Copy it again or remove the row.",
     ]
 
 
@@ -382,5 +390,5 @@ def test_a_split_given_for_some_patches_only_is_refused(tmp_path: Path) -> None:
     for name in ("1", "2"):
         Image.new("RGB", (16, 16)).save(tmp_path / f"{name}.png")
     (tmp_path / "t.csv").write_text("patient,slide,path,split\nP,S,1.png,train\nQ,S,2.png,\n")
-    with pytest.raises(UserError, match=r"t.csv row 3: split is empty, here and in 0 more rows"):
+    with pytest.raises(UserError, match=r"t.csv row 3: split is empty, but not in the others"):
         find_table(tmp_path / "t.csv")

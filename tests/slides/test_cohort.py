@@ -273,7 +273,7 @@ def test_a_split_given_for_some_rows_only(write_cohort: Write) -> None:
         [f"{HEAD},split", "P1,S1,a.svs,train", "P2,S2,b.svs,", "P3,S3,c.svs,"], ["a.svs", "b.svs", "c.svs"]
     )
     with pytest.raises(
-        UserError, match=r"cohort.csv row 3: split is empty, here and in 1 more rows, but not in the others"
+        UserError, match=r"cohort.csv row 3: split is empty, here and in 1 more row, but not in the others"
     ):
         Cohort.load(path)
 

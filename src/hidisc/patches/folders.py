@@ -11,10 +11,11 @@ from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.table import SCHEMA
 from hidisc.slides.cohort import (
+    REQUIRED,
     find_disagreements,
     find_half_split,
-    locate,
     names_of,
+    read_row,
     refuse,
     refuse_if_all_missing,
 )
@@ -44,7 +45,7 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
             continue
         # as a CSV's cells: macOS takes accents apart in file names
         patient, slide, name = (normalize("NFC", part) for part in (*parts[:2], path.stem))
-        label, site, split = _facts(rows.get(patient, {}))
+        label, site, split = (rows.get(patient, {}).get(fact) or None for fact in ("label", "site", "split"))
         patches.append(PatchFile(patient, slide, path, label, None, site, split, name=name))
     refuse(root, problems)
     if not patches:
@@ -59,36 +60,25 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
 def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Source:
     """Patches of a CSV: `patient, slide, path`, optionally `patch, label, site, split`; other columns are kept."""
     table_csv = Path(table_csv)
-    sheet = read_sheet(table_csv, ("patient", "slide", "path"))
+    sheet = read_sheet(table_csv, REQUIRED)
     refuse_if_all_missing(sheet)
-    own = [
-        name for name in sheet.columns if name not in ("patient", "slide", "patch", "path", "label", "site", "split")
-    ]
+    own = [name for name in sheet.columns if name not in (*REQUIRED, "patch", "label", "site", "split")]
     taken = [name for name in own if name in (*SCHEMA.names, "name")]
     if taken:
         raise UserError(f"{table_csv}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
-    patches, problems = [], []
+    patches: list[PatchFile] = []
+    problems: list[str] = []
     seen: dict[Path, int] = {}
     for number, cells in sheet.rows:
-        empty = [name for name in ("patient", "slide", "path") if not cells[name]]
-        if empty:
-            problems.append(f"row {number}: {' and '.join(empty)} empty. Fill in or remove the row.")
+        row = read_row(number, cells, table_csv.parent, problems.append)
+        if row is None:
             continue
-        path, size = locate(table_csv.parent, cells["path"])
-        if size is None:
+        if seen.setdefault(row.path, number) != number:
             problems.append(
-                f"row {number}: file {cells['path']!r} does not exist. Paths are relative to the CSV "
-                f"({table_csv.parent.resolve()}). Correct the path or remove the row."
+                f"row {number}: file {cells['path']!r} was listed in row {seen[row.path]} already. Remove one."
             )
-        if seen.setdefault(path, number) != number:
-            problems.append(f"row {number}: file {cells['path']!r} was listed in row {seen[path]} already. Remove one.")
-        (label, site, split), name = _facts(cells), cells.get("patch") or path.stem
         more = {name: cells[name] or None for name in own}
-        patches.append(
-            PatchFile(
-                cells["patient"], cells["slide"], path, label, None, site, split, row=number, name=name, more=more
-            )
-        )
+        patches.append(PatchFile(**vars(row), name=cells.get("patch") or row.path.stem, more=more))
     problems += [*find_disagreements(patches, label_level), *find_half_split(patches)]
     refuse(table_csv, [f"{table_csv.name} {problem}" for problem in problems])
     warnings = [*sheet.warnings, *find_twins(names_of(patches, slides_within_patients=True))]
@@ -118,11 +108,6 @@ def _read_patients(sheet: Sheet) -> dict[str, dict[str, str]]:
         rows[cells["patient"]] = cells
     refuse(sheet.path, [f"{sheet.path.name} {problem}" for problem in problems])
     return rows
-
-
-def _facts(cells: dict[str, str]) -> tuple[str | None, str | None, str | None]:
-    """Label, site and split of a row; None where the cell is empty or missing."""
-    return cells.get("label") or None, cells.get("site") or None, cells.get("split") or None
 
 
 def _names_in(patches: Iterable[PatchFile]) -> Iterator[Name]:

@@ -59,16 +59,11 @@ class Cohort:
         sheet = read_sheet(path, REQUIRED)
         refuse_if_all_missing(sheet)
         problems: list[str] = []
-        slides = [
-            row
-            for number, cells in sheet.rows
-            if (row := _read_row(number, cells, path.parent, lambda p: problems.append(f"{path.name} {p}")))
-        ]
+        slides = [row for number, cells in sheet.rows if (row := read_row(number, cells, path.parent, problems.append))]
         doubles, warnings = _find_same_content(slides)
         labels = find_disagreements(slides, "patient" if label_level == "patient" else "patch")
-        conflicts = [*_find_repeats(slides), *labels, *find_half_split(slides), *doubles]
-        problems += [f"{path.name} {problem}" for problem in conflicts]
-        refuse(path, problems)
+        problems += [*_find_repeats(slides), *labels, *find_half_split(slides), *doubles]
+        refuse(path, [f"{path.name} {problem}" for problem in problems])
 
         unknown = [name for name in sheet.columns if name not in REQUIRED + OPTIONAL]
         if unknown:
@@ -115,7 +110,8 @@ def refuse(source: Path, problems: Sequence[str]) -> None:
     raise UserError("\n  ".join([f"{source} has {count(len(problems), 'problem')}:", *shown]))
 
 
-def _read_row(number: int, cells: dict[str, str], folder: Path, problem: Callable[[str], None]) -> SlideRow | None:
+def read_row(number: int, cells: dict[str, str], folder: Path, problem: Callable[[str], None]) -> SlideRow | None:
+    """A row of a CSV of slides or patches; `problem` is called with what is wrong; None: it lacks what is required."""
     empty = [name for name in REQUIRED if not cells[name]]
     if empty:
         problem(f"row {number}: {' and '.join(empty)} empty. Fill in or remove the row.")
@@ -192,8 +188,9 @@ def find_half_split(slides: Sequence[SlideRow]) -> list[str]:
     without = [row.row for row in slides if row.split is None]
     if not without or len(without) == len(slides):
         return []
+    more = f", here and in {count(len(without) - 1, 'more row')}," if len(without) > 1 else ","
     return [
-        f"row {without[0]}: split is empty, here and in {len(without) - 1} more rows, but not in the others. "
+        f"row {without[0]}: split is empty{more} but not in the others. "
         "Fill in all of them, or empty the column to have the split drawn."
     ]
 
