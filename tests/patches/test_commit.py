@@ -207,36 +207,36 @@ def test_the_files_may_move_as_a_whole(root: Path, tmp_path: Path) -> None:
 def test_two_kinds_of_patches(tmp_path: Path) -> None:
     root = write_pictures(tmp_path / "in", {"P1/A/0.png": noise(0, 16), "P2/A/0.png": noise(1, 20)})
     assert refusal(root, tmp_path / "store") == (
-        "slide 'P2/A' has 3 channels of uint8 at 20 px, slide 'P1/A' 3 of uint8 at 16 px. A store holds one kind: "
-        "make two of them, or bring imported patches to one size with --set resize_px=64."
+        "slide 'P2/A' has 3 channels of uint8 at 20 px, slide 'P1/A' has 3 of uint8 at 16 px. All patches of a store "
+        "are alike: make two stores, or bring imported patches to one size with --set resize_px=64."
     )
 
 
-# ---- sides
+# ---- splits
 
 
-def sides(out: Path) -> dict[str, str | None]:
+def splits_of(out: Path) -> dict[str, str | None]:
     table = PatchStore.load(out).table
     return dict(zip(table.column("patient").tolist(), table.column("split").tolist(), strict=True))
 
 
-def test_sides_are_drawn_by_patient_where_none_are_given(tmp_path: Path) -> None:
+def test_splits_are_drawn_by_patient_where_none_are_given(tmp_path: Path) -> None:
     root = write_pictures(
         tmp_path / "in", pictures_of(*(f"P{n}/{slide}" for n in range(8) for slide in "AB"), patches=1)
     )
     folds = SplitConfig(folds=4)
     run(root, tmp_path / "store", split=folds, seed=3)
-    assert sides(tmp_path / "store") == split_patients({f"P{n}": None for n in range(8)}, folds, 3)
+    assert splits_of(tmp_path / "store") == split_patients({f"P{n}": None for n in range(8)}, folds, 3)
     done = run(root, tmp_path / "store", split=folds, seed=4)
     assert done.summary()["slides_read"] == 0
-    assert sides(tmp_path / "store") == split_patients({f"P{n}": None for n in range(8)}, folds, 4)
+    assert splits_of(tmp_path / "store") == split_patients({f"P{n}": None for n in range(8)}, folds, 4)
 
 
-def test_sides_that_are_given_stay(root: Path, tmp_path: Path) -> None:
+def test_splits_that_are_given_stay(root: Path, tmp_path: Path) -> None:
     patients = tmp_path / "patients.csv"
     patients.write_text("patient,split\nP1,held-out\nP2,\nP3,train\n")
     import_patches(find_folder(root, patients), tmp_path / "store", workers=0)
-    assert sides(tmp_path / "store") == {"P1": "held-out", "P2": None, "P3": "train"}
+    assert splits_of(tmp_path / "store") == {"P1": "held-out", "P2": None, "P3": "train"}
 
 
 # ---- failures and gaps

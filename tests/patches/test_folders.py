@@ -227,7 +227,7 @@ def test_labels_may_differ_below_the_level_asked_for(tmp_path: Path, level: str,
     assert PatchStore.load(tmp_path / "store").table.column("label").tolist() == ["x", second, "z"]
 
 
-def test_one_side_a_patient(tmp_path: Path) -> None:
+def test_one_split_per_patient(tmp_path: Path) -> None:
     csv = write_table(tmp_path, "patient,slide,path,split", "P1,A,a.png,train", "P1,B,b.png,test")
     assert problems(csv, "patch") == [
         "patches.csv row 3: patient 'P1' is in split 'test', but in 'train' in row 2. "

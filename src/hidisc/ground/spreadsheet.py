@@ -85,7 +85,7 @@ def _read_columns(path: Path, header: Sequence[str], header_row: int, required: 
         )
     doubled = sorted(name for name, times in Counter(columns).items() if name and times > 1)
     if doubled:
-        raise UserError(f"{path}: column {doubled[0]!r} stands twice in the header. Remove one of them.")
+        raise UserError(f"{path}: column {doubled[0]!r} is in the header twice. Remove one of them.")
     return columns
 
 

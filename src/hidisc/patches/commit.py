@@ -245,8 +245,8 @@ def _one_shape(records: Sequence[SlideRecord]) -> tuple[int, int, Any]:
         if (record.size_px, record.channels, record.dtype) != (first.size_px, first.channels, first.dtype):
             raise UserError(
                 f"slide {record.slide!r} has {record.channels} channels of {record.dtype} at {record.size_px} px, "
-                f"slide {first.slide!r} {first.channels} of {first.dtype} at {first.size_px} px. A store holds one "
-                "kind: make two of them, or bring imported patches to one size with --set resize_px=64."
+                f"slide {first.slide!r} has {first.channels} of {first.dtype} at {first.size_px} px. All patches of a "
+                "store are alike: make two stores, or bring imported patches to one size with --set resize_px=64."
             )
     return first.size_px, first.channels, first.dtype
 
