@@ -46,7 +46,10 @@ class PackTask:
     def sample(self) -> str:
         """Checksum of the files' names below their common folder and of samples of each, in the order of the table."""
         root = os.path.commonpath([path.parent for path in self.paths])
-        return digest([[path.relative_to(root).as_posix(), sample_file(path)] for path in self.paths])
+        try:
+            return digest([[path.relative_to(root).as_posix(), sample_file(path)] for path in self.paths])
+        except OSError as error:
+            raise SlideError(f"{error.filename} cannot be read ({error.strerror}). Copy it again.") from error
 
     @cached_property
     def settings(self) -> str:
