@@ -94,12 +94,13 @@ def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[Failur
         slides=tuple(map(_enter, rows, records, tables)),
         failures=tuple(failures),
     )
+    failed = format_csv(list(Failure.model_fields), [list(failure.model_dump().values()) for failure in failures])
     files, is_new = _write_if_changed(
         work,
         {
             PATCHES: table.select(is_kept).save,
             DROPPED: table.select(~is_kept).save,
-            FAILURES: lambda path: path.write_bytes(_failures_csv(failures)),
+            FAILURES: lambda path: path.write_bytes(failed.encode()),
             STORE: lambda path: path.write_bytes((info.model_dump_json(indent=1) + "\n").encode()),
         },
     )
@@ -249,8 +250,3 @@ def _one_shape(records: Sequence[SlideRecord]) -> tuple[int, int, Any]:
                 "store are alike: make two stores, or bring imported patches to one size with --set resize_px=64."
             )
     return first.size_px, first.channels, first.dtype
-
-
-def _failures_csv(failures: Sequence[Failure]) -> bytes:
-    rows = ([failure.patient, failure.slide, failure.path, failure.reason] for failure in failures)
-    return format_csv(["patient", "slide", "path", "reason"], rows).encode()

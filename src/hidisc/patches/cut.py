@@ -112,7 +112,9 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
         check_codec(config.pixels.codec, slide.channels, slide.dtype)
         stride_px = config.grid.stride_px or config.grid.size_px
         grid = lay_grid(slide.width, slide.height, config.grid.size_px, stride_px, downsample)
-        thumbnail_downsample = _thumbnail_downsample(slide, config.tissue.thumbnail_mpp / mpp)
+        # finer than the setting for small pictures, and never finer than the slide
+        coarsest = max(slide.width, slide.height) / _THUMBNAIL_PX
+        thumbnail_downsample = max(1.0, min(config.tissue.thumbnail_mpp / mpp, coarsest))
         thumbnail = read_thumbnail(slide, thumbnail_downsample)
         mask = find_tissue(thumbnail, config.tissue.min_density, config.tissue.max_density)
         candidates = grid
@@ -242,11 +244,6 @@ def _scale(slide: Slide, task: CutTask) -> tuple[float, float]:
             f"Use --set grid.mpp={mpp:g} or more, or --set grid.allow_upsampling=true."
         )
     return mpp, grid.mpp / mpp
-
-
-def _thumbnail_downsample(slide: Slide, wanted: float) -> float:
-    """Level-0 px per thumbnail px: as wanted, but finer for small pictures, and never finer than the slide."""
-    return max(1.0, min(wanted, max(slide.width, slide.height) / _THUMBNAIL_PX))
 
 
 def _sample(slide: Slide, boxes: Boxes, fraction: NDArray[np.float32], task: CutTask) -> dict[int, Pixels]:

@@ -95,8 +95,8 @@ class PatchTable:
         if pa.types.is_dictionary(values.type):
             codes, names = self.codes(name)
             return np.array([*names, None], object)[codes]
-        found: NDArray[Any] = values.to_numpy()
-        return found
+        numbers: NDArray[Any] = values.to_numpy()
+        return numbers
 
     def codes(self, name: str) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         """(N,) integer codes of a name column, -1 where missing, and the names they stand for."""
