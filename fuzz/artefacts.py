@@ -24,7 +24,7 @@ from hidisc.settings.embed import EmbedConfig
 from hidisc.training.run import Run
 from hidisc.verbs.doctor import verify
 
-USED_SHARE, MENDED_SHARE = 0.05, 0.05
+USED_SHARE, REPAIRED_SHARE = 0.05, 0.05
 """Of the inputs: those also given to the commands that come next, and to the one that made them."""
 NEXT = {
     "store": ("run", "embeddings"),
@@ -52,7 +52,7 @@ class Artefacts(Kind):
             _expect_listed(home / "whole", name)
 
     def open(self, home: Path, folder: Path) -> Judge:
-        """Damages a copy of its own, and mends it."""
+        """Damages a copy of its own, and repairs it."""
         import torch
 
         torch.set_num_threads(1)
@@ -69,14 +69,11 @@ class Artefacts(Kind):
             if path.exists():
                 shutil.copy(path, folder / INPUT)
             harmless = not path.exists() and not entry.needed
-            unseen = (
-                path.suffix == ".arrow" and path.exists() and path.stat().st_size == len(before) and "swapped" in done
-            )
-            outcome = judge(lambda: _look(here, name, None if unseen else known.get(name), harmless))
+            outcome = judge(lambda: _look(here, name, known.get(name), harmless))
             if outcome.verdict != "fell through" and rng.random() < USED_SHARE:
                 outcome = _worse(outcome, judge(lambda: self._use(here, home / "whole", name, folder)))
-            if outcome.verdict != "fell through" and rng.random() < MENDED_SHARE:
-                outcome = _worse(outcome, judge(lambda: _mend(here, home / "whole", name, path, folder)))
+            if outcome.verdict != "fell through" and rng.random() < REPAIRED_SHARE:
+                outcome = _worse(outcome, judge(lambda: _repair(here, home / "whole", name, path, folder)))
                 world.restore(here, home / "whole", name)
             else:
                 path.write_bytes(before)
@@ -174,13 +171,12 @@ def _expect_listed(home: Path, name: str) -> None:
 def _look(here: Path, name: str, known: str | None, harmless: bool) -> None:
     """`verify` finds the damage, and a reader refuses it or does not meet it.
 
-    `known`: what the whole artefact is read as; None where only `verify` can tell: a shard of the very same size whose
-    patches are whole, but another store's.
+    `known`: what the whole artefact is read as, where hidisc reads it.
     """
     problems = verify(here / world.COMMANDS[name].home)
     if not problems and not harmless:
         raise Wrong("verify found nothing")
-    if name in READERS and READERS[name](here) != known and known is not None:
+    if name in READERS and READERS[name](here) != known:
         raise Wrong("it is read as something else")
     if name not in READERS and problems:
         raise UserError(problems[0])
@@ -212,8 +208,8 @@ def _read_scores(path: Path) -> str:
     parts: list[Any] = [scores.info.model_dump_json(), scores.verdict()]
     for probe in scores.info.probes:
         for level in probe.levels:
-            told = scores.predictions(probe.name, level.level)
-            parts += [told.classes, told.truth.tobytes(), told.scores.tobytes()]
+            predictions = scores.predictions(probe.name, level.level)
+            parts += [predictions.classes, predictions.truth.tobytes(), predictions.scores.tobytes()]
     neighbours = scores.neighbours()
     return _digest([*parts, [] if neighbours is None else [part.tobytes() for part in neighbours]])
 
@@ -258,11 +254,11 @@ READERS: dict[str, Callable[[Path], str]] = {
 
 
 def _is_said(said: str) -> bool:
-    """Whether a command has told that patches could not be read."""
+    """Whether a command said that patches could not be read."""
     return "cannot be decoded" in said or "could not be read" in said
 
 
-def _mend(here: Path, whole: Path, name: str, path: Path, folder: Path) -> None:
+def _repair(here: Path, whole: Path, name: str, path: Path, folder: Path) -> None:
     """The command that made an artefact makes it again as it was."""
     if path.suffix == ".arrow":  # as `doctor` says: patches are large, so only their size is looked at
         shutil.rmtree(path.parent)
@@ -278,7 +274,7 @@ def _mend(here: Path, whole: Path, name: str, path: Path, folder: Path) -> None:
         unlisted = [path, path.parent.parent / MANIFEST]
         different = [file for file in different if here / file not in unlisted]
     if different:
-        raise Wrong(f"mended, it has other {different[:3]}: {ended.said}")
+        raise Wrong(f"repaired, it has other {different[:3]}: {ended.said}")
     problems = verify(here / world.COMMANDS[name].home)
     if problems:
-        raise Wrong(f"mended, it is damaged: {problems[0]}")
+        raise Wrong(f"repaired, it is damaged: {problems[0]}")

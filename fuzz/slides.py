@@ -19,6 +19,9 @@ from hidisc.slides.slide import Slide
 
 WIDTH, HEIGHT, TILE = 200, 144, 64
 THUMBNAIL_PX = 96
+TAGS = (254, 256, 257, 258, 259, 262, 270, 273, 277, 278, 279, 282, 284, 317, 322, 323, 324, 325, 330, 338, 339, 347,
+        530, 532, 65535)  # fmt: skip
+"""Of TIFF directories: what a damaged tag may be read as."""
 OPEN_LIMIT_S = 20.0
 """Of `open_slide`, which waits 60 s for a user."""
 
@@ -221,42 +224,7 @@ def _damage_directory(data: bytearray, rng: Rng) -> None:
     elif what == 1:
         _put(data, one.at, layout.order + layout.count, number)
     elif what == 2:
-        _put(
-            data,
-            entry,
-            f"{layout.order}H",
-            int(
-                rng.choice(
-                    [
-                        254,
-                        256,
-                        257,
-                        258,
-                        259,
-                        262,
-                        270,
-                        273,
-                        277,
-                        278,
-                        279,
-                        282,
-                        284,
-                        317,
-                        322,
-                        323,
-                        324,
-                        325,
-                        330,
-                        338,
-                        339,
-                        347,
-                        530,
-                        532,
-                        65535,
-                    ]
-                )
-            ),
-        )
+        _put(data, entry, f"{layout.order}H", int(rng.choice(TAGS)))
     elif what == 3:
         _put(data, entry + 2, f"{layout.order}H", int(rng.integers(0, 20)))
     elif what == 4:
@@ -264,10 +232,8 @@ def _damage_directory(data: bytearray, rng: Rng) -> None:
     elif what == 5 and other.entries:
         theirs = other.entries[int(rng.integers(len(other.entries)))]
         size = layout.entry_bytes
-        data[entry : entry + size], data[theirs : theirs + size] = (
-            data[theirs : theirs + size],
-            data[entry : entry + size],
-        )
+        mine, yours = slice(entry, entry + size), slice(theirs, theirs + size)
+        data[mine], data[yours] = data[yours], data[mine]
     elif what == 6:
         _put(data, value_at, f"{layout.order}H", int(rng.integers(0, 65536)))
     else:

@@ -102,7 +102,7 @@ def write(folder: Path, kept: Path, rng: Rng) -> _Written:
 
 
 def _base_rows(rng: Rng) -> Table:
-    """A correct table: a row a slide."""
+    """A correct table: one row per slide."""
     rows = []
     for patient in range(PATIENTS):
         for slide in range(SLIDES):
@@ -230,7 +230,7 @@ def read_cohort(written: _Written, _: Path) -> None:
 def read_table(written: _Written, _: Path) -> None:
     """A table of patches that is read has every row once."""
     source = find_table(written.path)
-    found = [(member.patient, member.slide) for member, paths in source.slides for _ in paths]
+    found = [(slide.patient, slide.slide) for slide, paths in source.slides for _ in paths]
     rows = (
         None if written.rows is None else [(row["patient"], f"{row['patient']}/{row['slide']}") for row in written.rows]
     )
@@ -253,20 +253,20 @@ def read_patients(written: _Written, folder: Path) -> None:
         raise Wrong(f"{PATIENTS} patients in folders became {len(source.slides)}")
     _expect_consistent(source)
     said = {row["patient"]: row for row in written.rows or ()}
-    for member, _ in source.slides:
-        row = said.get(member.patient, {})
+    for slide, _ in source.slides:
+        row = said.get(slide.patient, {})
         expected = [row.get(name) or None for name in ("label", "site", "split")]
-        if written.rows is not None and [member.label, member.site, member.split] != expected:
-            raise Wrong(f"patient {member.patient!r} is {[member.label, member.site, member.split]}, not {expected}")
+        if written.rows is not None and [slide.label, slide.site, slide.split] != expected:
+            raise Wrong(f"patient {slide.patient!r} is {[slide.label, slide.site, slide.split]}, not {expected}")
 
 
 READERS: tuple[Callable[[_Written, Path], None], ...] = (read_cohort, read_cohort, read_table, read_patients)
 
 
 def _expect_consistent(source: Source) -> None:
-    _expect_one("slide", "patient", [(member.slide, member.patient) for member, _ in source.slides])
-    _expect_one("patient", "split", [(member.patient, member.split) for member, _ in source.slides])
-    _expect_one("patient", "label", [(member.patient, member.label) for member, _ in source.slides])
+    _expect_one("slide", "patient", [(slide.slide, slide.patient) for slide, _ in source.slides])
+    _expect_one("patient", "split", [(slide.patient, slide.split) for slide, _ in source.slides])
+    _expect_one("patient", "label", [(slide.patient, slide.label) for slide, _ in source.slides])
 
 
 def _expect_one(unit: str, fact: str, pairs: Sequence[tuple[str, str | None]]) -> None:

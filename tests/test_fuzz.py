@@ -66,7 +66,7 @@ def _die() -> None:
 
 _WAYS = (
     lambda: None,
-    lambda: _raise(UserError("mend it.")),
+    lambda: _raise(UserError("repair it.")),
     lambda: _raise(UserError("")),
     lambda: _raise(KeyError("x")),
     lambda: _raise(Wrong("two patients became one")),

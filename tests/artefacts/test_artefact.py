@@ -233,7 +233,7 @@ def test_a_lost_or_cut_file_is_found_and_said(out: Path, name: str) -> None:
     with pytest.raises(DamagedError) as caught:
         open_artefact(out, "embed")
     assert str(caught.value) == (
-        f"embeddings {out} are damaged: {problem}. Run the same `hidisc embed` again: it mends that."
+        f"embeddings {out} are damaged: {problem}. Run the same `hidisc embed` again: it repairs that."
     )
     (out / name).unlink()
     assert verify(out) == [f"{name} is missing"]
@@ -323,7 +323,10 @@ def test_artefacts_inside_are_verified_too(out: Path, tmp_path: Path) -> None:
 def test_what_is_no_artefact_cannot_be_verified(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         verify(tmp_path)
-    assert str(caught.value) == f"{tmp_path} is no artefact of hidisc (no {MANIFEST}). Give a folder that hidisc made."
+    assert str(caught.value) == (
+        f"{tmp_path} is no artefact of hidisc (no {MANIFEST}). Give a folder that hidisc made: a store, a run, an "
+        "encoder, embeddings, scores, a report, a benchmark, an exported encoder or bags."
+    )
 
 
 @pytest.mark.parametrize("path", ["../victim", "/victim", "deep/../../victim", "..", "", "a\\b", "../../victim.html"])

@@ -590,7 +590,9 @@ def test_weights_of_an_export_bring_what_they_have_seen_and_their_scale(
 def test_an_exported_file_that_was_swapped_is_refused(run: Run, store: Path, scaled: Path, tmp_path: Path) -> None:
     export(run.path, tmp_path / "timm", "timm")
     shutil.copy(scaled / "timm" / "model.safetensors", tmp_path / "timm" / "model.safetensors")
-    with pytest.raises(UserError, match=r"timm is damaged: model\.safetensors has .* `hidisc export` again: it mends"):
+    with pytest.raises(
+        UserError, match=r"timm is damaged: model\.safetensors has .* `hidisc export` again: it repairs"
+    ):
         opened(tmp_path / "timm", store)
     for name in (MANIFEST, CONFIG):  # as whoever copies the files of timm alone
         (tmp_path / "timm" / name).unlink()

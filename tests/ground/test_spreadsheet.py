@@ -93,7 +93,7 @@ def test_delimiters_inside_quotes(tmp_path: Path) -> None:
 def test_a_row_longer_than_the_header_is_refused(tmp_path: Path) -> None:
     """`1,5` in a comma CSV would otherwise be read as 1 micrometre a pixel."""
     said = refusal(tmp_path, "patient,slide,path,mpp\nP1,S1,a,0.5\nP2,S2,b,1,5\nP3,S3,c,1,5\n")
-    assert "cohort.csv row 3 (and 1 more rows): more cells than the 4 columns of the header." in said
+    assert "cohort.csv row 3 (and 1 more row): more cells than the 4 columns of the header." in said
     assert "Quote cells that contain ',', or name the column." in said
 
 
@@ -140,7 +140,7 @@ def test_names_on_two_lines_are_refused_with_their_row(tmp_path: Path, column: s
         'remove the line break, or close the quote (") that opens the cell.'
     )
     more = refusal(tmp_path, data + "\n" + ",".join(cells))
-    assert f"row 3 (and 1 more cells): {column} {shown} contains a line break." in more
+    assert f"row 3 (and 1 more cell): {column} {shown} contains a line break." in more
 
 
 def test_a_line_break_at_the_end_of_a_cell_is_no_name(tmp_path: Path) -> None:
@@ -155,21 +155,21 @@ def test_a_note_that_holds_a_row_is_warned_of(tmp_path: Path) -> None:
         'row, close the quote (") that opens the cell.',
     )
     sheet = read(tmp_path, 'patient,slide,path,"note\nP1,S1,a,x"\n' + 'P2,S2,b,"x\nP3,S3,c,x"\n')
-    assert sheet.warnings[0].startswith("row 1 (and 1 more cells): the cell of column 'note' has several lines")
+    assert sheet.warnings[0].startswith("row 1 (and 1 more cell): the cell of column 'note' has several lines")
     assert len(sheet.warnings) == 1
 
 
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        ("", "is empty. It needs a header row with patient, slide, path and a row a slide."),
+        ("", "is empty. It needs a header row with patient, slide, path and one row per slide."),
         (" \n,,\n", "is empty. It needs a header row"),
         ("sep=;\n", "is empty. It needs a header row"),
-        ("patient,slide,path\n", "has a header but no rows. Add one row a slide."),
-        ("patient,slide,path\n,,\n", "has a header but no rows. Add one row a slide."),
+        ("patient,slide,path\n", "has a header but no rows. Add one row per slide."),
+        ("patient,slide,path\n,,\n", "has a header but no rows. Add one row per slide."),
         ("patient,slide\nP,S\n", "column 'path' is missing. Its columns are patient, slide; patient, slide, path are"),
         ("a,b\nP,S\n", "columns 'patient', 'slide', 'path' are missing. Its columns are a, b;"),
-        ("patient,slide,path,Slide\nP,S,a,b\n", "column 'slide' stands twice in the header. Remove one of them."),
+        ("patient,slide,path,Slide\nP,S,a,b\n", "column 'slide' is in the header twice. Remove one of them."),
         (b"PK\x03\x04rest", "is an Excel workbook. Save it as CSV (UTF-8) and give that file."),
         (b"\xd0\xcf\x11\xe0rest", "is an Excel workbook. Save it as CSV (UTF-8) and give that file."),
         (bytes(range(256)), "is not a text file. Save the table as CSV (UTF-8) and give that file."),

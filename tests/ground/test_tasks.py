@@ -1,4 +1,4 @@
-"""One task a slide: here, on processes of this machine, or on those of a scheduler; a dead worker loses nothing."""
+"""One task per slide: here, on processes of this machine, or on those of a scheduler; a dead worker loses nothing."""
 
 import gc
 import os

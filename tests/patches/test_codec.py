@@ -28,7 +28,7 @@ def patches(draw: st.DrawFn) -> NDArray[Any]:
 
 
 def smooth(channels: int, size_px: int = 48) -> NDArray[np.uint8]:
-    """A picture of slow waves, a different one a channel."""
+    """A picture of slow waves, a different one per channel."""
     y, x = np.mgrid[:size_px, :size_px] / size_px
     waves = [128 + 100 * np.sin(3 * x + 2 * c) * np.cos(2 * y - c) for c in range(channels)]
     return np.stack(waves, axis=-1).astype(np.uint8)

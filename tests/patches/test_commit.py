@@ -13,9 +13,9 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import beside
 from hidisc.ground.spreadsheet import unguard_cell
 from hidisc.patches import pack
-from hidisc.patches.commit import Member, Recipe, commit_store
+from hidisc.patches.commit import Recipe, commit_store
 from hidisc.patches.folders import find_folder, find_table
-from hidisc.patches.record import SlideRecord, describe_files
+from hidisc.patches.record import SlideRecord, describe_files, slide_folder
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import STORE, PatchStore
@@ -86,7 +86,7 @@ def test_a_rerun_reads_nothing_and_changes_nothing(root: Path, tmp_path: Path, m
 def test_a_killed_run_is_finished(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(root, tmp_path / "store")
     before = contents(tmp_path / "store")
-    lost = tmp_path / "store" / Member("P1", "P1/B").folder
+    lost = tmp_path / "store" / slide_folder("P1/B")
     lost.rename(beside(lost))
     for name in (MANIFEST, STORE, "patches.parquet"):
         (tmp_path / "store" / name).unlink()
@@ -100,12 +100,12 @@ def test_a_repaired_file_completes_the_store(root: Path, tmp_path: Path) -> None
     run(root, tmp_path / "whole")
     picture = (root / "P2/A/1.png").read_bytes()
     (root / "P2/A/1.png").write_bytes(b"not a picture")
-    done = run(root, tmp_path / "mended")
+    done = run(root, tmp_path / "repaired")
     assert [failure.slide for failure in done.info.failures] == ["P2/A"]
     assert [entry.slide for entry in done.info.slides] == ["P1/A", "P1/B", "P3/A"]
     (root / "P2/A/1.png").write_bytes(picture)
-    assert run(root, tmp_path / "mended").summary()["slides_read"] == 1
-    assert contents(tmp_path / "mended") == contents(tmp_path / "whole")
+    assert run(root, tmp_path / "repaired").summary()["slides_read"] == 1
+    assert contents(tmp_path / "repaired") == contents(tmp_path / "whole")
 
 
 def test_a_filter_there_and_back(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,22 +126,22 @@ def test_a_filter_there_and_back(root: Path, tmp_path: Path, monkeypatch: pytest
 # ---- what may not change
 
 
-def test_strangers_are_refused(root: Path, tmp_path: Path) -> None:
+def test_slides_that_the_cohort_does_not_list_are_refused(root: Path, tmp_path: Path) -> None:
     run(root, tmp_path / "store")
     shutil.rmtree(root / "P3")
     assert refusal(root, tmp_path / "store") == (
         f"{tmp_path / 'store'} holds 1 slide that this cohort does not list ('P3/A'). "
-        "Put them back into the cohort, or give a new --out."
+        "Put it back into the cohort, or give a new --out."
     )
 
 
-def test_many_strangers_are_not_all_named(root: Path, tmp_path: Path) -> None:
+def test_of_many_unlisted_slides_three_are_named(root: Path, tmp_path: Path) -> None:
     run(root, tmp_path / "store")
     other = write_pictures(tmp_path / "other", pictures_of("Q/A"))
     sentence = refusal(other, tmp_path / "store")
     assert f"{tmp_path / 'store'} holds 4 slides that this cohort does not list (" in sentence
     assert sentence.count("'P") == 3
-    assert ", ...)" in sentence
+    assert " and 1 more). Put them back into the cohort" in sentence
 
 
 def test_a_changed_file_is_refused(root: Path, tmp_path: Path) -> None:
@@ -207,36 +207,36 @@ def test_the_files_may_move_as_a_whole(root: Path, tmp_path: Path) -> None:
 def test_two_kinds_of_patches(tmp_path: Path) -> None:
     root = write_pictures(tmp_path / "in", {"P1/A/0.png": noise(0, 16), "P2/A/0.png": noise(1, 20)})
     assert refusal(root, tmp_path / "store") == (
-        "slide 'P2/A' has 3 channels of uint8 at 20 px, slide 'P1/A' 3 of uint8 at 16 px. A store holds one kind: "
-        "make two of them, or bring imported patches to one size with --set resize_px=64."
+        "slide 'P2/A' has 3 channels of uint8 at 20 px, slide 'P1/A' has 3 of uint8 at 16 px. All patches of a store "
+        "are alike: make two stores, or bring imported patches to one size with --set resize_px=64."
     )
 
 
-# ---- sides
+# ---- splits
 
 
-def sides(out: Path) -> dict[str, str | None]:
+def splits_of(out: Path) -> dict[str, str | None]:
     table = PatchStore.load(out).table
     return dict(zip(table.column("patient").tolist(), table.column("split").tolist(), strict=True))
 
 
-def test_sides_are_drawn_by_patient_where_none_are_given(tmp_path: Path) -> None:
+def test_splits_are_drawn_by_patient_where_none_are_given(tmp_path: Path) -> None:
     root = write_pictures(
         tmp_path / "in", pictures_of(*(f"P{n}/{slide}" for n in range(8) for slide in "AB"), patches=1)
     )
     folds = SplitConfig(folds=4)
     run(root, tmp_path / "store", split=folds, seed=3)
-    assert sides(tmp_path / "store") == split_patients({f"P{n}": None for n in range(8)}, folds, 3)
+    assert splits_of(tmp_path / "store") == split_patients({f"P{n}": None for n in range(8)}, folds, 3)
     done = run(root, tmp_path / "store", split=folds, seed=4)
     assert done.summary()["slides_read"] == 0
-    assert sides(tmp_path / "store") == split_patients({f"P{n}": None for n in range(8)}, folds, 4)
+    assert splits_of(tmp_path / "store") == split_patients({f"P{n}": None for n in range(8)}, folds, 4)
 
 
-def test_sides_that_are_given_stay(root: Path, tmp_path: Path) -> None:
+def test_splits_that_are_given_stay(root: Path, tmp_path: Path) -> None:
     patients = tmp_path / "patients.csv"
     patients.write_text("patient,split\nP1,held-out\nP2,\nP3,train\n")
     import_patches(find_folder(root, patients), tmp_path / "store", workers=0)
-    assert sides(tmp_path / "store") == {"P1": "held-out", "P2": None, "P3": "train"}
+    assert splits_of(tmp_path / "store") == {"P1": "held-out", "P2": None, "P3": "train"}
 
 
 # ---- failures and gaps
@@ -271,17 +271,18 @@ def test_a_kept_box_that_is_not_stored_is_no_patch(root: Path, tmp_path: Path) -
     """As after a refilter whose slide could not be opened: the new filter keeps it, no shard holds it."""
     out = tmp_path / "store"
     run(root, out)
-    members = [member for member, _ in find_folder(root).slides]
-    folder = out / members[1].folder
-    stored = {box: bytes(Shard(folder / "patches-0.arrow")[box]) for box in (0, 2)}
-    with ShardWriter(folder / "patches-0.arrow", 768) as writer:
+    rows = [row for row, _ in find_folder(root).slides]
+    folder = out / slide_folder(rows[1].slide)
+    shard = Shard(folder / "patches-0.arrow")
+    owner, stored = str(shard.owner), {box: bytes(shard[box]) for box in (0, 2)}
+    with ShardWriter(folder / "patches-0.arrow", 768, owner) as writer:
         for box, data in stored.items():
             writer.append(box, data)
     SlideRecord.load(folder).model_copy(update={"files": describe_files(folder)}).save(folder)
 
     recipe = Recipe(FilterConfig(min_pixel_std=0), PixelsConfig(codec="zstd"), SplitConfig(), 0, None)
     with make(out, "import", ImportConfig()) as work:
-        committed = commit_store(work, members, [], recipe)
+        committed = commit_store(work, rows, [], recipe)
         work.finish(committed.files)
     info = committed.info
     assert [(entry.kept, entry.dropped) for entry in info.slides] == [(3, 0), (2, 1), (3, 0), (3, 0)]

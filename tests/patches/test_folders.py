@@ -10,16 +10,18 @@ from PIL import Image
 
 from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder, find_table
+from hidisc.patches.pack import PackTask, pack_slide
 from hidisc.patches.sources import Source
 from hidisc.patches.store import PatchStore
 from hidisc.settings.imports import ImportConfig
+from hidisc.slides.slide import SlideError
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import noise, pictures_of, write_pictures
 
 
 def patches(source: Source) -> list[str]:
     """`slide/patch` of every patch found, in order."""
-    return [f"{member.slide}/{name}" for member, _ in source.slides for name in member.columns["name"]]
+    return [f"{row.slide}/{name}" for row, _ in source.slides for name in row.columns["name"]]
 
 
 def refusal(find: object, *arguments: object) -> str:
@@ -34,7 +36,7 @@ def refusal(find: object, *arguments: object) -> str:
 def test_patient_slide_and_patch_are_the_folders(tmp_path: Path) -> None:
     source = find_folder(write_pictures(tmp_path, pictures_of("P1/A", "P1/B", "P2/A", patches=2)))
     assert patches(source) == ["P1/A/0", "P1/A/1", "P1/B/0", "P1/B/1", "P2/A/0", "P2/A/1"]
-    assert [member.patient for member, _ in source.slides] == ["P1", "P1", "P2"]
+    assert [row.patient for row, _ in source.slides] == ["P1", "P1", "P2"]
     assert source.warnings == ()
 
 
@@ -82,7 +84,7 @@ def test_labels_sites_and_sides_come_from_a_csv_of_patients(tmp_path: Path) -> N
     csv = tmp_path / "patients.csv"
     csv.write_text("Patient;Label;Site;Split\nP1;tumour;Ulm;train\nP2;normal;;test\nP9;tumour;;train\n")
     source = find_folder(root, csv)
-    facts = [(member.label, member.site, member.split) for member, _ in source.slides]
+    facts = [(row.label, row.site, row.split) for row, _ in source.slides]
     assert facts == [("tumour", "Ulm", "train"), ("normal", None, "test")]
     assert source.warnings == ()
 
@@ -93,7 +95,7 @@ def test_a_patient_missing_from_the_csv_is_named(tmp_path: Path) -> None:
     csv.write_text("patient,label\nP1,tumour\n")
     source = find_folder(root, csv)
     assert source.warnings == (f"patient 'P2' is not in {csv} and has no label.",)
-    assert [member.label for member, _ in source.slides] == ["tumour", None]
+    assert [row.label for row, _ in source.slides] == ["tumour", None]
 
 
 def test_a_patient_twice_in_the_csv(tmp_path: Path) -> None:
@@ -111,8 +113,8 @@ def test_accents_of_folders_match_those_of_the_csv(tmp_path: Path, on_disk: str)
     root = write_pictures(tmp_path / "in", {f"{patient}/A/0.png": noise(0)})
     csv = tmp_path / "patients.csv"
     csv.write_text("patient,label\nMüller,tumour\n", encoding="utf-8")
-    (member, _), *_ = find_folder(root, csv).slides
-    assert (member.patient, member.label) == ("Müller", "tumour")
+    (row, _), *_ = find_folder(root, csv).slides
+    assert (row.patient, row.label) == ("Müller", "tumour")
 
 
 TWINS = "are treated as two, but differ only in case, spaces or the form of their letters. If they are one"
@@ -121,7 +123,7 @@ TWINS = "are treated as two, but differ only in case, spaces or the form of thei
 def test_folders_that_people_take_for_one_are_warned_of(tmp_path: Path) -> None:
     root = write_pictures(tmp_path / "in", pictures_of("P1/A", "P1/a", "p1/A", "P2/a", patches=1))
     source = find_folder(root)
-    assert [member.slide for member, _ in source.slides] == ["P1/A", "P1/a", "P2/a", "p1/A"]
+    assert [row.slide for row, _ in source.slides] == ["P1/A", "P1/a", "P2/a", "p1/A"]
     assert source.warnings == (
         f"slides 'A' (folder P1/A) and 'a' (folder P1/a) {TWINS} slide, write them alike.",
         f"patients 'P1' (folder P1) and 'p1' (folder p1) {TWINS} patient, write them alike.",
@@ -158,7 +160,8 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
 def test_no_folder_and_no_pictures(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     assert (
-        refusal(find_folder, missing) == f"{missing} is not a folder. Give the folder that holds one folder a patient."
+        refusal(find_folder, missing)
+        == f"{missing} is not a folder. Give the folder that holds one folder per patient."
     )
     assert refusal(find_folder, tmp_path) == (
         f"{tmp_path} holds no pictures at patient/slide/patch.png (.bmp, .jpeg, .jpg, .png, .tif, .tiff)."
@@ -226,7 +229,7 @@ def test_labels_may_differ_below_the_level_asked_for(tmp_path: Path, level: str,
     assert PatchStore.load(tmp_path / "store").table.column("label").tolist() == ["x", second, "z"]
 
 
-def test_one_side_a_patient(tmp_path: Path) -> None:
+def test_one_split_per_patient(tmp_path: Path) -> None:
     csv = write_table(tmp_path, "patient,slide,path,split", "P1,A,a.png,train", "P1,B,b.png,test")
     assert problems(csv, "patch") == [
         "patches.csv row 3: patient 'P1' is in split 'test', but in 'train' in row 2. "
@@ -238,16 +241,34 @@ def test_everything_wrong_with_the_rows_is_said_at_once(tmp_path: Path) -> None:
     csv = write_table(tmp_path, "patient,slide,path", "P1,A,a.png", ",A,", "P1,A,gone.png", "P1,B,a.png")
     assert problems(csv) == [
         "patches.csv row 3: patient and path empty. Fill in or remove the row.",
-        f"patches.csv row 4: file 'gone.png' does not exist. Paths are relative to the CSV ({tmp_path}). "
+        f"patches.csv row 4: file 'gone.png' of slide 'A' does not exist. Paths are relative to the CSV ({tmp_path}). "
         "Correct the path or remove the row.",
         "patches.csv row 5: file 'a.png' was listed in row 2 already. Remove one.",
+    ]
+
+
+def test_a_patch_file_that_vanished_is_named(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path / "in", pictures_of("P/A"))
+    (root / "P/A/1.png").unlink()
+    task = PackTask("P/A", tmp_path / "folder", (root / "P/A/0.png", root / "P/A/1.png"), ImportConfig())
+    with pytest.raises(SlideError) as caught:
+        pack_slide(task)
+    assert str(caught.value) == f"{root}/P/A/1.png cannot be read (No such file or directory). Copy it again."
+    assert not list(tmp_path.glob("*folder*"))
+
+
+def test_a_patch_file_without_bytes_is_refused(tmp_path: Path) -> None:
+    csv = write_table(tmp_path, "patient,slide,path", "P1,A,a.png", "P1,A,b.png")
+    (tmp_path / "b.png").write_bytes(b"")
+    assert problems(csv) == [
+        "patches.csv row 3: file 'b.png' is empty (0 bytes). Copy it again or remove the row.",
     ]
 
 
 def test_names_of_a_table_that_people_take_for_one_are_warned_of(tmp_path: Path) -> None:
     csv = write_table(tmp_path, "patient,slide,path,label", "P1,A,a.png,x", "p1,a,b.png,X", "P2,a,c.png,x")
     source = find_table(csv)
-    assert [member.slide for member, _ in source.slides] == ["P1/A", "p1/a", "P2/a"]
+    assert [row.slide for row, _ in source.slides] == ["P1/A", "p1/a", "P2/a"]
     assert source.warnings == (
         f"patches.csv: patients 'P1' (row 2) and 'p1' (row 3) {TWINS} patient, write them alike.",
         f"patches.csv: slides 'A' (row 2) and 'a' (row 3) {TWINS} slide, write them alike.",
@@ -381,5 +402,5 @@ def test_a_split_given_for_some_patches_only_is_refused(tmp_path: Path) -> None:
     for name in ("1", "2"):
         Image.new("RGB", (16, 16)).save(tmp_path / f"{name}.png")
     (tmp_path / "t.csv").write_text("patient,slide,path,split\nP,S,1.png,train\nQ,S,2.png,\n")
-    with pytest.raises(UserError, match=r"t.csv row 3: split is empty, here and in 0 more rows"):
+    with pytest.raises(UserError, match=r"t.csv row 3: split is empty, but not in the others"):
         find_table(tmp_path / "t.csv")

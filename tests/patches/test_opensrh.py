@@ -65,7 +65,7 @@ def refusal(root: Path) -> str:
 
 def names(source: Source) -> list[str]:
     """`slide/patch` of every patch found."""
-    return [f"{member.slide}/{name}" for member, _ in source.slides for name in member.columns["name"]]
+    return [f"{row.slide}/{name}" for row, _ in source.slides for name in row.columns["name"]]
 
 
 def test_normal_patients_give_normal_patches_and_others_tumour_patches(opensrh: Path) -> None:
@@ -77,7 +77,7 @@ def test_normal_patients_give_normal_patches_and_others_tumour_patches(opensrh: 
 
 
 def test_labels_and_sides_are_those_of_the_files(opensrh: Path) -> None:
-    facts = {member.patient: (member.label, member.split) for member, _ in find_opensrh(opensrh).slides}
+    facts = {row.patient: (row.label, row.split) for row, _ in find_opensrh(opensrh).slides}
     assert facts == {"NIO_001": ("hgg", "train"), "NIO_002": ("normal", "train"), "UM_1": ("mening", "val")}
 
 
@@ -113,7 +113,7 @@ def test_a_patient_on_no_side(opensrh: Path) -> None:
     assert source.warnings == (
         "patient 'UM_1' is in neither split of meta/train_val_split.json; its split stays empty.",
     )
-    assert [member.split for member, _ in source.slides if member.patient == "UM_1"] == [None, None]
+    assert [row.split for row, _ in source.slides if row.patient == "UM_1"] == [None, None]
 
 
 def test_a_patient_without_patches_of_its_kind(opensrh: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_patient_without_patches_of_its_kind(opensrh: Path) -> None:
     change(opensrh, META, "UM_1", empty)
     source = find_opensrh(opensrh)
     assert source.warnings == ("patient 'UM_1' (normal) has no normal_patches and is left out.",)
-    assert {member.patient for member, _ in source.slides} == {"NIO_001", "NIO_002"}
+    assert {row.patient for row, _ in source.slides} == {"NIO_001", "NIO_002"}
 
 
 # ---- errors

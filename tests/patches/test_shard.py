@@ -20,7 +20,7 @@ def row_bytes(row: int) -> bytes:
 
 def write(path: Path, rows: int, patch_bytes: int = 100) -> Path:
     """A shard of `rows` rows, cut from the boxes 7, 10, 13, ..."""
-    with ShardWriter(path, patch_bytes) as writer:
+    with ShardWriter(path, patch_bytes, "a slide") as writer:
         for row in range(rows):
             writer.append(7 + 3 * row, row_bytes(row))
         assert writer.rows == rows

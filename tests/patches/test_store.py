@@ -11,14 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hidisc.artefacts.artefact import MANIFEST, verify
 from hidisc.ground.errors import UserError
-from hidisc.patches.record import RECORD
+from hidisc.patches.folders import find_folder
+from hidisc.patches.record import RECORD, SlideRecord
 from hidisc.patches.store import PATCHES, STORE, PatchError, PatchStore
+from hidisc.settings.imports import ImportConfig
+from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import Pictures, make_store, pictures_of
 
 PICTURES = pictures_of("P1/A", "P1/B", "P2/A", "P3/A", patches=5)
@@ -45,7 +49,7 @@ def source_of(store: PatchStore, index: int, pictures: Pictures = PICTURES) -> n
 
 
 def flip(path: Path, place: int = -1) -> None:
-    """Change one byte of a file, in its middle unless told."""
+    """Change one byte of a file, in its middle unless a place is given."""
     data = bytearray(path.read_bytes())
     data[place if place >= 0 else len(data) // 2] ^= 0xFF
     path.write_bytes(data)
@@ -186,7 +190,7 @@ def test_any_change_to_a_small_file_is_found_at_once(own: Path, name: str) -> No
     flip(own / name)
     assert refusal(own) == (
         f"store {own} is damaged: {name} has changed (its checksum differs). Run the same `hidisc import` again: it "
-        "mends that."
+        "repairs that."
     )
 
 
@@ -201,14 +205,14 @@ def test_a_truncated_table(own: Path) -> None:
     (own / PATCHES).write_bytes(whole[:-100])
     assert refusal(own) == (
         f"store {own} is damaged: patches.parquet has {len(whole) - 100:,} bytes instead of {len(whole):,}. "
-        "Run the same `hidisc import` again: it mends that."
+        "Run the same `hidisc import` again: it repairs that."
     )
 
 
 def test_a_missing_table(own: Path) -> None:
     (own / "dropped.parquet").unlink()
     assert refusal(own) == (
-        f"store {own} is damaged: dropped.parquet is missing. Run the same `hidisc import` again: it mends that."
+        f"store {own} is damaged: dropped.parquet is missing. Run the same `hidisc import` again: it repairs that."
     )
 
 
@@ -254,6 +258,49 @@ def test_a_whole_shard_of_another_store_is_named(own: Path, tmp_path: Path) -> N
     shutil.copy(other.path / other.info.shards[0], own / name)
     with pytest.raises(PatchError, match=rf"^patch 0 of .*{name} cannot be decoded \(.* bytes instead of "):
         PatchStore.load(own).read(0)
+
+
+def raw_store(folder: Path, darker: int = 1) -> PatchStore:
+    """A store of two slides; those of two stores have shards of exactly the same size."""
+    pictures = {path: pixels // darker for path, pixels in pictures_of("P/A", "P/B").items()}
+    return make_store(folder, pictures, pixels={"codec": "raw"})
+
+
+@pytest.mark.parametrize("from_other_store", [True, False])
+def test_a_shard_of_the_same_size_that_is_not_the_slides_own_is_named_and_repaired(
+    tmp_path: Path, from_other_store: bool
+) -> None:
+    store = raw_store(tmp_path / "one")
+    other = raw_store(tmp_path / "two", darker=2) if from_other_store else store
+    shard, exchanged = store.path / store.info.shards[0], other.path / other.info.shards[0 if from_other_store else 1]
+    before = shard.read_bytes()
+    shutil.copy(exchanged, shard)
+    assert shard.stat().st_size == len(before)
+    with pytest.raises(PatchError) as caught:
+        PatchStore.load(store.path).read(0)
+    assert str(caught.value) == (
+        f"patch 0 of {shard} cannot be decoded (patches-0.arrow belongs to another slide or store). "
+        f"Run `hidisc doctor {store.path}` to see what is damaged."
+    )
+    built = import_patches(
+        find_folder(tmp_path / "one/patches"), store.path, ImportConfig(pixels={"codec": "raw"}), workers=0
+    )
+    assert built.worked == 1
+    assert shard.read_bytes() == before
+
+
+def test_a_shard_that_names_no_owner_is_read(tmp_path: Path) -> None:
+    """As hidisc 0.2 wrote them."""
+    store = raw_store(tmp_path)
+    pixels = store.read(0).tobytes()
+    folder, _, name = store.info.shards[0].rpartition("/")
+    path = store.path / folder / name
+    rows = pa.ipc.open_file(path.read_bytes()).read_all().replace_schema_metadata(None)
+    with pa.ipc.new_file(str(path), rows.schema) as writer:
+        writer.write_table(rows)
+    shard = SlideRecord.load(path.parent).open_shard(path.parent, name)
+    assert shard.owner is None
+    assert bytes(shard[0]) == pixels
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

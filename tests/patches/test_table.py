@@ -1,4 +1,4 @@
-"""One row a patch: kept in Parquet, the same bytes for the same rows, missing values as missing."""
+"""One row per patch: kept in Parquet, the same bytes for the same rows, missing values as missing."""
 
 from pathlib import Path
 
@@ -55,6 +55,27 @@ def test_same_rows_same_bytes(tmp_path: Path) -> None:
 def test_codes_are_minus_one_where_missing() -> None:
     codes, names = sample().codes("label")
     assert (codes.tolist(), names) == ([0, 0, 0, -1, -1, 1, 1], ("b", "a"))
+
+
+def test_rows_by_name() -> None:
+    rows = sample().rows_by("patient")
+    assert {name: part.tolist() for name, part in rows.items()} == {"p2": [0, 1, 2, 5, 6], "p1": [3, 4]}
+    assert list(rows) == ["p2", "p1"]
+    assert {name: part.tolist() for name, part in sample().rows_by("label").items()} == {"b": [0, 1, 2], "a": [5, 6]}
+    assert list(sample().select(np.array([4, 0])).rows_by("patient")) == ["p1", "p2"]
+    assert sample().select(np.array([], np.int64)).rows_by("patient") == {}
+
+
+@given(st.lists(st.none() | st.sampled_from("abcd")))
+def test_rows_by_name_against_a_loop(names: list[str | None]) -> None:
+    slow: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        if name is not None:
+            slow.setdefault(name, []).append(row)
+    table = PatchTable(pa.table({"slide": names_column(names, [1] * len(names))}))
+    rows = table.rows_by("slide")
+    assert list(rows) == list(slow)
+    assert {name: part.tolist() for name, part in rows.items()} == slow
 
 
 def test_columns_say_what_is_missing() -> None:

@@ -179,7 +179,7 @@ def test_the_legend_names_the_colours_in_their_colours() -> None:
 
 def test_a_hostile_label_is_counted(tmp_path: Path) -> None:
     write_pictures(tmp_path, {"a.png": noise(0)})
-    hostile = PatchFile("P", "S", "a", tmp_path / "a.png", label='a "b",\nc')
+    hostile = PatchFile("P", "S", tmp_path / "a.png", name="a", label='a "b",\nc')
     source = Source(tmp_path / "patches.csv", tuple(group_by_slide([hostile], "patient")))
     import_patches(source, tmp_path / "store", workers=0)
     with (tmp_path / "store/pictures/counts.csv").open(newline="") as file:

@@ -207,7 +207,7 @@ def test_equal_sizes_and_ends_are_not_equal_content(write_cohort: Write, tmp_pat
 
 def test_files_of_different_size_are_never_read(write_cohort: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terabyte of slides must cost a `stat` each, not a night."""
-    monkeypatch.setattr(cohort, "_hash_ends", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(cohort, "sample_file", lambda path: pytest.fail(f"{path} was read"))
     path = write_cohort([HEAD, "P1,S1,a.svs", "P2,S2,longer.svs"], ["a.svs", "longer.svs"])
     assert len(Cohort.load(path).slides) == 2
 
@@ -273,7 +273,7 @@ def test_a_split_given_for_some_rows_only(write_cohort: Write) -> None:
         [f"{HEAD},split", "P1,S1,a.svs,train", "P2,S2,b.svs,", "P3,S3,c.svs,"], ["a.svs", "b.svs", "c.svs"]
     )
     with pytest.raises(
-        UserError, match=r"cohort.csv row 3: split is empty, here and in 1 more rows, but not in the others"
+        UserError, match=r"cohort.csv row 3: split is empty, here and in 1 more row, but not in the others"
     ):
         Cohort.load(path)
 

@@ -366,7 +366,7 @@ def test_unknown_and_missing_keys_are_refused():
 
 
 def test_a_reference_picture_without_two_stains_is_an_error_that_names_it():
-    sentence = r"^Stain reference 'white\.png': two stains cannot be told apart.*haematoxylin and eosin.*Choose another"
+    sentence = r"^Stain reference 'white\.png': it does not show two stains.*haematoxylin and eosin.*Choose another"
     with pytest.raises(UserError, match=sentence):
         stains_of_reference(DEGENERATE["white"], "white.png")
     assert stains_of_reference(draw(0), "drawn").to_dict() == estimate_stains(draw(0)).to_dict()

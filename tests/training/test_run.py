@@ -215,8 +215,8 @@ def flip(path: Path) -> None:
 def test_any_changed_file_is_found_whenever_the_run_is_used(own: Path, name: str) -> None:
     flip(own / name)
     assert refusal(own) == (
-        f"run {own} is damaged: {name} has changed (its checksum differs). Run the same `hidisc train` again: it mends "
-        "that."
+        f"run {own} is damaged: {name} has changed (its checksum differs). Run the same `hidisc train` again: it "
+        "repairs that."
     )
     assert verify(own) == [f"{name} has changed (its checksum differs)"]
 

@@ -469,7 +469,7 @@ def test_hostile_slide_names_stay_inside_the_store(own_cohort: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("reference", "sentence"), [("missing.png", "is not a file"), ("white.png", "two stains cannot be told apart")]
+    ("reference", "sentence"), [("missing.png", "is not a file"), ("white.png", "it does not show two stains")]
 )
 def test_a_reference_picture_that_is_of_no_use_is_refused(
     cohort: Path, tmp_path: Path, reference: str, sentence: str

@@ -44,6 +44,15 @@ class Kind:
         """The command as advice."""
         return f"the same `hidisc {self.command}` again"
 
+    @property
+    def be(self) -> str:
+        """The verb that belongs to the noun."""
+        return "are" if self.many else "is"
+
+    def __str__(self) -> str:
+        """The noun with its article: `a run`, `an encoder`, `scores`."""
+        return self.noun if self.many else f"{'an' if self.noun[0] in 'aeiou' else 'a'} {self.noun}"
+
 
 KINDS = {
     "prepare": Kind("store", "prepare"),
@@ -128,8 +137,7 @@ class Work:
             return {MANIFEST: f"{MANIFEST}: {error}"}
         if manifest is None:
             return None
-        found = {entry.path: find_problem(self.out, entry) for entry in manifest.files}
-        return {path: problem for path, problem in found.items() if problem}
+        return {entry.path: problem for entry in manifest.files if (problem := find_problem(self.out, entry))}
 
     def is_finished(self, say: Callable[[str], None] = lambda _: None) -> bool:
         """Whether nothing is left to do; a damaged artefact loses what is damaged, and is unfinished again."""
@@ -181,7 +189,7 @@ def make(
     beside those that declare it themselves. `hint`: what else to do about other settings.
     """
     if out.is_dir() and _read_config(out) is None and not (out / MANIFEST).is_file():
-        _refuse_strangers(out)  # before a lock is left among them
+        _refuse_other_content(out)  # before a lock is left among them
     make_folder(out)
     config = _declare(kind, settings, inputs)
     with hold(out, wait_s):
@@ -210,7 +218,7 @@ def _begin(out: Path, new: dict[str, Any], model: type[Config], taken_over: froz
     _restore_config(out, new)
     old = _read_config(out)
     if old is None:
-        _refuse_strangers(out)
+        _refuse_other_content(out)
     else:
         if old["kind"] == new["kind"] and old.get("format") != FORMAT:
             raise _old(out, old["kind"])
@@ -254,17 +262,17 @@ def _compare(
     if old["kind"] != new["kind"]:
         return [f"kind: {old['kind']} -> {new['kind']}"]
     before, after = (keep_facts(model, settings, taken_over) for settings in (old, new))
-    found = differences(before, after)
     inputs = old.get("inputs") or {}
     changed = [name for name in {**inputs, **new["inputs"]} if inputs.get(name) != new["inputs"].get(name)]
-    return found + [f"the content of {name} has changed" for name in changed]
+    return differences(before, after) + [f"the content of {name} has changed" for name in changed]
 
 
-def _refuse_strangers(out: Path) -> None:
-    strangers = sorted(path.name for path in out.iterdir() if path.name not in (LOCK, OWNER) and not is_part(path))
-    if strangers:
+def _refuse_other_content(out: Path) -> None:
+    """Refuse a folder with files that hidisc did not write."""
+    names = sorted(path.name for path in out.iterdir() if path.name not in (LOCK, OWNER) and not is_part(path))
+    if names:
         raise UserError(
-            f"{out} holds something else ({', '.join(strangers[:3])}) and is not overwritten. "
+            f"{out} holds something else ({', '.join(names[:3])}) and is not overwritten. "
             "Give a new or empty folder for --out."
         )
 
@@ -303,11 +311,14 @@ def verify(path: Path) -> list[str]:
     if manifest is None:
         kind = read_kind(path)
         if kind not in KINDS:
-            raise UserError(f"{path} is no artefact of hidisc (no {MANIFEST}). Give a folder that hidisc made.")
+            *kinds, last = dict.fromkeys(map(str, KINDS.values()))
+            raise UserError(
+                f"{path} is no artefact of hidisc (no {MANIFEST}). Give a folder that hidisc made: "
+                f"{', '.join(kinds)} or {last}."
+            )
         problems.append(str(_absent(path, (kind,))))
     else:
-        found = (find_problem(path, entry, "sha256") for entry in manifest.files)
-        problems += [problem for problem in found if problem]
+        problems += filter(None, (find_problem(path, entry, "sha256") for entry in manifest.files))
     for folder in _find_inner(path):
         problems += [f"{folder.relative_to(path)}: {problem}" for problem in verify(folder)]
     return problems
@@ -315,7 +326,7 @@ def verify(path: Path) -> list[str]:
 
 def _find_inner(path: Path) -> Iterator[Path]:
     """The artefacts inside an artefact, outermost only."""
-    for folder in sorted(item for item in path.iterdir() if item.is_dir() and not item.is_symlink()):
+    for folder in sorted(inner for inner in path.iterdir() if inner.is_dir() and not inner.is_symlink()):
         if (folder / CONFIG).is_file() or (folder / MANIFEST).is_file():
             yield folder
         else:
@@ -331,17 +342,15 @@ def read_kind(path: Path) -> str | None:
 def read_settings(path: Path) -> dict[str, Any] | None:
     """The settings in a folder's config.yaml; None when hidisc did not begin it."""
     config = _read_config(path)
-    return (
-        {name: value for name, value in config.items() if name not in ("kind", "format", "inputs")} if config else None
-    )
+    if config is None:
+        return None
+    return {name: value for name, value in config.items() if name not in ("kind", "format", "inputs")}
 
 
 def damaged(path: Path, kind: str, problem: str) -> DamagedError:
     """That an artefact is not as it was written, and what to do."""
     of = KINDS[kind]
-    return DamagedError(
-        f"{of.noun} {path} {'are' if of.many else 'is'} damaged: {problem}. Run {of.again}: it mends that."
-    )
+    return DamagedError(f"{of.noun} {path} {of.be} damaged: {problem}. Run {of.again}: it repairs that.")
 
 
 def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
@@ -352,22 +361,18 @@ def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
         if config.get("format") != FORMAT:
             return _old(path, kind)
         of = KINDS[kind]
-        return UserError(f"{of.noun} {path} {'are' if of.many else 'is'} not finished. Run {of.again}; it goes on.")
+        return UserError(f"{of.noun} {path} {of.be} not finished. Run {of.again}; it goes on.")
     of = KINDS[kinds[0]]
     commands = " or ".join(f"`hidisc {KINDS[name].command}`" for name in kinds if name != "encoder")
-    what = f"holds no {of.noun}" if of.many else f"is not a {of.noun}"
-    there = f" (it is {_name(KINDS[kind])})" if kind in KINDS else ""
+    what = f"holds no {of.noun}" if of.many else f"is not {of}"
+    there = f" (it is {KINDS[kind]})" if kind in KINDS else ""
     return UserError(f"{path} {what}{there}. Make {'them' if of.many else 'one'} with {commands}.")
-
-
-def _name(of: Kind) -> str:
-    return of.noun if of.many else f"a {of.noun}"
 
 
 def _old(path: Path, kind: str) -> OldFormatError:
     of = KINDS[kind]
     return OldFormatError(
-        f"{of.noun} {path} {'are' if of.many else 'is'} of hidisc 0.1, which did not write down all that "
+        f"{of.noun} {path} {of.be} of hidisc 0.1, which did not write down all that "
         f"{'they depend' if of.many else 'it depends'} on. Run `hidisc {of.command}` with a new --out to make "
         f"{'them' if of.many else 'it'} anew."
     )

@@ -29,19 +29,16 @@ def hold(out: Path, wait_s: float = 0) -> Iterator[None]:
     get a file with the owner's name; one that a dead process of this machine left is taken over.
     """
     make_folder(out)
-    with _open_lock(out) as lock:
+    try:
+        lock = (out / LOCK).open("a+")
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}). Give another --out.") from error
+    with lock:
         if _take(lock, out, time.monotonic() + wait_s):
             yield
             return
     with _owned(out, time.monotonic() + wait_s):
         yield
-
-
-def _open_lock(out: Path) -> TextIO:
-    try:
-        return (out / LOCK).open("a+")
-    except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}). Give another --out.") from error
 
 
 def _take(lock: TextIO, out: Path, until: float) -> bool:

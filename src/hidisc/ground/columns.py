@@ -19,7 +19,10 @@ _VECTORS = "features"
 
 def save_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
     """Write columns; strings are dictionary-encoded. The same values give the same bytes."""
-    arrays = {name: _encode(values) for name, values in columns.items()}
+    arrays = {
+        name: pa.array(values.tolist(), pa.string()).dictionary_encode() if values.dtype == object else pa.array(values)
+        for name, values in columns.items()
+    }
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(arrays), sink, compression="zstd")
     write_atomic(path, sink.getvalue().to_pybytes())
@@ -55,14 +58,8 @@ def stream_vectors(path: Path, table: Path, vectors: NDArray[Any], block_rows: i
             start += len(batch)
 
 
-def _encode(values: NDArray[Any]) -> pa.Array:
-    if values.dtype != object:
-        return pa.array(values)
-    return pa.array(values.tolist(), pa.string()).dictionary_encode()
-
-
 def _decode(column: pa.ChunkedArray) -> NDArray[Any]:
     if pa.types.is_dictionary(column.type):
         return np.array(column.to_pylist(), object)
-    found: NDArray[Any] = column.to_numpy()
-    return found
+    values: NDArray[Any] = column.to_numpy()
+    return values

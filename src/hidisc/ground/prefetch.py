@@ -1,7 +1,7 @@
 """Work done ahead of whoever asks for it, by threads, and handed over in order.
 
 Threads, not processes: decoding lets go of Python's lock and nothing is copied between processes, so they read a third
-more a second (`bench/reading.py`), and there is nothing to start or to leave behind.
+more per second (`bench/reading.py`), and there is nothing to start or to leave behind.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ def prefetch(
 ) -> Generator[Result, None, None]:
     """work(item) of every item in order, up to `count` + 1 begun before they are asked for; holds that many results.
 
-    `threads` None: one a core, at most 8. Closing the generator ends the threads.
+    `threads` None: one per core, at most 8. Closing the generator ends the threads.
     """
     pool = ThreadPoolExecutor(threads or min(count_cores(), 8), thread_name_prefix="hidisc-read")
     waiting: deque[Future[Result]] = deque()

@@ -7,23 +7,27 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from hidisc.ground.errors import UserError
+from hidisc.ground.text import plural
 
 _ON_ONE_LINE = ("patient", "slide", "patch", "path", "label", "site", "split")
 """Columns of names, in which a line break is a slip: a quote that was not closed, or a stray Enter in a spreadsheet."""
 
 _FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]|'*[\t\r\n]")
-"""How a cell begins that a spreadsheet program may take for a formula, which can run commands; and such a cell behind
+"""How a cell begins that a spreadsheet program may treat as a formula, which can run commands; and such a cell behind
 the apostrophes that make it text."""
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _FIGURE = re.compile(rf"{_NUMBER}( [\[(]{_NUMBER}(, {_NUMBER})?[\])])?")
 """A number, alone or with its deviation or interval as our tables print it; no formula, whatever its sign."""
-_NAMES = (*_ON_ONE_LINE, "mpp")
 _LONGEST = 5000
 """Characters that a name may have; a longer one is a quote that was not closed, or another kind of file."""
 _SHOWN = 20
+
+Row = tuple[int, dict[str, str]]
+"""The row number that a spreadsheet shows, and the cells by column."""
 
 
 @dataclass(frozen=True)
@@ -32,57 +36,81 @@ class Sheet:
 
     path: Path
     columns: tuple[str, ...]
-    rows: tuple[tuple[int, dict[str, str]], ...]
+    rows: tuple[Row, ...]
     warnings: tuple[str, ...] = ()
 
 
 def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
-    """Read a CSV of any common encoding and delimiter; column names are lower-cased, cells stripped."""
-    text = _decode(path)
-    whole = text.replace("\r\n", "\n").replace("\r", "\n")
-    lines = whole.lstrip("\n")
-    header_row = 1 + len(whole) - len(lines)
+    """Read a CSV of any common encoding and delimiter; column names are lower-cased, cells stripped.
+
+    For example the bytes that Excel writes in Germany, here with an empty first line,
+
+        \r\nPatient;slide;path\r\nP1;S1;"a;b.tiff"\r\n;;\r\n
+
+    become columns ("patient", "slide", "path") and one row, (3, {"patient": "P1", "slide": "S1", "path": "a;b.tiff"}):
+    the header stands in row 2 of the spreadsheet, and row 4 is empty.
+    """
+    lines, header_row, delimiter = _find_header(_decode(path))
+    records = _split(path, lines, delimiter, header_row)
+    if not any(cell.strip() for record in records for cell in record):
+        raise UserError(f"{path} is empty. It needs a header row with {', '.join(required)} and one row per slide.")
+    columns = _read_columns(path, records[0], header_row, required)
+    rows = _read_rows(path, records[1:], header_row + 1, columns, delimiter)
+    _refuse_line_breaks(path, rows)
+    warnings = _find_swallowed_rows([(header_row, {name: name for name in columns}), *rows], len(columns), delimiter)
+    return Sheet(path, tuple(filter(None, columns)), tuple(rows), tuple(warnings))
+
+
+def _find_header(text: str) -> tuple[str, int, str]:
+    """(the lines from the header on, the header's row number in a spreadsheet, what separates cells)."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.lstrip("\n")
+    header_row = 1 + len(text) - len(lines)
     if lines.lower().startswith("sep="):  # Excel's own hint, which it does not show as a row
         hint, _, lines = lines.partition("\n")
-        delimiter = hint[4:5] or ","
-    else:
-        delimiter = max(",;\t", key=lines.partition("\n")[0].count)
-    records = _split(path, lines, delimiter, header_row)
-    if not records or not any(cell.strip() for record in records for cell in record):
-        raise UserError(f"{path} is empty. It needs a header row with {', '.join(required)} and a row a slide.")
+        return lines, header_row, hint[4:5] or ","
+    return lines, header_row, max(",;\t", key=lines.partition("\n")[0].count)
 
-    columns = tuple(_clean(cell).lower() for cell in records[0])
+
+def _read_columns(path: Path, header: Sequence[str], header_row: int, required: Sequence[str]) -> tuple[str, ...]:
+    """The names of all columns, empty ones included; refuses a header that lacks a required one or has one twice."""
+    columns = tuple(_clean(cell).lower() for cell in header)
     _refuse_long(path, header_row, {"the name of a column": max(columns, key=len, default="")})
     missing = [name for name in required if name not in columns]
     if missing:
+        quoted = ", ".join(map(repr, missing))
         raise UserError(
-            f"{path}: {_column(missing)} missing. Its columns are {_list(list(filter(None, columns)))}; "
-            f"{', '.join(required)} are needed. Add or rename."
+            f"{path}: {plural('column', len(missing))} {quoted} {'is' if len(missing) == 1 else 'are'} missing. "
+            f"Its columns are {_list_columns(columns)}; {', '.join(required)} are needed. Add or rename."
         )
-    doubled = sorted(name for name, count in Counter(columns).items() if name and count > 1)
+    doubled = sorted(name for name, times in Counter(columns).items() if name and times > 1)
     if doubled:
-        raise UserError(f"{path}: column {doubled[0]!r} stands twice in the header. Remove one of them.")
+        raise UserError(f"{path}: column {doubled[0]!r} is in the header twice. Remove one of them.")
+    return columns
+
+
+def _read_rows(
+    path: Path, records: Sequence[Sequence[str]], first_row: int, columns: Sequence[str], delimiter: str
+) -> list[Row]:
+    """The rows that are not empty; refuses cells behind the last column, names that are too long, and no rows."""
     rows, long = [], []
-    for number, record in enumerate(records[1:], start=header_row + 1):
+    for number, record in enumerate(records, start=first_row):
         cells = [_clean(cell) for cell in record]
         if any(cells[len(columns) :]):
             long.append(number)
         if any(cells):  # spreadsheets leave wholly empty rows behind
-            cells += [""] * (len(columns) - len(cells))
-            rows.append((number, {name: cell for name, cell in zip(columns, cells, strict=False) if name}))
-    for number, found in rows:
-        _refuse_long(path, number, {name: found[name] for name in _NAMES if name in found})
+            named = zip_longest(columns, cells[: len(columns)], fillvalue="")
+            rows.append((number, {name: cell for name, cell in named if name}))
+    for number, row in rows:
+        _refuse_long(path, number, {name: row[name] for name in (*_ON_ONE_LINE, "mpp") if name in row})
     if long:  # an unquoted decimal comma would pass for a smaller number
-        more = f" (and {len(long) - 1} more rows)" if len(long) > 1 else ""
         raise UserError(
-            f"{path} row {long[0]}{more}: more cells than the {len(columns)} columns of the header. "
+            f"{path} row {long[0]}{_and_more(long, 'row')}: more cells than the {len(columns)} columns of the header. "
             f"Quote cells that contain {delimiter!r}, or name the column."
         )
     if not rows:
-        raise UserError(f"{path} has a header but no rows. Add one row a slide.")
-    _refuse_line_breaks(path, rows)
-    swallowed = _find_swallowed_rows([(header_row, {name: name for name in columns}), *rows], len(columns), delimiter)
-    return Sheet(path, tuple(filter(None, columns)), tuple(rows), tuple(swallowed))
+        raise UserError(f"{path} has a header but no rows. Add one row per slide.")
+    return rows
 
 
 def format_csv(columns: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:
@@ -99,7 +127,7 @@ def format_csv(columns: Sequence[str], rows: Iterable[Sequence[str | float | Non
 
 
 def guard_cell(cell: str) -> str:
-    """The text with an apostrophe before it where it could be taken for a formula; `read_sheet` takes it off again."""
+    """The text with an apostrophe before it where it could be treated as a formula; `read_sheet` takes it off again."""
     return f"'{cell}" if _FORMULA.match(cell) and not _FIGURE.fullmatch(cell) else cell
 
 
@@ -129,7 +157,7 @@ def _split(path: Path, lines: str, delimiter: str, header_row: int) -> list[list
     return records
 
 
-def _refuse_line_breaks(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) -> None:
+def _refuse_line_breaks(path: Path, rows: Sequence[Row]) -> None:
     """Refuse names on two lines, with the first row and how many more there are."""
     broken = [
         (number, name, cells[name])
@@ -140,14 +168,13 @@ def _refuse_line_breaks(path: Path, rows: Sequence[tuple[int, dict[str, str]]]) 
     if broken:
         number, name, cell = broken[0]
         shown = cell if len(cell) <= 60 else f"{cell[:60]}..."
-        more = f" (and {len(broken) - 1} more cells)" if len(broken) > 1 else ""
         raise UserError(
-            f"{path} row {number}{more}: {name} {shown!r} contains a line break. A {name} stands on one line: remove "
-            'the line break, or close the quote (") that opens the cell.'
+            f"{path} row {number}{_and_more(broken, 'cell')}: {name} {shown!r} contains a line break. A {name} stands "
+            'on one line: remove the line break, or close the quote (") that opens the cell.'
         )
 
 
-def _find_swallowed_rows(rows: Sequence[tuple[int, dict[str, str]]], columns: int, delimiter: str) -> list[str]:
+def _find_swallowed_rows(rows: Sequence[Row], columns: int, delimiter: str) -> list[str]:
     """A warning of cells that hold a whole row: a note may have several lines, but seldom one with as many cells."""
     found = [
         (number, name.splitlines()[0])
@@ -157,9 +184,9 @@ def _find_swallowed_rows(rows: Sequence[tuple[int, dict[str, str]]], columns: in
     ]
     if not found:
         return []
-    more = f" (and {len(found) - 1} more cells)" if len(found) > 1 else ""
+    number, column = found[0]
     return [
-        f"row {found[0][0]}{more}: the cell of column {found[0][1]!r} has several lines, and one of them has "
+        f"row {number}{_and_more(found, 'cell')}: the cell of column {column!r} has several lines, and one of them has "
         f'{columns} cells, as many as a row. If it is a row, close the quote (") that opens the cell.'
     ]
 
@@ -174,11 +201,17 @@ def _refuse_long(path: Path, row: int, cells: Mapping[str, str]) -> None:
             )
 
 
-def _list(names: Sequence[str]) -> str:
+def _list_columns(columns: Sequence[str]) -> str:
     """The first names of columns, shortened, and how many more there are."""
+    names = list(filter(None, columns))
     shown = [name if len(name) <= 60 else f"{name[:60]}..." for name in names[:_SHOWN]]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(shown)}{more}"
+
+
+def _and_more(listed: Sequence[object], noun: str) -> str:
+    """What follows the first of several: ` (and 2 more rows)`; nothing when it is the only one."""
+    return f" (and {len(listed) - 1} more {plural(noun, len(listed) - 1)})" if len(listed) > 1 else ""
 
 
 def _decode(path: Path) -> str:
@@ -206,8 +239,3 @@ def _clean(cell: str) -> str:
     """Strip spaces (no-break ones too) and compose accents, so that one name is one string on every system."""
     bare = unguard_cell(cell.strip().strip("\ufeff\u200b").strip())
     return unicodedata.normalize("NFC", bare.strip())
-
-
-def _column(names: Sequence[str]) -> str:
-    quoted = ", ".join(repr(name) for name in names)
-    return f"column {quoted} is" if len(names) == 1 else f"columns {quoted} are"

@@ -20,7 +20,7 @@ STEPS = {
     "folder.written": "a folder is whole and synced under its temporary name",
     "folder.renamed": "the folder has its final name",
     "workers.starting": "Dask's workers are about to be started",
-    "slide.done": "the command has heard that a slide is finished",
+    "slide.done": "a slide is finished and its worker has reported it",
     "step.done": "the first process has finished a training step",
     "checkpoint.saved": "a checkpoint is written and old ones are removed",
     "block.written": "a block of embeddings is on the disk and not ticked off",

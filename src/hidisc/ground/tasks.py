@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from typing import Any, Generic, TypeVar
@@ -23,11 +24,13 @@ _SILENT = logging.CRITICAL + 1
 """Dask logs a client that leaves, or a worker that dies, as critical, with a traceback: ours to say in a sentence."""
 
 
+@dataclass(frozen=True)
 class Outcome(Generic[Task, Result]):
     """What became of a task: its result, or the error that ended it."""
 
-    def __init__(self, task: Task, result: Result | None, error: BaseException | None) -> None:
-        self.task, self.result, self.error = task, result, error
+    task: Task
+    result: Result | None
+    error: BaseException | None
 
 
 def run_tasks(
@@ -54,15 +57,15 @@ def run_tasks(
         client.subscribe_topic(_TOPIC, lambda event: progress(int(event[1])))
         futures = client.map(partial(_on_worker, work), tasks, pure=False, key=f"hidisc-{time.time_ns()}")
         task_of = dict(zip([future.key for future in futures], tasks, strict=True))
-        blamed = []
+        suspects = []
         for future in distributed.as_completed(futures, loop=client.loop):
             if isinstance(future.exception(), distributed.KilledWorker):
-                blamed.append(task_of[future.key])
+                suspects.append(task_of[future.key])
             else:
                 yield _outcome(task_of[future.key], future, hint)
             future.release()
         # Dask blames the tasks that waited at the worker as well, and one short of memory may have enough alone
-        for task in blamed:
+        for task in suspects:
             yield _outcome(task, client.submit(partial(_on_worker, work), task, pure=False), hint)
 
 
@@ -110,14 +113,8 @@ def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
     """A client of the given scheduler, or of a cluster of `workers` processes on this machine (loopback only)."""
     import distributed
 
-    for name in (
-        "distributed",
-        "distributed.nanny",
-        "distributed.worker",
-        "distributed.scheduler",
-        "distributed.core",
-    ):
-        logging.getLogger(name).setLevel(_SILENT)
+    for part in ("", ".nanny", ".worker", ".scheduler", ".core"):
+        logging.getLogger(f"distributed{part}").setLevel(_SILENT)
     if scheduler is not None:
         try:
             client = distributed.Client(scheduler, timeout=PATIENCE_S, set_as_default=False)
@@ -130,7 +127,7 @@ def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
             yield client
         return
     with ExitStack() as opened:
-        with _deaf_children():
+        with _shielded_from_ctrl_c():
             reached("workers.starting")
             cluster = distributed.LocalCluster(
                 n_workers=workers,
@@ -145,7 +142,7 @@ def _connect(workers: int, scheduler: str | None) -> Iterator[Any]:
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
+def _shielded_from_ctrl_c() -> Iterator[None]:
     """Threads and processes started in here do not hear Ctrl-C: a terminal sends it to all, and one answer is enough.
 
     It is held back, not lost: this thread hears it at the end of the block.

@@ -1,10 +1,9 @@
 """One slide file -> its folder in the store: boxes and scores, encoded patches, thumbnail, samples to look at.
 
-Memory a worker: the reader's tile cache (128 MB), the thumbnail, `stain.sample_patches` decoded patches and 256
+Memory per worker: the reader's tile cache (128 MB), the thumbnail, `stain.sample_patches` decoded patches and 256
 encoded ones; it does not grow with the slide.
 """
 
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.filters import is_blank
 from hidisc.patches.record import (
     BOXES,
+    FIRST_SHARD,
     RECORD,
     SAMPLES,
     THUMBNAIL,
@@ -30,6 +30,7 @@ from hidisc.patches.record import (
     SlideRecord,
     describe_files,
     is_whole,
+    name_owner,
 )
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.settings.config import keep_facts
@@ -84,7 +85,8 @@ class CutTask:
         """Why the slide must be cut anew although it is there; None: it need not."""
         mpp = self.row.mpp or record.file_mpp or self.config.assume_mpp
         if mpp != record.mpp:
-            return f"mpp: {_said(record.mpp)} -> {_said(mpp)}"
+            before, now = ("not known" if value is None else f"{value:g}" for value in (record.mpp, mpp))
+            return f"mpp: {before} -> {now}"
         return "its settings" if record.settings != self.settings else None
 
     def lacks_patches(self, record: SlideRecord) -> bool:
@@ -110,7 +112,9 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
         check_codec(config.pixels.codec, slide.channels, slide.dtype)
         stride_px = config.grid.stride_px or config.grid.size_px
         grid = lay_grid(slide.width, slide.height, config.grid.size_px, stride_px, downsample)
-        thumbnail_downsample = _thumbnail_downsample(slide, config.tissue.thumbnail_mpp / mpp)
+        # finer than the setting for small pictures, and never finer than the slide
+        coarsest = max(slide.width, slide.height) / _THUMBNAIL_PX
+        thumbnail_downsample = max(1.0, min(config.tissue.thumbnail_mpp / mpp, coarsest))
         thumbnail = read_thumbnail(slide, thumbnail_downsample)
         mask = find_tissue(thumbnail, config.tissue.min_density, config.tissue.max_density)
         candidates = grid
@@ -119,10 +123,12 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
         fraction = tissue_fraction(mask, candidates, thumbnail_downsample)
 
         samples = _sample(slide, candidates, fraction, task)
-        painter = _Painter.prepare(task, slide, samples)
+        painter = _Painter(task, _estimate_stains(task, slide, samples))
+        sample = task.sample()
+        owner = name_owner(task.row.slide, sample, task.settings, FIRST_SHARD)
         with new_folder(task.folder) as part:
             stds = np.zeros(len(candidates), np.float32)
-            with ShardWriter(part / "patches-0.arrow", _patch_bytes(slide, task)) as shard:
+            with ShardWriter(part / FIRST_SHARD, _patch_bytes(slide, task), owner) as shard:
                 for index, pixels in _read_boxes(slide, candidates, np.arange(len(candidates)), samples, task, report):
                     stds[index] = pixel_std(pixels)
                     if not is_blank(stds[index], fraction[index], config.filter):
@@ -134,7 +140,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
             record = SlideRecord(
                 slide=task.row.slide,
                 checksum=hash_slide(task.row.path),
-                sample=task.sample(),
+                sample=sample,
                 settings=task.settings,
                 reader=slide.reader,
                 width=slide.width,
@@ -166,9 +172,9 @@ def _grow(task: CutTask, record: SlideRecord, report: Report) -> SlideRecord:
     boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), record.size_px * record.downsample, record.downsample)
     name = f"patches-{len(record.shards)}.arrow"
     with replaced(task.folder / name) as part, open_slide(task.row.path) as slide:
-        stains = Stains.from_dict(record.stain) if record.stain else None
-        painter = _Painter(task.config, task.reference, stains)
-        with ShardWriter(part, _patch_bytes(slide, task)) as shard:
+        painter = _Painter(task, Stains.from_dict(record.stain) if record.stain else None)
+        owner = name_owner(record.slide, record.sample, record.settings, name)
+        with ShardWriter(part, _patch_bytes(slide, task), owner) as shard:
             for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
                 data = encode(painter.paint(pixels), task.config.pixels.codec, task.config.pixels.quality)
                 shard.append(index, data)
@@ -193,38 +199,19 @@ def _patch_bytes(slide: Slide, task: CutTask) -> int:
     return task.config.grid.size_px**2 * slide.channels * slide.dtype.itemsize
 
 
-def _said(mpp: float | None) -> str:
-    return "not known" if mpp is None else f"{mpp:g}"
-
-
 class _Painter:
     """Stain normalisation of one slide's patches, counting those that had to be left as they were."""
 
-    def __init__(self, config: PrepareConfig, reference: Stains, stains: Stains | None) -> None:
+    def __init__(self, task: CutTask, stains: Stains | None) -> None:
         self.stains = stains
         self.fallbacks = 0
-        self._reference = reference
-        self._method, self._mode = config.stain.method, config.stain.mode
-
-    @classmethod
-    def prepare(cls, task: CutTask, slide: Slide, samples: dict[int, Pixels]) -> "_Painter":
-        """Estimate the slide's stains from its sampled patches where the mode asks for it."""
-        stain = task.config.stain
-        if stain.method == "macenko" and (slide.dtype != np.uint8 or slide.channels != 3):
-            raise SlideError(
-                f"{slide.path} has {slide.channels} channels of {slide.dtype}; Macenko normalisation needs 8-bit RGB. "
-                "Use --set stain.method=none or --recipe srh."
-            )
-        estimated = None
-        if stain.method == "macenko" and stain.mode == "slide" and samples:
-            estimated = estimate_stains(np.stack(list(samples.values())))
-        return cls(task.config, task.reference, estimated)
+        self._config, self._reference = task.config.stain, task.reference
 
     def paint(self, pixels: Pixels) -> Pixels:
         """One normalised patch (H, W, 3)."""
-        if self._method == "none":
+        if self._config.method == "none":
             return pixels
-        if self._mode == "patch":
+        if self._config.mode == "patch":
             painted, fell_back = normalise_each(pixels[None], self._reference)
             self.fallbacks += int(fell_back[0])
             return painted[0]
@@ -234,8 +221,21 @@ class _Painter:
         return normalise(pixels[None], self.stains, self._reference)[0]
 
 
+def _estimate_stains(task: CutTask, slide: Slide, samples: dict[int, Pixels]) -> Stains | None:
+    """The slide's stains by its sampled patches, where the settings ask for them and the patches show two."""
+    stain = task.config.stain
+    if stain.method == "macenko" and (slide.dtype != np.uint8 or slide.channels != 3):
+        raise SlideError(
+            f"{slide.path} has {slide.channels} channels of {slide.dtype}; Macenko normalisation needs 8-bit RGB. "
+            "Use --set stain.method=none or --recipe srh."
+        )
+    if stain.method == "none" or stain.mode == "patch" or not samples:
+        return None
+    return estimate_stains(np.stack(list(samples.values())))
+
+
 def _scale(slide: Slide, task: CutTask) -> tuple[float, float]:
-    """(micrometres a level-0 px, level-0 px a patch px); refuses to invent detail."""
+    """(micrometres per level-0 px, level-0 px per patch px); refuses to invent detail."""
     mpp = resolve_mpp(slide, task.row.mpp, task.config.assume_mpp)
     grid = task.config.grid
     if mpp > grid.mpp * 1.1 and not grid.allow_upsampling:
@@ -244,11 +244,6 @@ def _scale(slide: Slide, task: CutTask) -> tuple[float, float]:
             f"Use --set grid.mpp={mpp:g} or more, or --set grid.allow_upsampling=true."
         )
     return mpp, grid.mpp / mpp
-
-
-def _thumbnail_downsample(slide: Slide, wanted: float) -> float:
-    """Level-0 px a thumbnail px: as wanted, but finer for small pictures, and never finer than the slide."""
-    return max(1.0, min(wanted, max(slide.width, slide.height) / _THUMBNAIL_PX))
 
 
 def _sample(slide: Slide, boxes: Boxes, fraction: NDArray[np.float32], task: CutTask) -> dict[int, Pixels]:
@@ -291,11 +286,9 @@ def _save_samples(samples: dict[int, Pixels], painter: _Painter, path: Path) -> 
     fallbacks = painter.fallbacks
     rows = [[shrink(as_rgb(pixels), _SHOWN_PX) for pixels in row] for row in (shown, map(painter.paint, shown))]
     painter.fallbacks = fallbacks  # these are not stored patches
-    strip = np.full((2, _SHOWN_PX + _GAP_PX, _SHOWN, _SHOWN_PX + _GAP_PX, 3), 255, np.uint8)
-    for number, row in enumerate(rows):
-        for place, picture in enumerate(row):
-            strip[number, :_SHOWN_PX, place, :_SHOWN_PX] = picture
-    strip = strip.reshape(2 * (_SHOWN_PX + _GAP_PX), _SHOWN * (_SHOWN_PX + _GAP_PX), 3)
-    buffer = io.BytesIO()
-    Image.fromarray(strip).save(buffer, "JPEG", quality=90, subsampling=0)
-    path.write_bytes(buffer.getvalue())
+    cell_px = _SHOWN_PX + _GAP_PX
+    strip = np.full((2 * cell_px, _SHOWN * cell_px, 3), 255, np.uint8)
+    for y, row in zip((0, cell_px), rows, strict=True):
+        for number, picture in enumerate(row):
+            strip[y : y + _SHOWN_PX, number * cell_px :][:, :_SHOWN_PX] = picture
+    Image.fromarray(strip).save(path, quality=90, subsampling=0)

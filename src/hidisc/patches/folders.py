@@ -11,11 +11,11 @@ from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.patches.table import SCHEMA
 from hidisc.slides.cohort import (
-    SlideRow,
+    REQUIRED,
     find_disagreements,
     find_half_split,
-    locate,
     names_of,
+    read_row,
     refuse,
     refuse_if_all_missing,
 )
@@ -29,9 +29,9 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     """Patches in `root/patient/slide/patch.png`; labels, sites and splits from a CSV of patients, if there is one."""
     root, patients_csv = Path(root), None if patients_csv is None else Path(patients_csv)
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder. Give the folder that holds one folder a patient.")
+        raise UserError(f"{root} is not a folder. Give the folder that holds one folder per patient.")
     sheet = read_sheet(patients_csv, ("patient",)) if patients_csv else None
-    facts = _read_patients(sheet) if sheet else {}
+    rows = _read_patients(sheet) if sheet else {}
     patches, odd, problems = [], [], []
     for path in sorted({*root.rglob("*"), *root.glob("*/*/*")}):  # `rglob` alone does not enter linked folders
         parts = path.relative_to(root).parts
@@ -45,13 +45,12 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
             continue
         # as a CSV's cells: macOS takes accents apart in file names
         patient, slide, name = (normalize("NFC", part) for part in (*parts[:2], path.stem))
-        fact = facts.get(patient, {})
-        label, site, split = (fact.get(key) for key in ("label", "site", "split"))
-        patches.append(PatchFile(patient, slide, name, path, label, site, split))
+        label, site, split = (rows.get(patient, {}).get(fact) or None for fact in ("label", "site", "split"))
+        patches.append(PatchFile(patient, slide, path, label, None, site, split, name=name))
     refuse(root, problems)
     if not patches:
         raise UserError(f"{root} holds no pictures at patient/slide/patch.png ({', '.join(sorted(SUFFIXES))}).")
-    without = sorted({patch.patient for patch in patches} - facts.keys()) if facts else []
+    without = sorted({patch.patient for patch in patches} - rows.keys()) if rows else []
     odd += [f"patient {patient!r} is not in {patients_csv} and has no label." for patient in without]
     twins = find_twins([*_names_in(patches), *(_names_of(sheet) if sheet else ())])
     warnings = [*(f"{patients_csv}: {warning}" for warning in (sheet.warnings if sheet else ())), *twins, *odd]
@@ -61,37 +60,28 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
 def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Source:
     """Patches of a CSV: `patient, slide, path`, optionally `patch, label, site, split`; other columns are kept."""
     table_csv = Path(table_csv)
-    sheet = read_sheet(table_csv, ("patient", "slide", "path"))
+    sheet = read_sheet(table_csv, REQUIRED)
     refuse_if_all_missing(sheet)
-    own = [
-        name for name in sheet.columns if name not in ("patient", "slide", "patch", "path", "label", "site", "split")
-    ]
+    own = [name for name in sheet.columns if name not in (*REQUIRED, "patch", "label", "site", "split")]
     taken = [name for name in own if name in (*SCHEMA.names, "name")]
     if taken:
         raise UserError(f"{table_csv}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
-    patches, rows, problems = [], [], []
+    patches: list[PatchFile] = []
+    problems: list[str] = []
     seen: dict[Path, int] = {}
     for number, cells in sheet.rows:
-        empty = [name for name in ("patient", "slide", "path") if not cells[name]]
-        if empty:
-            problems.append(f"row {number}: {' and '.join(empty)} empty. Fill in or remove the row.")
+        row = read_row(number, cells, table_csv.parent, problems.append)
+        if row is None:
             continue
-        path, size = locate(table_csv.parent, cells["path"])
-        if size is None:
+        if seen.setdefault(row.path, number) != number:
             problems.append(
-                f"row {number}: file {cells['path']!r} does not exist. Paths are relative to the CSV "
-                f"({table_csv.parent.resolve()}). Correct the path or remove the row."
+                f"row {number}: file {cells['path']!r} was listed in row {seen[row.path]} already. Remove one."
             )
-        if seen.setdefault(path, number) != number:
-            problems.append(f"row {number}: file {cells['path']!r} was listed in row {seen[path]} already. Remove one.")
-        label, site, split = (cells.get(name) or None for name in ("label", "site", "split"))
         more = {name: cells[name] or None for name in own}
-        name = cells.get("patch") or path.stem
-        patches.append(PatchFile(cells["patient"], cells["slide"], name, path, label, site, split, more))
-        rows.append(SlideRow(cells["patient"], cells["slide"], path, label, None, site, split, number))
-    problems += [*find_disagreements(rows, label_level), *find_half_split(rows)]
+        patches.append(PatchFile(**vars(row), name=cells.get("patch") or row.path.stem, more=more))
+    problems += [*find_disagreements(patches, label_level), *find_half_split(patches)]
     refuse(table_csv, [f"{table_csv.name} {problem}" for problem in problems])
-    warnings = [*sheet.warnings, *find_twins(names_of(rows, slides_within_patients=True))]
+    warnings = [*sheet.warnings, *find_twins(names_of(patches, slides_within_patients=True))]
     return Source(
         table_csv,
         tuple(group_by_slide(patches, label_level)),
@@ -108,16 +98,16 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _read_patients(sheet: Sheet) -> dict[str, dict[str, str | None]]:
-    """Label, site and split by patient."""
+def _read_patients(sheet: Sheet) -> dict[str, dict[str, str]]:
+    """The row of every patient of a CSV of patients."""
     problems = []
-    facts: dict[str, dict[str, str | None]] = {}
+    rows: dict[str, dict[str, str]] = {}
     for number, cells in sheet.rows:
-        if cells["patient"] in facts:
+        if cells["patient"] in rows:
             problems.append(f"row {number}: patient {cells['patient']!r} was listed already. Remove one of the rows.")
-        facts[cells["patient"]] = {name: cells.get(name) or None for name in ("label", "site", "split")}
+        rows[cells["patient"]] = cells
     refuse(sheet.path, [f"{sheet.path.name} {problem}" for problem in problems])
-    return facts
+    return rows
 
 
 def _names_in(patches: Iterable[PatchFile]) -> Iterator[Name]:

@@ -38,9 +38,8 @@ def find_opensrh(root: AnyPath) -> Source:
         for slide, path in files:
             if not (root / path).is_file():
                 problems.append(f"{META}: patch {path!r} does not exist below {root}. Download it again.")
-            patches.append(
-                PatchFile(patient, str(slide), Path(path).stem, root / path, label, split=split_of.get(patient))
-            )
+            split = split_of.get(patient)
+            patches.append(PatchFile(patient, str(slide), root / path, label, split=split, name=Path(path).stem))
     refuse(root, problems)
     if not patches:
         raise UserError(f"{root / META} lists no patches. Give the OpenSRH folder that holds `meta`.")

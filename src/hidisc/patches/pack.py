@@ -14,7 +14,7 @@ from hidisc.ground.checksums import digest, sample_file
 from hidisc.ground.files import new_folder
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.cut import Report
-from hidisc.patches.record import BOXES, SlideRecord, describe_files
+from hidisc.patches.record import BOXES, FIRST_SHARD, SlideRecord, describe_files, name_owner
 from hidisc.patches.shard import ShardWriter
 from hidisc.settings.config import keep_facts
 from hidisc.settings.imports import ImportConfig
@@ -46,7 +46,10 @@ class PackTask:
     def sample(self) -> str:
         """Checksum of the files' names below their common folder and of samples of each, in the order of the table."""
         root = os.path.commonpath([path.parent for path in self.paths])
-        return digest([[path.relative_to(root).as_posix(), sample_file(path)] for path in self.paths])
+        try:
+            return digest([[path.relative_to(root).as_posix(), sample_file(path)] for path in self.paths])
+        except OSError as error:
+            raise SlideError(f"{error.filename} cannot be read ({error.strerror}). Copy it again.") from error
 
     @cached_property
     def settings(self) -> str:
@@ -73,7 +76,9 @@ def pack_slide(task: PackTask, report: Report = lambda _: None) -> SlideRecord:
     with new_folder(task.folder) as part:
         first = read_patch(task.paths[0], task.config.resize_px)
         check_codec(task.config.pixels.codec, first.shape[2], first.dtype)
-        with ShardWriter(part / "patches-0.arrow", first.nbytes) as shard:
+        sample = task.sample()
+        owner = name_owner(task.slide, sample, task.settings, FIRST_SHARD)
+        with ShardWriter(part / FIRST_SHARD, first.nbytes, owner) as shard:
             for index, path in enumerate(task.paths):
                 pixels = read_patch(path, task.config.resize_px) if index else first
                 _check(path, pixels, task.paths[0], first)
@@ -86,7 +91,7 @@ def pack_slide(task: PackTask, report: Report = lambda _: None) -> SlideRecord:
         record = SlideRecord(
             slide=task.slide,
             checksum=digest.hexdigest(),
-            sample=task.sample(),
+            sample=sample,
             settings=task.settings,
             reader="patch files",
             mpp=task.config.mpp,

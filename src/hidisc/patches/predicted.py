@@ -12,22 +12,22 @@ from hidisc.ground.files import write_atomic
 LABEL, SCORE = "predicted_label", "predicted_score"
 
 
-def predicted_file(folder: Path, judge: str) -> Path:
+def predicted_file(folder: Path, run: str) -> Path:
     """Where the predictions of one run (by its checksum) for a slide are."""
-    return folder / f"predicted-{judge}.parquet"
+    return folder / f"predicted-{run}.parquet"
 
 
-def save_predicted(folder: Path, judge: str, codes: NDArray[np.int16], scores: NDArray[np.float32]) -> None:
+def save_predicted(folder: Path, run: str, codes: NDArray[np.int16], scores: NDArray[np.float32]) -> None:
     """Codes (boxes,) into the run's labels, -1 for boxes without a stored patch, and their probabilities (boxes,)."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({LABEL: codes, SCORE: scores}), sink, compression="zstd", write_page_checksum=True)
-    write_atomic(predicted_file(folder, judge), sink.getvalue().to_pybytes())
+    write_atomic(predicted_file(folder, run), sink.getvalue().to_pybytes())
 
 
-def load_predicted(folder: Path, judge: str, boxes: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
-    """Codes and scores (boxes,) of a slide; all -1 and NaN when it was not judged, or the file is damaged."""
+def load_predicted(folder: Path, run: str, boxes: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+    """Codes and scores (boxes,) of a slide; all -1 and NaN when it has no predictions, or the file is damaged."""
     try:
-        table = pq.read_table(predicted_file(folder, judge), page_checksum_verification=True)
+        table = pq.read_table(predicted_file(folder, run), page_checksum_verification=True)
     except (OSError, pa.ArrowInvalid):
         table = None
     if table is None or len(table) != boxes or table.column_names != [LABEL, SCORE]:

@@ -7,14 +7,18 @@ from typing import Any
 
 from pydantic import Field
 
-from hidisc.ground.checksums import FileEntry, describe_file, find_problem, seal, unseal
+from hidisc.ground.checksums import FileEntry, describe_file, digest, find_problem, seal, unseal
 from hidisc.ground.errors import UserError
 from hidisc.ground.records import Record
+from hidisc.patches.shard import Shard
 
 RECORD = "slide.json"
 BOXES = "boxes.parquet"
+FIRST_SHARD = "patches-0.arrow"
 THUMBNAIL = "thumbnail.jpg"
 SAMPLES = "samples.jpg"
+SHARDS = "shards"
+"""Folder of the slides' folders."""
 
 
 class SlideId(Record):
@@ -45,11 +49,11 @@ class SlideRecord(Record):
     height: int | None = None
     """Level-0 px; null for imported patches."""
     mpp: float | None = None
-    """Micrometres a level-0 px that was cut at."""
+    """Micrometres per level-0 px that it was cut at."""
     file_mpp: float | None = None
     """What the file itself says of that; null: nothing."""
     downsample: float | None = None
-    """Level-0 px a patch px."""
+    """Level-0 px per patch px."""
     size_px: int
     channels: int
     dtype: str
@@ -58,7 +62,7 @@ class SlideRecord(Record):
     glass: int = 0
     """Boxes of the grid without a trace of tissue, which were not read."""
     thumbnail_downsample: float | None = None
-    """Level-0 px a thumbnail px; null when there is no thumbnail."""
+    """Level-0 px per thumbnail px; null when there is no thumbnail."""
     stain: dict[str, Any] | None = None
     """Stains the slide was normalised from (slide mode)."""
     stain_fallbacks: int = 0
@@ -71,6 +75,13 @@ class SlideRecord(Record):
         """Names of the files with the encoded patches, in the order they were written."""
         return [file.path for file in self.files if file.path.endswith(".arrow")]
 
+    def open_shard(self, folder: Path, name: str) -> Shard:
+        """Open a shard of the slide's folder; raises ValueError when it is damaged or another slide's or store's."""
+        shard = Shard(folder / name)
+        if shard.owner not in (None, name_owner(self.slide, self.sample, self.settings, name)):
+            raise ValueError(f"{name} belongs to another slide or store")
+        return shard
+
     @classmethod
     def load(cls, folder: Path) -> "SlideRecord":
         """Read `slide.json` of a slide's folder."""
@@ -79,7 +90,7 @@ class SlideRecord(Record):
             return unseal(path.read_bytes(), cls)
         except (OSError, ValueError) as error:
             raise RecordError(
-                f"{path} is missing or damaged ({error}). Run the command that made the store again: it mends that."
+                f"{path} is missing or damaged ({error}). Run the command that made the store again: it repairs that."
             ) from error
 
     def save(self, folder: Path) -> None:
@@ -93,12 +104,29 @@ def describe_files(folder: Path) -> tuple[FileEntry, ...]:
 
 
 def is_whole(folder: Path, record: SlideRecord) -> bool:
-    """Whether a slide's files are as they were written; of the patches, which are large, only the size is looked at.
+    """Whether a slide's files are as they were written; of the large shards only size and owner are compared.
 
     A damaged patch is found when it is read.
     """
     shards = record.shards
-    return not any(find_problem(folder, file, "size" if file.path in shards else "crc32") for file in record.files)
+    if any(find_problem(folder, file, "size" if file.path in shards else "crc32") for file in record.files):
+        return False
+    try:
+        for shard in shards:
+            record.open_shard(folder, shard)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def name_owner(slide: str, sample: str, settings: str, shard: str) -> str:
+    """A checksum that names whose patches a shard holds, from the facts that stand in `slide.json` as well."""
+    return digest([slide, sample, settings, shard])
+
+
+def slide_folder(slide: str) -> str:
+    """The folder of a slide, relative to its store."""
+    return f"{SHARDS}/{folder_name(slide)}"
 
 
 def folder_name(slide: str) -> str:

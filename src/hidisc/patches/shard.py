@@ -2,7 +2,8 @@
 
 Columns `box` (int32, the box the patch was cut from), `data` (binary) and `crc32` (of the data, compared when a patch
 is first read: comparing it at every read would halve the rate of raw reads). Batches of 256 rows, or of fewer large
-patches, bound the memory of writing; reading touches only the pages of the patches asked for.
+patches, bound the memory of writing; reading touches only the pages of the patches asked for. The metadata of the
+schema name the `owner`: which slide's patches the file holds (`patches/record.py:name_owner`).
 """
 
 from pathlib import Path
@@ -17,14 +18,15 @@ from hidisc.ground.checksums import crc32
 
 BATCH_ROWS, BATCH_BYTES = 256, 2**28
 SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary()), ("crc32", pa.uint32())])
+_OWNER = b"hidisc.owner"
 
 
 class ShardWriter:
     """Writes rows in order; the file is whole only after `close`. `patch_bytes`: of a decoded patch."""
 
-    def __init__(self, path: Path, patch_bytes: int) -> None:
+    def __init__(self, path: Path, patch_bytes: int, owner: str) -> None:
         self._batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // patch_bytes))
-        self._writer = pa.ipc.new_file(str(path), SCHEMA)
+        self._writer = pa.ipc.new_file(str(path), SCHEMA.with_metadata({_OWNER: owner}))
         self._boxes: list[int] = []
         self._data: list[bytes] = []
         self.rows = 0
@@ -53,9 +55,7 @@ class ShardWriter:
     def _flush(self) -> None:
         if self._boxes:
             checksums = [crc32(data) for data in self._data]
-            arrays = [pa.array(self._boxes, pa.int32()), pa.array(self._data, pa.binary())]
-            arrays.append(pa.array(checksums, pa.uint32()))
-            self._writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
+            self._writer.write_batch(pa.record_batch([self._boxes, self._data, checksums], schema=SCHEMA))
             self._boxes, self._data = [], []
 
 
@@ -76,6 +76,9 @@ class Shard:
 
     def __init__(self, path: Path) -> None:
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        owner = (self._reader.schema.metadata or {}).get(_OWNER)
+        self.owner: str | None = None if owner is None else owner.decode()
+        """None in a shard of hidisc 0.2 or older."""
         self._batches: list[_Batch | None] = [None] * self._reader.num_record_batches
         self._batch_rows = self._reader.get_batch(0).num_rows if self._batches else 1  # all but the last have as many
 

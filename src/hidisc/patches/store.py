@@ -84,6 +84,7 @@ class PatchStore:
         self._shard: NDArray[np.int32] = table.column("shard")
         self._row: NDArray[np.int32] = table.column("row")
         self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._verified: set[int] = set()
         self._lock = Lock()
         # a memory map holds a file descriptor: leave most of them to the rest of the process
         self._most_open = max(16, _count_descriptors() // 4)
@@ -130,24 +131,32 @@ class PatchStore:
     def read_many(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Pixels:
         """Patches (N, size_px, size_px, C) of several rows."""
         out = np.empty((len(indices), *self.shape), self.dtype)
-        for place, index in enumerate(indices):
-            self.read(int(index), out[place])
+        for pixels, index in zip(out, indices, strict=True):
+            self.read(int(index), pixels)
         return out
 
     def _opened(self, shard: int) -> Shard:
         with self._lock:
             opened = self._open.get(shard)
             if opened is None:
-                name = self.info.shards[shard]
-                problem = find_problem(self.path, self.artefact.files[name], "size")
-                if problem:  # a whole shard of another store, whose patches are as they were written there
-                    raise ValueError(problem)
-                opened = self._open[shard] = Shard(self.path / name)
+                if shard not in self._verified:
+                    self._verify_owner(self.info.shards[shard])
+                    self._verified.add(shard)
+                opened = self._open[shard] = Shard(self.path / self.info.shards[shard])
                 if len(self._open) > self._most_open:
                     self._open.popitem(last=False)
             else:
                 self._open.move_to_end(shard)
             return opened
+
+    def _verify_owner(self, name: str) -> None:
+        """Raise ValueError for a shard that is another slide's or store's, whose patches are whole all the same."""
+        folder, _, file = name.rpartition("/")
+        record_entry, shard_entry = self.artefact.files[f"{folder}/{RECORD}"], self.artefact.files[name]
+        problem = find_problem(self.path, shard_entry, "size") or find_problem(self.path, record_entry)
+        if problem:
+            raise ValueError(problem)
+        SlideRecord.load(self.path / folder).open_shard(self.path / folder, file)
 
     def record(self, slide: SlideEntry) -> SlideRecord:
         """How one slide was cut."""
@@ -158,7 +167,7 @@ class PatchStore:
         return PatchTable.load(self.path / DROPPED)
 
     def thumbnail(self, slide: SlideEntry) -> tuple[Pixels, float] | None:
-        """(pixels (h, w, 3), level-0 px a thumbnail px) of a slide, None for imported patches."""
+        """(pixels (h, w, 3), level-0 px per thumbnail px) of a slide, None for imported patches."""
         scale = self.record(slide).thumbnail_downsample
         if scale is None:
             return None

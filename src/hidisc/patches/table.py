@@ -1,4 +1,4 @@
-"""One row a patch: whose it is, where it was cut, its scores and where its pixels lie."""
+"""One row per patch: whose it is, where it was cut, its scores and where its pixels lie."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ SCHEMA = pa.schema(
         ("patch", pa.int32()),  # the box's number within its slide
         ("x", pa.int32()),  # level-0 px of the upper left corner; null for imported patches
         ("y", pa.int32()),
-        ("mpp", pa.float32()),  # micrometres a patch px
+        ("mpp", pa.float32()),  # micrometres per patch px
         ("label", _NAME),
         ("site", _NAME),
         ("split", _NAME),
@@ -38,7 +38,7 @@ _ROW_GROUP = 2**20
 class PatchTable:
     """A table of N patches, the patches of a slide next to each other; names are dictionary-encoded.
 
-    A loaded table reads each column when it is first asked for: 4 bytes a patch and column in memory. The file stays
+    A loaded table reads each column when it is first asked for: 4 bytes per patch and column in memory. The file stays
     open, so that a store written anew meanwhile does not mix with the one being read.
     """
 
@@ -95,8 +95,8 @@ class PatchTable:
         if pa.types.is_dictionary(values.type):
             codes, names = self.codes(name)
             return np.array([*names, None], object)[codes]
-        found: NDArray[Any] = values.to_numpy()
-        return found
+        numbers: NDArray[Any] = values.to_numpy()
+        return numbers
 
     def codes(self, name: str) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         """(N,) integer codes of a name column, -1 where missing, and the names they stand for."""
@@ -106,6 +106,18 @@ class PatchTable:
         indices = values.indices
         codes = (indices.fill_null(-1) if indices.null_count else indices).to_numpy()
         return codes, tuple(values.dictionary.to_pylist())
+
+    def rows_by(self, name: str) -> dict[str, NDArray[np.int64]]:
+        """Rows of every name of a column, rising, in the order in which the names first appear.
+
+        Rows without a name are left out, and so are names without a row.
+        """
+        codes, names = self.codes(name)
+        order = np.argsort(codes, kind="stable")
+        present, starts = np.unique(codes[order], return_index=True)
+        groups = zip(present, np.split(order, starts[1:]), strict=False)  # of no rows NumPy makes one group
+        named = [(names[code], rows) for code, rows in groups if code >= 0]
+        return dict(sorted(named, key=lambda group: group[1][0]))
 
     def in_splits(self, splits: Sequence[str], setting: str, where: Path) -> NDArray[np.bool_]:
         """(N,) which rows are in some splits; refuses a split that there is not, in the words of the `setting`."""

@@ -1,11 +1,11 @@
-"""`cohort.csv`, one row a slide: which slide belongs to which patient, checked whole before any slide is opened."""
+"""`cohort.csv`, one row per slide: which slide belongs to which patient, checked whole before any slide is opened."""
 
 import hashlib
-import os
 import stat
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -15,6 +15,7 @@ from hidisc.ground.checksums import digest, hash_file, sample_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.spreadsheet import Sheet, read_sheet
+from hidisc.ground.text import count, plural
 from hidisc.settings.prepare import PLAUSIBLE_MPP
 from hidisc.slides.twins import Name, find_twins, fold
 
@@ -26,11 +27,12 @@ _SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill sc
 
 @dataclass(frozen=True)
 class SlideRow:
-    """One slide of the cohort: whose it is, where its file lies and what the lab says about it."""
+    """One slide as the lab describes it: a row of the cohort, or the patch files of a slide that is imported."""
 
     patient: str
     slide: str
     path: Path
+    """The slide file; of an imported slide, its first patch file."""
     label: str | None = None
     mpp: float | None = None
     """Micrometres per level-0 pixel; overrides what the file says."""
@@ -38,6 +40,8 @@ class SlideRow:
     split: str | None = None
     row: int = field(default=0, compare=False)
     """The row number a spreadsheet shows."""
+    columns: dict[str, list[str | None]] = field(default_factory=dict)
+    """Further columns of an imported slide, one value per patch; `label` in here overrides the slide's."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +59,18 @@ class Cohort:
         sheet = read_sheet(path, REQUIRED)
         refuse_if_all_missing(sheet)
         problems: list[str] = []
-        slides = [
-            row
-            for number, cells in sheet.rows
-            if (row := _read_row(number, cells, path.parent, lambda p: problems.append(f"{path.name} {p}")))
-        ]
+        slides = [row for number, cells in sheet.rows if (row := read_row(number, cells, path.parent, problems.append))]
         doubles, warnings = _find_same_content(slides)
         labels = find_disagreements(slides, "patient" if label_level == "patient" else "patch")
-        conflicts = [*_find_repeats(slides), *labels, *find_half_split(slides), *doubles]
-        problems += [f"{path.name} {problem}" for problem in conflicts]
-        refuse(path, problems)
+        problems += [*_find_repeats(slides), *labels, *find_half_split(slides), *doubles]
+        refuse(path, [f"{path.name} {problem}" for problem in problems])
 
         unknown = [name for name in sheet.columns if name not in REQUIRED + OPTIONAL]
         if unknown:
             known = ", ".join(REQUIRED + OPTIONAL)
             named = ", ".join(map(repr, unknown))
-            many = f"columns {named} are" if len(unknown) > 1 else f"column {named} is"
-            warnings.insert(0, f"unknown {many} not used (known: {known}).")
+            columns, verb = plural("column", len(unknown)), "is" if len(unknown) == 1 else "are"
+            warnings.insert(0, f"unknown {columns} {named} {verb} not used (known: {known}).")
         warnings = [*sheet.warnings, *find_twins(names_of(slides)), *warnings]
         return cls(path, tuple(slides), tuple(f"{path.name}: {warning}" for warning in warnings))
 
@@ -108,11 +107,11 @@ def refuse(source: Path, problems: Sequence[str]) -> None:
     shown = list(problems[: max(1, sum(length <= _SHOWN_CHARACTERS for length in lengths))])
     if len(problems) > len(shown):
         shown.append(f"... and {len(problems) - len(shown)} more.")
-    head = f"{source} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:"
-    raise UserError("\n  ".join([head, *shown]))
+    raise UserError("\n  ".join([f"{source} has {count(len(problems), 'problem')}:", *shown]))
 
 
-def _read_row(number: int, cells: dict[str, str], folder: Path, problem: Callable[[str], None]) -> SlideRow | None:
+def read_row(number: int, cells: dict[str, str], folder: Path, problem: Callable[[str], None]) -> SlideRow | None:
+    """A row of a CSV of slides or patches; `problem` is called with what is wrong; None: it lacks what is required."""
     empty = [name for name in REQUIRED if not cells[name]]
     if empty:
         problem(f"row {number}: {' and '.join(empty)} empty. Fill in or remove the row.")
@@ -189,8 +188,9 @@ def find_half_split(slides: Sequence[SlideRow]) -> list[str]:
     without = [row.row for row in slides if row.split is None]
     if not without or len(without) == len(slides):
         return []
+    more = f", here and in {count(len(without) - 1, 'more row')}," if len(without) > 1 else ","
     return [
-        f"row {without[0]}: split is empty, here and in {len(without) - 1} more rows, but not in the others. "
+        f"row {without[0]}: split is empty{more} but not in the others. "
         "Fill in all of them, or empty the column to have the split drawn."
     ]
 
@@ -228,51 +228,37 @@ def find_disagreements(rows: Iterable[SlideRow], label_level: Literal["patient",
 def _find_same_content(slides: Iterable[SlideRow]) -> tuple[list[str], list[str]]:
     """Files that are byte for byte the same: (problems across patients, warnings within a patient).
 
-    Only files of equal size are read at all, and whole only when their ends agree, so that a terabyte of
+    Only files of equal size are read at all, and whole only when samples of them agree, so that a terabyte of
     different slides costs a `stat` each.
     """
-    by_size: dict[int, list[SlideRow]] = defaultdict(list)
-    for row in slides:
-        if _kind(row.path) == stat.S_IFREG and (size := row.path.stat().st_size):
-            by_size[size].append(row)
+    groups = [[row for row in slides if _kind(row.path) == stat.S_IFREG and row.path.stat().st_size]]
+    keys: tuple[Callable[[Path], Hashable], ...] = (lambda path: path.stat().st_size, sample_file, hash_slide)
+    for key in keys:
+        groups = [group for rows in groups for group in _group(rows, key)]
     problems, warnings = [], []
-    for same_size in by_size.values():
-        for alike in _group(same_size, lambda row: _hash_ends(row.path)):
-            for equal in _group(alike, lambda row: hash_slide(row.path)):
-                first = equal[0]
-                for row in equal[1:]:
-                    if row.patient != first.patient:
-                        problems.append(
-                            f"row {row.row}: slide {row.slide!r} of patient {row.patient!r} is the same file content "
-                            f"as slide {first.slide!r} of patient {first.patient!r} (row {first.row}). One of the "
-                            f"two paths or patients is wrong. Fix one of the rows."
-                        )
-                    elif row.slide != first.slide:
-                        warnings.append(
-                            f"rows {first.row} and {row.row}: slides {first.slide!r} and {row.slide!r} are the same "
-                            f"file content; patient {row.patient!r} counts it twice."
-                        )
+    for first, *others in groups:
+        for row in others:
+            if row.patient != first.patient:
+                problems.append(
+                    f"row {row.row}: slide {row.slide!r} of patient {row.patient!r} is the same file content "
+                    f"as slide {first.slide!r} of patient {first.patient!r} (row {first.row}). One of the "
+                    f"two paths or patients is wrong. Fix one of the rows."
+                )
+            elif row.slide != first.slide:
+                warnings.append(
+                    f"rows {first.row} and {row.row}: slides {first.slide!r} and {row.slide!r} are the same "
+                    f"file content; patient {row.patient!r} counts it twice."
+                )
     return problems, warnings
 
 
-def _group(rows: list[SlideRow], key: Callable[[SlideRow], str]) -> list[list[SlideRow]]:
-    """The groups of two or more rows with an equal key; a file that cannot be read is left to the reader."""
-    if len(rows) < 2:
-        return []
-    groups: dict[str, list[SlideRow]] = defaultdict(list)
+def _group(rows: Iterable[SlideRow], key: Callable[[Path], Hashable]) -> list[list[SlideRow]]:
+    """Two or more rows whose files have an equal key, for every such key; unreadable files are left to the reader."""
+    groups: dict[Hashable, list[SlideRow]] = defaultdict(list)
     for row in rows:
-        try:
-            groups[key(row)].append(row)
-        except OSError:
-            continue
+        with suppress(OSError):
+            groups[key(row.path)].append(row)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def _hash_ends(path: Path, length: int = 65536) -> str:
-    with path.open("rb") as file:
-        head = file.read(length)
-        file.seek(-min(length, os.fstat(file.fileno()).st_size), os.SEEK_END)
-        return hashlib.sha256(head + file.read(length)).hexdigest()
 
 
 def sample_slide(path: Path) -> str:

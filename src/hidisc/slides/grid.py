@@ -20,7 +20,7 @@ class Boxes:
     extent: float
     """Side in level-0 px; size_px * downsample."""
     downsample: float
-    """Level-0 px a patch px."""
+    """Level-0 px per patch px."""
 
     def __len__(self) -> int:
         return len(self.x)

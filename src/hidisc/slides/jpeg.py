@@ -39,11 +39,11 @@ def check_jpeg(path: Path) -> None:
 
 def _read_tables(segment: bytes) -> dict[int, int]:
     """The first symbol of each Huffman table of a segment; its code is all zeros."""
-    found = {}
+    symbols = {}
     while len(segment) > 17:
-        found[segment[0]] = segment[17]
+        symbols[segment[0]] = segment[17]
         segment = segment[17 + sum(segment[1:17]) :]
-    return found
+    return symbols
 
 
 def _may_be_zeros(scan: bytes, zeros: dict[int, int]) -> bool:

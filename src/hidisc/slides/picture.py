@@ -1,31 +1,17 @@
 """Plain pictures (PNG, JPEG, BMP, palette TIFFs) through Pillow, as one-level slides held in memory."""
 
-import struct
 from pathlib import Path
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from hidisc.slides.jpeg import check_jpeg
-from hidisc.slides.slide import Pixels, Slide, SlideError
+from hidisc.slides.slide import DAMAGE, Pixels, Slide, SlideError
 
 MAX_MEGAPIXELS = 100
 """A picture is decoded whole: 100 megapixels are 300 MB, and 400 MB more while Pillow decodes them."""
 _STRIP_PX = 64
 """Rows that are converted at once, so that no second copy of the picture is made."""
-_BROKEN = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    RuntimeError,
-    struct.error,
-)
-"""What Pillow raises of damaged files."""
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX")
 
 
@@ -70,7 +56,7 @@ def read_picture(path: Path) -> Pixels:
         raise SlideError("not a picture or slide format known here.") from error
     except Image.DecompressionBombError as error:
         raise SlideError(f"{error}. Convert it to a tiled pyramidal TIFF.") from error
-    except _BROKEN as error:
+    except DAMAGE as error:
         raise SlideError(f"the picture is damaged or cut short ({error}). Copy it again.") from error
 
 
@@ -109,7 +95,7 @@ def _read_orientation(image: Image.Image) -> int:
     """How the camera was held, by the EXIF code 1 to 8; 1 (upright) where that cannot be read."""
     try:
         code = image.getexif().get(ExifTags.Base.Orientation)
-    except _BROKEN:  # damage beside the pixels
+    except DAMAGE:  # damage beside the pixels
         code = None
     return code if isinstance(code, int) and 1 <= code <= 8 else 1
 

@@ -22,7 +22,7 @@ def read_scaled(slide: Slide, x: float, y: float, width_px: int, height_px: int,
     """Pixels (height_px, width_px, C), each `downsample` level-0 pixels wide, from level-0 position (x, y)."""
     level = pick_level(slide, downsample)
     down = slide.levels[level]
-    scale = downsample / down  # level pixels an output pixel
+    scale = downsample / down  # level pixels per output pixel
     wide, tall = slide.level_size(level)
     left, top = x / down, y / down
     right, bottom = left + width_px * scale, top + height_px * scale

@@ -1,5 +1,6 @@
 """What every slide file looks like to the rest of hidisc: levels of pixels, a physical scale, nothing else."""
 
+import struct
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,9 @@ from hidisc.settings.prepare import PLAUSIBLE_MPP
 
 Pixels = NDArray[Any]
 """uint8 or uint16, channels last."""
+DAMAGE = (OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, ArithmeticError, AttributeError,
+          RuntimeError, struct.error)  # fmt: skip
+"""What Pillow and tifffile raise of damaged files."""
 
 
 class SlideError(UserError):

@@ -36,10 +36,8 @@ MIN_IN_PLANE = 0.9
 
 OD_OF_LEVEL = -np.log((np.arange(256) + 1) / LIGHT).astype(np.float32)
 """Optical density of each grey level; the added one keeps level 0 finite."""
-OD_OF_PAIR = OD_OF_LEVEL[np.arange(65_536, dtype=np.uint16).view(np.uint8)].view(np.uint64)
-"""Optical densities, as the bits of two floats, of every two grey levels: half the look-ups for 512 KB."""
 BLOCK_PX = 16_384
-"""Pixels a step of `normalise`, so that its buffers stay in a core's second-level cache."""
+"""Pixels per step of `normalise`, so that its buffers stay in a core's second-level cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +126,9 @@ def _planes(pixels: Pixels, step: int = 1) -> Pixels:
     return np.ascontiguousarray(pixels.reshape(-1, 3)[::step].T)
 
 
-def optical_density(levels: Pixels, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return the optical densities of a contiguous array of grey levels, of its shape."""
-    od = np.empty(levels.shape, np.float32) if out is None else out
-    flat_levels, flat_od = levels.reshape(-1), od.reshape(-1)
-    even = levels.size // 2 * 2
-    pairs = flat_levels[:even].view(np.uint16)
-    np.take(OD_OF_PAIR, pairs, out=flat_od[:even].view(np.uint64), mode="wrap")
-    flat_od[even:] = OD_OF_LEVEL[flat_levels[even:]]
-    return od
+def optical_density(levels: Pixels) -> NDArray[np.float32]:
+    """Return the optical densities of an array of grey levels, of its shape."""
+    return np.take(OD_OF_LEVEL, levels, mode="wrap")  # the default mode checks bounds
 
 
 def _tissue(levels: Pixels, beta: float) -> NDArray[np.bool_]:
@@ -147,10 +139,10 @@ def _tissue(levels: Pixels, beta: float) -> NDArray[np.bool_]:
 
 def _stains_of(od: NDArray[np.float32], tissue: NDArray[np.bool_], alpha: float) -> Stains | None:
     """Return the two stains of optical densities (3, M), or None, by the paper's algorithm."""
-    found = np.flatnonzero(tissue)
-    if found.size < MIN_TISSUE_PX:
+    indices = np.flatnonzero(tissue)
+    if indices.size < MIN_TISSUE_PX:
         return None
-    tissue_od = od.take(found, axis=1, mode="wrap")  # (3, tissue pixels); the default mode is slower
+    tissue_od = od.take(indices, axis=1, mode="wrap")  # (3, tissue pixels); the default mode is slower
 
     plane = _stain_plane(tissue_od)
     if plane is None:
@@ -208,7 +200,7 @@ def stains_of_reference(pixels: Pixels, name: str) -> Stains:
     stains = estimate_stains(pixels)
     if stains is None:
         raise UserError(
-            f"Stain reference '{name}': two stains cannot be told apart in it. A picture of tissue that "
+            f"Stain reference '{name}': it does not show two stains that can be separated. A picture of tissue that "
             "shows both haematoxylin and eosin is needed. Choose another, or leave it out for the published one."
         )
     return stains
@@ -218,20 +210,12 @@ def normalise(patches: Pixels, stains: Stains, reference: Stains = REFERENCE) ->
     """Return patches (N, H, W, 3), all repainted from the same `stains` to `reference`."""
     _check_pixels(patches, "(N, H, W, 3)", patches.ndim == 4)
     painted = np.empty(patches.shape, np.uint8)
-    levels, target = patches.reshape(-1), painted.reshape(-1)
-    # Four pixels a row and a block-diagonal (12, 12) matrix: more multiplications than (M, 3) @ (3, 3), but a
-    # shape BLAS is quick at, and the channels need not be taken apart and put together again.
-    group = math.gcd(4, levels.size // 3)
-    blocks = np.eye(group)[:, None, :, None] * _repainting(stains, reference).T[:, None, :]
-    matrix = blocks.reshape(3 * group, 3 * group).astype(np.float32)
-    buffers = np.empty((2, 3 * BLOCK_PX), np.float32)
-    for start in range(0, levels.size, 3 * BLOCK_PX):
-        block = levels[start : start + 3 * BLOCK_PX]
-        before, after = buffers[:, : block.size]
-        optical_density(block, out=before)
-        np.matmul(before.reshape(-1, 3 * group), matrix, out=after.reshape(-1, 3 * group))
-        _to_levels(after)
-        np.copyto(target[start : start + block.size], after, casting="unsafe")
+    levels, target = patches.reshape(-1, 3), painted.reshape(-1, 3)
+    matrix = _repainting(stains, reference).T.astype(np.float32)
+    for start in range(0, len(levels), BLOCK_PX):
+        block = optical_density(levels[start : start + BLOCK_PX]) @ matrix
+        _to_levels(block)
+        target[start : start + BLOCK_PX] = block
     return painted
 
 

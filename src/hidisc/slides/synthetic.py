@@ -3,7 +3,7 @@
 What is drawn follows the hierarchy the method learns from. The *diagnosis* sets the nuclei (how many, how large,
 how long, how coarse their chromatin); the *patient* has its own values around those; each *slide* is cut and
 stained on its own; and each *field of view* has a strong variation of light, stain and focus, larger than any
-between slides. So telling one patch from another is easy by colour and teaches nothing of the diagnosis, while
+between slides. So distinguishing one patch from another is easy by colour and teaches nothing of the diagnosis, while
 what the patches of one patient share is its morphology.
 
 Pictures are built in optical density (natural logarithm): concentration maps of the two stains times the stain
@@ -91,7 +91,7 @@ def draw_cohort(
 ) -> Path:
     """Writes `out/slides/*.tiff` and `out/cohort.csv`, and returns the path of the latter.
 
-    Diagnoses take turns over the patients, so they are balanced. A slide depends on `seed` and its own place
+    Diagnoses take turns over the patients, so they are balanced. A slide depends on `seed` and its own number
     only, so a larger cohort begins with the smaller one. Drawing again gives the same bytes.
     """
     out = Path(out)
@@ -197,7 +197,7 @@ def _draw_fields(
 
 
 def _spread(values: NDArray[np.float32], field_px: int) -> NDArray[np.float32]:
-    """One value a field (..., rows, columns) -> one a pixel (..., H, W)."""
+    """One value per field (..., rows, columns) -> one value per pixel (..., H, W)."""
     return values.repeat(field_px, axis=-2).repeat(field_px, axis=-1)
 
 

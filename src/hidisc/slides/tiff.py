@@ -12,7 +12,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
+from hidisc.slides.slide import DAMAGE, Pixels, Slide, SlideError, plausible_mpp
 
 CACHE_BYTES = 128 * 2**20
 MAX_SEGMENT_BYTES = 256 * 2**20
@@ -22,26 +22,10 @@ MAX_CHANNELS = 256
 MAX_PAGES = 8
 """More grey pages than this without a name for their axis are a stack, not channels."""
 _MICROMETRES = {"µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
-_LIGHT = (
-    tifffile.PHOTOMETRIC.MINISWHITE,
-    tifffile.PHOTOMETRIC.MINISBLACK,
-    tifffile.PHOTOMETRIC.RGB,
-    tifffile.PHOTOMETRIC.YCBCR,
-)
+_KINDS = tifffile.PHOTOMETRIC
+_LIGHT = (_KINDS.MINISWHITE, _KINDS.MINISBLACK, _KINDS.RGB, _KINDS.YCBCR)
 _JPEG = (tifffile.COMPRESSION.JPEG, tifffile.COMPRESSION.OJPEG)
 """Compressions whose decoder turns YCbCr into RGB."""
-_BROKEN = (
-    tifffile.TiffFileError,
-    ValueError,
-    KeyError,
-    IndexError,
-    TypeError,
-    OSError,
-    RuntimeError,
-    ArithmeticError,
-    AttributeError,
-    struct.error,
-)
 
 
 def sniff(path: Path) -> str | None:
@@ -56,16 +40,16 @@ def sniff(path: Path) -> str | None:
             if page.dtype != np.uint8 or page.samplesperpixel not in (3, 4) or tif.is_ome or tif.is_qpi:
                 return "tiff"
             if not tif.is_ndpi:  # whose pages are one JPEG each, and offsets longer than the TIFF says
-                with suppress(*_BROKEN):  # what else is damaged is the reader's to find
+                with suppress(*DAMAGE):  # what else is damaged is the reader's to find
                     for other in tif.pages:
                         _check_pieces(other.aspage())
             return "wsi"
-    except _BROKEN:
+    except DAMAGE:
         return None
 
 
 class TiffSlide(Slide):
-    """A TIFF read segment by segment; channels are the samples of a page, or one page a channel."""
+    """A TIFF read segment by segment; channels are the samples of a page, or one page per channel."""
 
     reader = "tifffile"
 
@@ -74,7 +58,7 @@ class TiffSlide(Slide):
         try:
             self._tif = tifffile.TiffFile(path)
             self._describe()
-        except _BROKEN as error:
+        except DAMAGE as error:
             raise SlideError(f"the TIFF is damaged or cut short ({error}). Copy it again.") from error
         self._cache: OrderedDict[tuple[int, int, int], NDArray[Any]] = OrderedDict()
         self._cached_bytes = 0
@@ -135,7 +119,7 @@ class TiffSlide(Slide):
             handle.seek(offset)
             data = handle.read(count)
             decoded, _, _ = page.decode(data, index, jpegtables=page.jpegtables)
-        except _BROKEN as error:
+        except DAMAGE as error:
             raise SlideError(f"pixels of level {level} are damaged ({error}). Copy the file again.") from error
         if decoded is None:
             return None
@@ -183,14 +167,14 @@ def _check_ends(tif: tifffile.TiffFile) -> None:
 def _pyramid(tif: tifffile.TiffFile) -> tifffile.TiffPageSeries:
     """The series that is the specimen: the largest one not called label, macro or the like."""
     hidden = ("label", "macro", "overview", "thumbnail")
-    series = [one for one in tif.series if not any(word in str(one.name).lower() for word in hidden)]
+    series = [picture for picture in tif.series if not any(word in str(picture.name).lower() for word in hidden)]
     if not series:
         raise SlideError("the TIFF holds no specimen picture, only label or macro pictures.")
-    return max(series, key=lambda one: math.prod(one.shape))
+    return max(series, key=lambda picture: math.prod(picture.shape))
 
 
 def _pages(level: tifffile.TiffPageSeries) -> list[tifffile.TiffPage]:
-    """The pages of one level, one a channel, all alike and small enough a segment to be read piecewise."""
+    """The pages of one level, one per channel, all alike, in segments small enough to be read one by one."""
     lengths = dict(zip(level.axes, level.shape, strict=True))
     # pages without a named axis (I, Q) are channels as long as they are few and grey, as Raman microscopes write them
     unnamed = "IQ" if lengths.get("S", 1) == 1 and max(lengths.get("I", 1), lengths.get("Q", 1)) <= MAX_PAGES else ""
@@ -201,7 +185,7 @@ def _pages(level: tifffile.TiffPageSeries) -> list[tifffile.TiffPage]:
     channels = math.prod(lengths.get(axis, 1) for axis in "CIQ")
     expected = 1 if pages and pages[0].samplesperpixel == channels else channels
     if len(pages) != expected:
-        raise SlideError(f"{channels} channels in {len(pages)} pages are not understood. Save one page a channel.")
+        raise SlideError(f"{channels} channels in {len(pages)} pages are not understood. Save one page per channel.")
     for page in pages:
         if page.photometric not in _LIGHT or (page.photometric in _LIGHT[3:] and page.compression not in _JPEG):
             _refuse_colours(page)
@@ -243,7 +227,7 @@ def _refuse_colours(page: tifffile.TiffPage) -> None:
 
 
 def _colours(page: tifffile.TiffPage) -> int:
-    """Samples a pixel that are measured light: an alpha sample at the end is left out."""
+    """Samples per pixel that are measured light: an alpha sample at the end is left out."""
     unassociated, associated = tifffile.EXTRASAMPLE.UNASSALPHA, tifffile.EXTRASAMPLE.ASSOCALPHA
     alpha = sum(extra in (unassociated, associated) for extra in page.extrasamples)
     return int(page.samplesperpixel) - alpha

@@ -25,7 +25,7 @@ def find_tissue(thumbnail: Pixels, min_density: float, max_density: float) -> ND
 
 
 def tissue_fraction(mask: NDArray[np.bool_], boxes: Boxes, scale: float) -> NDArray[np.float32]:
-    """(N,) share of each box that the mask covers; `scale` is level-0 px a mask px."""
+    """(N,) share of each box that the mask covers; `scale` is level-0 px per mask px."""
     summed = np.zeros((mask.shape[0] + 1, mask.shape[1] + 1), np.int64)
     summed[1:, 1:] = mask.cumsum(0).cumsum(1)
     x0, x1 = _span(boxes.x, boxes.extent, scale, mask.shape[1])
@@ -49,7 +49,7 @@ def touches_tissue(mask: NDArray[np.bool_], boxes: Boxes, scale: float) -> NDArr
 def pixel_std(pixels: Pixels) -> float:
     """Standard deviation of pixel values over a patch (H, W, C), mean of the channels, on the 0-255 scale.
 
-    From a histogram a channel: exact, and many times quicker than sums over interleaved pixels.
+    From one histogram per channel: exact, and many times quicker than sums over interleaved pixels.
     """
     height, width, channels = pixels.shape
     top = int(np.iinfo(pixels.dtype).max)

@@ -1,4 +1,4 @@
-"""Names that people take for one and a computer for two: `P1` and `p1`, a no-break space, a letter of another width."""
+"""Names that are one to people and two to a computer: `P1` and `p1`, a no-break space, a letter of another width."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -44,10 +44,11 @@ def fold(name: str) -> str:
     return " ".join(folded.split())
 
 
-def _warn(one: Name, other: Name) -> str:
+def _warn(first: Name, second: Name) -> str:
     # names that differ in more than case can look the same on a screen, so they are spelled out
-    show = repr if one.name.lower() == other.name.lower() else ascii
+    show = repr if first.name.lower() == second.name.lower() else ascii
     return (
-        f"{one.kind}s {show(one.name)} ({one.where}) and {show(other.name)} ({other.where}) are treated as two, but "
-        f"differ only in case, spaces or the form of their letters. If they are one {one.kind}, write them alike."
+        f"{first.kind}s {show(first.name)} ({first.where}) and {show(second.name)} ({second.where}) are treated as "
+        "two, but differ only in case, spaces or the form of their letters. If they are "
+        f"one {first.kind}, write them alike."
     )

@@ -8,7 +8,7 @@ import openslide
 from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
 
 CACHE_BYTES = 128 * 2**20
-"""Decoded tiles kept a slide: neighbouring patches share tiles (8 x 8 patches of 600 px are 92 MB)."""
+"""Decoded tiles kept per slide: neighbouring patches share tiles (8 x 8 patches of 600 px are 92 MB)."""
 
 
 class WholeSlide(Slide):

@@ -18,12 +18,13 @@ from hidisc.ground.machine import count_cores
 from hidisc.ground.steps import reached
 from hidisc.ground.stop import stopped_at_once
 from hidisc.ground.tasks import Outcome, Report, run_tasks
-from hidisc.patches.commit import Member, Recipe, assign_splits, commit_store, refuse_strangers
+from hidisc.patches.commit import Recipe, assign_splits, commit_store, refuse_unlisted
 from hidisc.patches.record import RECORD, RecordError, SlideRecord, is_whole
 from hidisc.patches.store import Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
 from hidisc.settings.config import Config
+from hidisc.slides.cohort import SlideRow
 from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
@@ -84,7 +85,7 @@ def build_store(
     out: Path,
     kind: str,
     config: Config,
-    members: Sequence[Member],
+    members: Sequence[SlideRow],
     tasks: Sequence[SlideTask],
     recipe: Recipe,
     *,
@@ -98,9 +99,9 @@ def build_store(
     """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
     members = assign_splits(members, recipe)
     with make(out, kind, config, inputs, taken_over=taken_over, hint=hint) as work, stopped_at_once(say):
-        refuse_strangers(out, members)
+        refuse_unlisted(out, members)
         waiting = _find_work(tasks, members)
-        with suppress(UserError):  # a damaged or unfinished store is about to be mended
+        with suppress(UserError):  # a damaged or unfinished store is about to be repaired
             _warn_of_moved_patients(PatchStore.load(out).table, members, say)
         todo = {task.folder: member for task, member, _ in waiting}
         if todo:
@@ -118,7 +119,7 @@ def build_store(
         if recipe.filter.run:
             from hidisc.verbs.judge import judge_slides  # torch, which workers and most stores do without
 
-            recipe = replace(recipe, judge=judge_slides(out, members, recipe, say))
+            recipe = replace(recipe, classifier=judge_slides(out, members, recipe, say))
         committed = commit_store(work, members, failures, recipe)
         if committed.is_new or not is_drawn(out):
             work.finish(committed.files)  # without pictures, so that a killed command draws them
@@ -128,7 +129,7 @@ def build_store(
     return Built(out, committed.info, len(todo) - len(failures))
 
 
-def _warn_of_moved_patients(table: PatchTable, members: Sequence[Member], say: Say) -> None:
+def _warn_of_moved_patients(table: PatchTable, members: Sequence[SlideRow], say: Say) -> None:
     """Say which patients are in another split than in the store so far: encoders may have learned from them."""
     (patient, patients), (split, splits) = table.codes("patient"), table.codes("split")
     pairs = np.unique(np.stack([patient, split]), axis=1).T.tolist()
@@ -143,9 +144,9 @@ def _warn_of_moved_patients(table: PatchTable, members: Sequence[Member], say: S
         )
 
 
-def _find_work(tasks: Sequence[SlideTask], members: Sequence[Member]) -> list[tuple[SlideTask, Member, str | None]]:
+def _find_work(tasks: Sequence[SlideTask], members: Sequence[SlideRow]) -> list[tuple[SlideTask, SlideRow, str | None]]:
     """The slides to read, and of those that are there but must be read anew, why; refuses changed files."""
-    found: list[tuple[SlideTask, Member, str | None]] = []
+    found: list[tuple[SlideTask, SlideRow, str | None]] = []
     for task, member in zip(tasks, members, strict=True):
         if not task.folder.exists():
             found.append((task, member, None))
@@ -167,7 +168,7 @@ def _find_work(tasks: Sequence[SlideTask], members: Sequence[Member]) -> list[tu
 
 
 def _work(
-    waiting: Sequence[SlideTask], todo: dict[Path, Member], slides: int, workers: int | None, scheduler: str | None
+    waiting: Sequence[SlideTask], todo: dict[Path, SlideRow], slides: int, workers: int | None, scheduler: str | None
 ) -> list[Failure]:
     """Do what is waiting; the failures, in the order of the cohort."""
     if not waiting:
@@ -193,7 +194,7 @@ def _run(task: SlideTask, report: Report) -> SlideRecord:
         return task.run(report)
 
 
-def _failure(outcome: Outcome[SlideTask, SlideRecord], member: Member) -> Failure:
+def _failure(outcome: Outcome[SlideTask, SlideRecord], member: SlideRow) -> Failure:
     """Why a slide failed; a full disk ends everything, for it is no slide's fault."""
     error = outcome.error
     refuse_full_disk(error, "Slides already finished are safe")

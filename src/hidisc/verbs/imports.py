@@ -6,6 +6,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.patches.commit import Recipe
 from hidisc.patches.pack import PackTask
+from hidisc.patches.record import slide_folder
 from hidisc.patches.sources import Source
 from hidisc.settings.imports import ImportConfig
 from hidisc.verbs.build import Built, Say, build_store
@@ -31,16 +32,15 @@ def import_patches(
         say(f"warning: {warning}")
     if len(source.warnings) > 20:
         say(f"warning: ... and {len(source.warnings) - 20} more.")
-    members = [member for member, _ in source.slides]
     tasks = [
-        PackTask(member.slide, out.resolve() / member.folder, tuple(path.resolve() for path in paths), config)
-        for member, paths in source.slides
+        PackTask(row.slide, out.resolve() / slide_folder(row.slide), tuple(path.resolve() for path in paths), config)
+        for row, paths in source.slides
     ]
     return build_store(
         out,
         "import",
         config,
-        members,
+        [row for row, _ in source.slides],
         tasks,
         Recipe(config.filter, config.pixels, config.split, config.seed, config.mpp, source.input),
         workers=workers,

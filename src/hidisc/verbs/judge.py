@@ -14,18 +14,19 @@ from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
 from hidisc.models.encoder import WEIGHTS, Encoder
 from hidisc.patches.codec import decode
-from hidisc.patches.commit import Judge, Member, Recipe
+from hidisc.patches.commit import PatchClassifier, Recipe
 from hidisc.patches.inputs import as_input
 from hidisc.patches.predicted import load_predicted, save_predicted
-from hidisc.patches.record import RECORD, SlideRecord
+from hidisc.patches.record import RECORD, SlideRecord, slide_folder
 from hidisc.patches.shard import Shard
+from hidisc.slides.cohort import SlideRow
 from hidisc.slides.slide import Pixels
 from hidisc.training.run import Run
 
 _BATCH = 256
 
 
-def judge_slides(out: Path, members: Sequence[Member], recipe: Recipe, say: Callable[[str], None]) -> Judge:
+def judge_slides(out: Path, rows: Sequence[SlideRow], recipe: Recipe, say: Callable[[str], None]) -> PatchClassifier:
     """Predict for every stored patch that has no prediction yet; one file a slide, so that a killed one goes on."""
     run = Run.load(Path(recipe.filter.run or ""))
     encoder = run.encoder()
@@ -37,19 +38,19 @@ def judge_slides(out: Path, members: Sequence[Member], recipe: Recipe, say: Call
             f"({', '.join(labels) or 'it predicts none'}). Give labels of a run made with "
             "`hidisc train --recipe supervised`."
         )
-    judge = Judge(hash_file(run.path / WEIGHTS)[:12], labels)
+    classifier = PatchClassifier(hash_file(run.path / WEIGHTS)[:12], labels)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encoder.to(device)
     judged = 0
-    for member in members:
-        folder = out / member.folder
+    for row in rows:
+        folder = out / slide_folder(row.slide)
         if (folder / RECORD).exists():
-            judged += _judge_slide(folder, encoder, judge, recipe, device)
+            judged += _judge_slide(folder, encoder, classifier, recipe, device)
     say(f"{run.path} judged {judged:,} patches; {', '.join(recipe.filter.drop_labels)} dropped")
-    return judge
+    return classifier
 
 
-def _judge_slide(folder: Path, encoder: Encoder, judge: Judge, recipe: Recipe, device: str) -> int:
+def _judge_slide(folder: Path, encoder: Encoder, classifier: PatchClassifier, recipe: Recipe, device: str) -> int:
     """Predict what is missing of one slide; how many patches that was."""
     record = SlideRecord.load(folder)
     if (record.size_px, record.channels) != (encoder.card.size_px, _stored_channels(encoder)):
@@ -57,7 +58,7 @@ def _judge_slide(folder: Path, encoder: Encoder, judge: Judge, recipe: Recipe, d
             f"filter.run was trained on {encoder.card.size_px} px patches of {_stored_channels(encoder)} channels, and "
             f"slide {record.slide!r} has {record.channels} channels at {record.size_px} px. Train it on such patches."
         )
-    codes, scores = load_predicted(folder, judge.checksum, record.boxes)
+    codes, scores = load_predicted(folder, classifier.checksum, record.boxes)
     count = 0
     for file in record.shards:
         shard = Shard(folder / file)
@@ -70,7 +71,7 @@ def _judge_slide(folder: Path, encoder: Encoder, judge: Judge, recipe: Recipe, d
             codes[boxes[rows]], scores[boxes[rows]] = _predict(encoder, as_input(pixels, recipe.input), device)
         count += len(missing)
     if count:
-        save_predicted(folder, judge.checksum, codes, scores)
+        save_predicted(folder, classifier.checksum, codes, scores)
     return count
 
 

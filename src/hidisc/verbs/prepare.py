@@ -6,8 +6,9 @@ from hidisc.artefacts.artefact import CONFIG
 from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
-from hidisc.patches.commit import Member, Recipe
+from hidisc.patches.commit import Recipe
 from hidisc.patches.cut import CutTask
+from hidisc.patches.record import slide_folder
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import Cohort
 from hidisc.slides.picture import read_picture
@@ -37,16 +38,12 @@ def prepare(
     for warning in cohort.warnings:
         say(f"warning: {warning}")
     reference = _reference(config)
-    members = [Member(row.patient, row.slide, row.label, row.site, row.split) for row in cohort.slides]
-    tasks = [
-        CutTask(row, out.resolve() / member.folder, config, reference)
-        for row, member in zip(cohort.slides, members, strict=True)
-    ]
+    tasks = [CutTask(row, out.resolve() / slide_folder(row.slide), config, reference) for row in cohort.slides]
     return build_store(
         out,
         "prepare",
         config,
-        members,
+        cohort.slides,
         tasks,
         Recipe(config.filter, config.pixels, config.split, config.seed, config.grid.mpp),
         inputs={} if reference is REFERENCE else {"stain.reference": hash_file(Path(config.stain.reference))},
