@@ -8,7 +8,7 @@ from typing import Any
 from hidisc.artefacts.artefact import read_kind
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import Difference, compare
-from hidisc.evaluation.scores import Scores, ScoresInfo
+from hidisc.evaluation.scores import LevelScores, Scores, ScoresInfo
 from hidisc.ground.checksums import digest
 from hidisc.ground.errors import UserError
 from hidisc.settings.config import keep_facts
@@ -48,6 +48,12 @@ class EvaluatedModel:
             key = (card.seed, "") if card.seed is not None else (-1, card.checksum)
             groups.setdefault(key, []).append(scores)
         return tuple(tuple(groups[key]) for key in sorted(groups))
+
+    def find_levels(self, probe: str, level: str) -> list[LevelScores]:
+        """The scores of one level by one probe in each of its evaluations; none where any of them lacks it."""
+        probes = [item for scores in self.scores for item in scores.info.probes if item.name == probe]
+        levels = [scored for item in probes if (scored := item.level(level)) is not None]
+        return levels if len(levels) == len(self.scores) else []
 
     @property
     def has_leakage(self) -> bool:
@@ -104,6 +110,35 @@ def compare_models(
     )
     info = other.scores[0].info
     return compare(mine, theirs, info.classes.index(info.positive), config, seed)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much better a model is than the first one of a report, at one level by one probe."""
+
+    model: EvaluatedModel
+    first: EvaluatedModel
+    differences: dict[str, Difference]
+    """By the names of METRICS; empty where they cannot be compared."""
+    refusal: str = ""
+    """Why they cannot be compared."""
+
+
+def compare_with_first(
+    models: Sequence[EvaluatedModel], probe: str, level: str, config: BootstrapConfig, seed: int
+) -> list[Comparison]:
+    """Every model that was judged by this probe at this level, compared with the first of them."""
+    judged = [model for model in models if model.find_levels(probe, level)]
+    if not judged:
+        raise UserError(f"nothing here has been evaluated by the probe {probe!r} at the {level} level.")
+    first, comparisons = judged[0], []
+    for model in judged[1:]:
+        try:
+            differences = compare_models(model, first, probe, level, config, seed)
+            comparisons.append(Comparison(model, first, differences))
+        except UserError as error:
+            comparisons.append(Comparison(model, first, {}, str(error)))
+    return comparisons
 
 
 def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
