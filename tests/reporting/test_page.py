@@ -344,17 +344,14 @@ def test_all_right_is_not_certain(scores: Scores) -> None:
 
 
 def test_the_most_important_diagnostics_are_in_the_verdict(scores: Scores) -> None:
-    found = {
-        name: Diagnostic(name=name, value=value, meaning=f"About {name}.")
-        for name, value in {
-            "effective rank": 7.0, "collapse": 0.2, "variance: label": 0.1, "variance: site": 0.3, "variance: patient": 0.4,
-        }.items()
-    }  # fmt: skip
+    values = {"effective rank": 7.0, "collapse": 0.2}
+    values |= {"variance: label": 0.1, "variance: site": 0.3, "variance: patient": 0.4}
+    found = [Diagnostic(name=name, value=value, meaning=f"About {name}.") for name, value in values.items()]
 
     def said(**changes: float | None) -> tuple[str, ...]:
         known = [
             item.model_copy(update={"value": changes.get(item.name.removeprefix("variance: "), item.value)})
-            for item in found.values()
+            for item in found
         ]
         return find_verdict(subject_of(changed(scores, diagnostics=tuple(known)))).properties
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import colorcet
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -24,6 +25,8 @@ from sklearn.metrics import average_precision_score, precision_recall_curve, roc
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.ground.files import write_atomic
+from hidisc.ground.text import count as count_of
+from hidisc.ground.text import printable
 
 Floats = NDArray[np.floating[Any]]
 
@@ -85,37 +88,9 @@ def figure_style() -> Iterator[None]:
 
 
 def palette(count: int) -> list[str]:
-    """Colours for so many names: Okabe and Ito's up to eight, else a walk round the colour circle without repeats."""
-    return list(OKABE_ITO[:count]) if count <= len(OKABE_ITO) else [_walk(number) for number in range(count)]
-
-
-def _walk(number: int) -> str:
-    """The next colour by the golden angle, in turn dark, light and between; equally bright to the eye (Oklab)."""
-    hue, lightness, chroma = math.radians(137.508 * number + 250), (0.55, 0.75, 0.65)[number % 3], 0.13
-    a, b = chroma * math.cos(hue), chroma * math.sin(hue)
-    # B. Ottosson, "A perceptual color space for image processing", 2020
-    cones = np.array(
-        [
-            lightness + 0.3963377774 * a + 0.2158037573 * b,
-            lightness - 0.1055613458 * a - 0.0638541728 * b,
-            lightness - 0.0894841775 * a - 1.2914855480 * b,
-        ]
-    )
-    to_rgb = np.array(
-        [
-            [4.0767416621, -3.3077115913, 0.2309699292],
-            [-1.2684380046, 2.6097574011, -0.3413193965],
-            [-0.0041960863, -0.7034186147, 1.7076147010],
-        ]
-    )
-    linear = np.clip(to_rgb @ cones**3, 0, 1)
-    gamma = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-    return "#" + "".join(f"{round(255 * float(level)):02x}" for level in gamma)
-
-
-def printable(text: str) -> str:
-    """Text on one line, with a question mark for what cannot be printed."""
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    """Colours for so many names: Okabe and Ito's up to eight, else Glasbey's, which repeat after 256."""
+    glasbey = colorcet.glasbey_dark
+    return list(OKABE_ITO[:count]) if count <= len(OKABE_ITO) else [glasbey[at % len(glasbey)] for at in range(count)]
 
 
 def shorten(text: str, most: int = 24) -> str:
@@ -343,7 +318,7 @@ def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[A
         colours = np.array(palette(len(whose)), object)
         near = shown[inside]
         met = len(np.unique(number[near]))
-        said = f"{met} {'patient' if met == 1 else 'patients'}, {100 * near.mean():.0f} % of its patches"
+        said = f"{count_of(met, 'patient')}, {100 * near.mean():.0f} % of its patches"
         axes.set_xlabel(said, fontsize=8, color=GREY)
         _add_points(axes, xy[inside][near], s=size, color=colours[number[near]].tolist(), linewidths=0, alpha=0.85)
         axes.set(xlim=(centre[0] - half, centre[0] + half), ylim=(centre[1] - half, centre[1] + half))

@@ -69,7 +69,7 @@ def reason_notes(rows: Sequence[Row], titles: Sequence[str]) -> list[str]:
 
 
 def list_reasons(numbers: Iterable[tuple[str, bool, str]]) -> list[str]:
-    """Reasons of numbers (what, whether undefined, why); notes that differ only in a count are one note with a range."""
+    """Reasons of numbers (what, whether undefined, why); notes that differ only in a count are one, with its range."""
     about: dict[tuple[bool, str], list[tuple[str, str]]] = {}
     for what, is_undefined, why in numbers:
         reason = why.rstrip(".")
