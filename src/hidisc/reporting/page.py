@@ -144,7 +144,7 @@ def render(page: Page) -> str:
 
 
 def to_json(data: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can end the element, or be taken for HTML."""
+    """JSON that may stand inside a script element: nothing in it can end the element, or be read as HTML."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
