@@ -23,6 +23,7 @@ from hidisc.reporting.table import Table
 from hidisc.reporting.tables import counts_table, metrics_table
 from hidisc.reporting.verdict import describe, find_verdict, gather_warnings
 from tests.evaluation.made import make_embeddings
+from tests.reporting.browser import open_browser, open_page
 from tests.reporting.judged import LACK, LEAK, LEFT, make_scores
 
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
@@ -218,6 +219,27 @@ def test_tables_are_laid_out_as_they_are_meant() -> None:
         [("th", "", "b"), ("th", "", "x"), ("td", "", "3"), ("td", "", "")],
     ]
     assert re.findall(r"<b>(.*?)</b>", html) == ["2"]
+
+
+@pytest.mark.whole
+def test_no_word_of_a_table_is_broken_on_a_phone(tmp_path: Path) -> None:
+    """Neither in names nor in sentences, while a name of 300 letters does not push the numbers away."""
+    word, sentence = "oligodendroglioma", "Pseudopseudohypoparathyroidism is a word that nobody wants to see in pieces."
+    rows = ((word, f"{word} grade", "100.0 [100.0, 100.0]", sentence), ("W" * 300, "x", "0.0", ""))
+    table = Table("t", ("Class", "Method", "Accuracy", "Meaning"), rows, lead=2)
+    (tmp_path / "page.html").write_text(render(make_page("b", diagnostics=(table,))))
+    lines = """() => [...document.querySelectorAll('#diagnostics tbody tr:first-child > *')].map(cell => {
+        const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();
+        return text.data.split(' ').map(word => {
+            const range = document.createRange(), start = text.data.indexOf(word);
+            range.setStart(text, start); range.setEnd(text, start + word.length);
+            return range.getClientRects().length;
+        });
+    }).flat()"""
+    with open_browser() as browser, open_page(browser, tmp_path / "page.html", 390) as watched:
+        assert set(watched.page.evaluate(lines)) == {1}
+        assert watched.page.locator("#diagnostics tbody th").nth(2).bounding_box()["width"] < 200
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_json_survives_a_script_element() -> None:

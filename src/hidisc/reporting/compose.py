@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from hidisc.evaluation.scores import ScoresInfo
 from hidisc.ground.files import name_related
 from hidisc.ground.machine import versions
 from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.ground.text import count
 from hidisc.reporting import figures, tables
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, compare_with_first, find_embeddings
@@ -224,21 +226,21 @@ def _make_map(
     columns = {column.key: column for column in name_points(inputs, points)}
     label, patients = columns["label"], columns["patient"]
     panels, static, crops = [], [], []
-    for one, places, patch in zip(inputs, points.places, points.patch, strict=True):
-        say(f"drawing the map of {one.name} ...")
-        vectors = np.asarray(one.embeddings.vectors[one.rows[places]], np.float32)
+    for encoder, places, patch in zip(inputs, points.places, points.patch, strict=True):
+        say(f"drawing the map of {encoder.name} ...")
+        vectors = np.asarray(encoder.embeddings.vectors[encoder.rows[places]], np.float32)
         xy = map_points(vectors, config.perplexity, config.seed)
-        panels.append(Panel(one.name, patch, xy, None if one.predicted is None else one.predicted[places]))
-        figure = figures.draw_map(xy, label.codes[patch], label.names, one.name)
-        static.append(drawn.add(f"map-{drawn.slug(one.name)}", figure, f"{one.name}, by class", dots=True))
+        panels.append(Panel(encoder.name, patch, xy, None if encoder.predicted is None else encoder.predicted[places]))
+        figure = figures.draw_map(xy, label.codes[patch], label.names, encoder.name)
+        static.append(drawn.add(f"map-{drawn.slug(encoder.name)}", figure, f"{encoder.name}, by class", dots=True))
         if label.names:
             whose = np.array(patients.names, object)[patients.codes[patch]]
             figure = figures.draw_crops(xy, label.codes[patch], whose, label.names)
-            caption = f"{one.name}: each class by patient"
-            crops.append(drawn.add(f"crops-{drawn.slug(one.name)}", figure, caption, dots=True))
+            caption = f"{encoder.name}: each class by patient"
+            crops.append(drawn.add(f"crops-{drawn.slug(encoder.name)}", figure, caption, dots=True))
     say("reading pictures ...")
     sprite = read_points(reader, inputs, points, config.picture_px)
-    total = max(len(one.rows) for one in inputs)
+    total = max(len(encoder.rows) for encoder in inputs)
     sentence = (
         f"{len(panels[0].patch):,} of {total:,} patches, drawn at random, by t-SNE of the embeddings "
         f"(perplexity {config.perplexity:g}, seed {config.seed})."
@@ -247,7 +249,7 @@ def _make_map(
         sentence += " All encoders show the same patches."
     reasons = [f"No pictures: {reason}" for reason in reader.missing]
     if reader.unreadable:
-        reasons.append(f"{reader.unreadable:,} patches could not be read and are grey.")
+        reasons.append(f"{count(reader.unreadable, 'patch')} could not be read; the map shows grey instead.")
     if gone:
         reasons.append(f"No map of {', '.join(gone)}: its embeddings are gone, or have changed since it was evaluated.")
     patch_map = PatchMap(
@@ -265,7 +267,7 @@ def _make_map(
 def _make_sheets(
     judged: Sequence[EvaluatedModel], reader: PatchReader, drawn: FigureFolder, config: ReportConfig
 ) -> tuple[tuple[Sheet, ...], tuple[str, ...]]:
-    """Nearest neighbours of right and wrong patches of each model; and why there are none of some."""
+    """Nearest neighbours of patches predicted correctly and wrongly by each model; and why there are none of some."""
     sheets: list[Sheet] = []
     reasons: list[str] = []
     for model in judged if config.sheet_rows else ():
@@ -290,16 +292,15 @@ def _make_sheets(
                 chosen = choose_queries(predictions, config.sheet_rows, right, rng)
                 label = str(scores.info.config["label"])
                 rows = make_sheet(reader, queries, bank, predictions, neighbours, chosen, label)
-                sheets.append(Sheet(model.name, right, rows, _say_votes(model, neighbours[0].shape[1])))
+                sheets.append(Sheet(model.name, right, rows, _say_votes(scores.info, neighbours[0].shape[1])))
                 if rows:
                     name = f"neighbours-{drawn.slug(model.name)}-{'right' if right else 'wrong'}"
                     drawn.save(name, draw_sheet(rows))
     return tuple(sheets), (*reasons, *(f"No pictures: {reason}" for reason in reader.missing if sheets))
 
 
-def _say_votes(model: EvaluatedModel, shown: int) -> str:
+def _say_votes(info: ScoresInfo, shown: int) -> str:
     """How many neighbours vote on the class of a patch, and how many of them are on the sheet."""
-    info = model.scores[0].info
     if "knn" not in {probe.name for probe in info.probes}:
         return f"The {shown:,} most similar patches of the reference patients are shown."
     voters = count_voters(info)

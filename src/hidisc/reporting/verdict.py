@@ -100,13 +100,10 @@ def gather_warnings(models: Sequence[EvaluatedModel]) -> tuple[str, ...]:
 def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
     """Facts of an encoder and of how it was judged, term and text."""
     found = next((item for item in model.embeddings if item is not None), None)
-    info = model.info
-    if info is None and found is None:
+    info, first = model.info, model.scores[0] if model.scores else found
+    if first is None:
         return ()
-    card = info.model if info else found.info.model if found else None
-    home = model.scores[0].path if model.scores else found.path if found else None
-    assert card is not None
-    assert home is not None
+    card, home = first.info.model, first.path
     facts = [
         ("Encoder", ", ".join(filter(None, (card.backbone, card.objective, f"{card.size_px} px patches")))),
         ("From", f"{_name_source(card, home)} ({card.kind})"),
@@ -156,16 +153,8 @@ def _number(title: str, values: Sequence[Value], interval: float, guess: float) 
     if low is None or high is None:
         return Number(title, f"{mean:.1f}", values[0].why, "", mean, guess=guess)
     ends = f"{100 * low:.1f} to {100 * high:.1f}"
-    return Number(
-        title,
-        f"{mean:.1f}",
-        f"{100 * interval:g}\N{NO-BREAK SPACE}% interval {ends}",
-        ends,
-        mean,
-        100 * low,
-        100 * high,
-        guess,
-    )
+    said = f"{100 * interval:g}\N{NO-BREAK SPACE}% interval {ends}"
+    return Number(title, f"{mean:.1f}", said, ends, mean, 100 * low, 100 * high, guess)
 
 
 def _commonest(level: LevelScores) -> float:
