@@ -208,7 +208,9 @@ def test_notes_that_differ_in_a_count_are_one() -> None:
     undefined = [("A", True, "there are 3"), ("B", True, "there are 4")]
     assert list_reasons(undefined) == [f"{DASH} undefined: A: there are 3.", f"{DASH} undefined: B: there are 4."]
     many = list_reasons((f"n{number}", False, "why") for number in range(9))
-    assert many == ["Note: Why (n0, n1, n2 and 6 more)."]
+    assert many == ["Note: Why (several numbers)."]
+    undefined = list_reasons((f"n{number}", True, "why") for number in range(9))
+    assert undefined == [f"{DASH} undefined: n0, n1, n2 and 6 more: why."]
 
 
 def test_few_units_are_said(tmp_path: Path, three: Embeddings) -> None:

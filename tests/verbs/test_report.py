@@ -268,8 +268,8 @@ def test_embeddings_alone_have_a_map_and_counts_but_no_metrics(store: Path, tmp_
     found = Reader(out.read_text())
     assert [section["id"] for section in found.all("section")] == ["verdict", "evaluated", "map", "about"]
     text = text_of(out)
-    assert text.startswith("Embeddings of alone ")  # nothing is judged, so nothing is asked
-    assert "How good is the encoder?" not in text
+    assert "<title>Embeddings of alone</title>" in out.read_text()  # nothing is judged
+    assert "<h1><bdi>Embeddings of alone</bdi></h1>" in out.read_text()
     assert "Embedded, not evaluated" in text
     assert "Data of alone" in text
     data = map_data(out)

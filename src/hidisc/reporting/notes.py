@@ -10,7 +10,7 @@ from hidisc.reporting.table import DASH, LABELLED
 from hidisc.settings.evaluate import BootstrapConfig
 
 _NAMED = 8
-"""Numbers of one reason that are named each."""
+"""Most numbers of one reason that are named each."""
 _FEW = 6
 """Units below which an interval over them says little: chance alone favours one method in all 5 once in 16 times."""
 _NUMBER = re.compile(r"(?<![\w'\"-])\d[\d,]*(?![\w'\"])")
@@ -78,11 +78,13 @@ def list_reasons(numbers: Iterable[tuple[str, bool, str]]) -> list[str]:
             about.setdefault((is_undefined, key), []).append((what, reason))
     notes = []
     for (is_undefined, _), members in about.items():
-        names, reason = _few([what for what, _ in members]), _merge([reason for _, reason in members])
+        names, reason = [what for what, _ in members], _merge([reason for _, reason in members])
         if is_undefined:
-            notes.append(f"{DASH} undefined: {names}: {reason}.")
+            few = names if len(names) <= _NAMED else [*names[:2], f"{names[2]} and {len(names) - 3} more"]
+            notes.append(f"{DASH} undefined: {', '.join(few)}: {reason}.")
         else:
-            notes.append(f"Note: {reason[0].upper()}{reason[1:]} ({names}).")
+            few = names if len(names) <= _NAMED else ["several numbers"]
+            notes.append(f"Note: {reason[0].upper()}{reason[1:]} ({', '.join(few)}).")
     return notes
 
 
@@ -102,11 +104,6 @@ def together(pairs: Iterable[tuple[str, str]], models: Sequence[EvaluatedModel])
         sentence if len(names) == len(models) else f"{', '.join(names)}: {sentence}"
         for sentence, names in about.items()
     ]
-
-
-def _few(names: Sequence[str]) -> str:
-    """The names, or of many the first few."""
-    return ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 def _merge(reasons: Sequence[str]) -> str:
