@@ -165,6 +165,10 @@ def test_seeds_that_scatter_do_not_hold_a_claim(tmp_path: Path, embeddings: Embe
         "trainings of each) lies above 0, as claimed. Not held: it lies below 0. Cannot tell: it contains 0. A claim "
         "that a method is no better is held unless the interval lies above 0.",
     )
+    page = write_results(suite, cells, tmp_path, "small").read_text()
+    assert '<span class="outcome cannot-tell">cannot tell</span>' in page
+    assert "not held</span>" not in page
+    assert ".outcome.cannot-tell" not in page  # in the colour of text; only what is not held is red
 
 
 def test_a_claim_without_an_interval_is_not_measured(done: tuple[SuiteConfig, list[Cell], Path]) -> None:

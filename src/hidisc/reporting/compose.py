@@ -209,9 +209,7 @@ def _draw_curves(judged: Sequence[EvaluatedModel], drawn: FigureFolder) -> tuple
 
 def _draw_training(models: Sequence[EvaluatedModel], drawn: FigureFolder) -> tuple[Drawing, ...]:
     rows = {model.name: model.run_metrics for model in models if model.run_metrics}
-    if not rows:
-        return ()
-    return (drawn.add("training", figures.draw_training(rows), "What was logged during training"),)
+    return (drawn.add("training", figures.draw_training(rows), "What was logged during training"),) if rows else ()
 
 
 def _make_map(
