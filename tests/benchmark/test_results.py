@@ -130,8 +130,8 @@ def test_one_training_is_not_a_method(
     assert found.found.endswith(f"; 36 patients; {words})")
     notes = claims_table([found], []).notes
     assert notes[-1] == (
-        "One training, not a method: a row has one finished training only, and its interval cannot show how far "
-        "another seed would come out. Finish the others, or run the suite with --set seeds=3 and a new --out."
+        "One training, not a method: a method has one finished training only, so the interval cannot show how much "
+        "another seed would change the result. Finish the others, or run the suite with --set seeds=3 and a new --out."
     )
 
 
@@ -156,14 +156,19 @@ def test_seeds_that_scatter_do_not_hold_a_claim(tmp_path: Path, embeddings: Embe
     )["accuracy"]
     assert alone.verdict == "better"
     found = claim_of(suite, cells)
-    assert found.outcome == "not held"
+    assert found.outcome == "cannot tell"
+    assert claim_of(suite, cells, expect="no better").outcome == "held"  # the interval does not lie above 0
     assert found.found.startswith("no clear difference between HiDisc-Patient and SimCLR in patch accuracy: ")
     assert found.found.endswith("; 36 patients; 3 trainings each)")
     assert claims_table([found], []).notes == (
-        "Held: the interval of the difference, over draws of the same patients for both and of the trainings of each, "
-        "lies on the side claimed. Not held: it does not, which with few patients or trainings may only mean that "
-        "nothing can be told.",
+        "Held: the interval of the difference (bootstrap resamples of the same patients for both methods and of the "
+        "trainings of each) lies above 0, as claimed. Not held: it lies below 0. Cannot tell: it contains 0. A claim "
+        "that a method is no better is held unless the interval lies above 0.",
     )
+    page = write_results(suite, cells, tmp_path, "small").read_text()
+    assert '<span class="outcome cannot-tell">cannot tell</span>' in page
+    assert "not held</span>" not in page
+    assert ".outcome.cannot-tell" not in page  # in the colour of text; only what is not held is red
 
 
 def test_a_claim_without_an_interval_is_not_measured(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
@@ -179,33 +184,34 @@ def test_a_claim_without_an_interval_is_not_measured(done: tuple[SuiteConfig, li
 def test_published_numbers_stand_beside_ours(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
     suite, cells, _ = done
     table = beside_table(suite, named(suite, cells), "weak_aug")
-    assert table.columns == ("Method", "", "Accuracy", "MCA", "AUROC", "Accuracy", "MCA", "AUROC")
-    assert table.groups == (("", 2), ("Patch level metrics", 3), ("Patient level metrics", 3))
-    rows = {row[:2]: row[2:] for row in table.rows}
-    assert rows["SimCLR", "paper, SRH"] == ("31.5 (2.3)", "23.1 (1.9)", DASH, "40.2 (6.9)", "28.9 (4.5)", DASH)
-    assert rows["SupCon †", "paper, TCGA"] == ("85.4 (0.4)", DASH, "92.0 (0.2)", "88.4 (0.8)", DASH, "95.2 (0.4)")
+    assert table.columns == ("Level", "Method", "Source", "Accuracy", "MCA", "AUROC")
+    rows = {row[:3]: row[3:] for row in table.rows}
+    assert rows["Patch", "SimCLR", "paper, SRH"] == ("31.5 (2.3)", "23.1 (1.9)", DASH)
+    assert rows["Patient", "SimCLR", "paper, SRH"] == ("40.2 (6.9)", "28.9 (4.5)", DASH)
+    assert rows["Patch", "SupCon †", "paper, TCGA"] == ("85.4 (0.4)", DASH, "92.0 (0.2)")
+    assert rows["Patient", "SupCon †", "paper, TCGA"] == ("88.4 (0.8)", DASH, "95.2 (0.4)")
     ours = 100 * mean_accuracy(named(suite, cells)["HiDisc-Patient"], "patch")
-    assert rows["HiDisc-Patient", "here"][0].startswith(f"{ours:.1f} (")
-    bold = {(table.rows[row][:2], column) for row, column in table.bold}
-    paper = {name for (name, source), column in bold if source == "paper, SRH" and column == 2}
-    assert paper == {"HiDisc-Patient"}  # the paper's own bold type; SupCon learned from labels
-    assert {name for (name, source), column in bold if source == "paper, SRH" and column == 5} == {
-        "HiDisc-Slide",
-        "HiDisc-Patient",
+    assert rows["Patch", "HiDisc-Patient", "here"][0].startswith(f"{ours:.1f} (")
+    bold = {(table.rows[row][:3], column) for row, column in table.bold}
+    best = {
+        at: {name for (level, name, source), column in bold if (level, source, column) == (at, "paper, SRH", 3)}
+        for at in ("Patch", "Patient")
     }
+    assert best["Patch"] == {"HiDisc-Patient"}  # the paper's own bold type; SupCon learned from labels
+    assert best["Patient"] == {"HiDisc-Slide", "HiDisc-Patient"}
 
 
-def test_a_wide_table_is_stacked_by_level(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+def test_levels_stand_below_each_other(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
     suite, cells, _ = done
     models = named(suite, cells)
     table = beside_table(suite, models, "weak_tcga_extended")
-    assert table.columns[:3] == ("Level", "Method", "")
-    assert table.blocks == (10, 10, 10)
+    assert table.columns[:3] == ("Level", "Method", "Source")
+    assert table.blocks == {0: 10, 10: 10, 20: 10}
     assert [row[0] for row in table.rows] == ["Patch"] * 10 + ["Slide"] * 10 + ["Patient"] * 10
     assert table.rows[-1][:4] == ("Patient", "SupCon †", "paper, TCGA", "88.4 (0.8)")
     srh = beside_table(suite, models, "weak_srh_extended")
-    supcon = [row for row in srh.rows if row[:2] == ("SupCon †", "paper, SRH")]
-    assert supcon[0][2] == "90.0 (0.2)"  # the paper calls it supervised there
+    supcon = [row for row in srh.rows if row[1:3] == ("SupCon †", "paper, SRH")]
+    assert supcon[0][3] == "90.0 (0.2)"  # the paper calls it supervised there
     table.to_latex("x"), table.to_markdown(), table.to_csv()
 
 
@@ -222,7 +228,7 @@ def test_what_failed_and_what_is_missing_is_said(tmp_path: Path, embeddings: Emb
     assert "the loss is not finite &lt;b&gt;" in page
     assert "not measured" in page
     table = beside_table(suite, named(suite, cells), "weak_aug")
-    assert table.rows[0] == ("SimCLR", "here", *[DASH] * 6)
+    assert table.rows[0] == ("Patch", "SimCLR", "here", *[DASH] * 3)
 
 
 def test_with_nothing_finished_there_are_no_numbers(tmp_path: Path) -> None:

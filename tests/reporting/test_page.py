@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,17 +13,17 @@ import pytest
 from matplotlib.figure import Figure
 from scipy.stats import beta
 
-from hidisc.evaluation.scores import Finding, Scores, Value
+from hidisc.evaluation.scores import Diagnostic, Finding, Scores, Value
 from hidisc.models.history import NOTHING, UNKNOWN, History
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.layout import lay_table
 from hidisc.reporting.page import About, Page, Panel, PatchMap, ProbePart, Sheet, _to_grid, render, to_json
 from hidisc.reporting.pictures import Column, SheetRow, Shown, Sprite
 from hidisc.reporting.table import Table
 from hidisc.reporting.tables import counts_table, metrics_table
 from hidisc.reporting.verdict import describe, find_verdict, gather_warnings
 from tests.evaluation.made import make_embeddings
+from tests.reporting.browser import open_browser, open_page
 from tests.reporting.judged import LACK, LEAK, LEFT, make_scores
 
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
@@ -84,13 +85,14 @@ def make_page(name: str = "an encoder", **changes: object) -> Page:
         warnings=(),
         verdicts=(),
         compared=(name,),
+        compared_note=name,
         abouts=(About(name, ((name, name),), (table,), f"a: {name}"),),
         probes=(ProbePart((table,), (table,)),),
         confusions=((drawing,),),
         curves=(drawing,),
         map=PatchMap(name, (panel,), (column, patient), ("#123456",), Sprite((PIXEL,), 1, 1, 3), (name,), (drawing,)),
         crops=(drawing,),
-        sheets=(Sheet(name, False, (SheetRow(shown, name, (shown,)),)),),
+        sheets=(Sheet(name, False, (SheetRow(shown, name, (shown,)),), name),),
         no_sheets=(name,),
         training=(drawing,),
         diagnostics=(table,),
@@ -201,38 +203,43 @@ def test_tables_are_laid_out_as_they_are_meant() -> None:
     table = Table(
         "t", ("Class", "Method", "Value", "Meaning"),
         (("a", "x", "1", "m" * 80), ("a", "y", "2", ""), ("b", "x", "3", "")),
-        ("Leak.", "x: Leak.", "A note."), lead=2, blocks=(2, 1), bold=frozenset({(1, 2)}),
+        ("Warning: Leak.", "Warning: x: Leak.", "A note."), lead=2, bold=frozenset({(1, 2)}),
     )  # fmt: skip
-    laid = lay_table(table, ["Leak."])
-    assert laid.notes == ("A note.",)
-    assert [[cell.text for cell in row] for row in laid.rows] == [
-        ["a", "x", "1", "m" * 80], ["y", "2", ""], ["b", "x", "3", ""]
-    ]  # fmt: skip
-    assert [row[0].span for row in laid.rows] == [2, 1, 1]
-    assert [cell.tag for cell in laid.rows[0]] == ["th", "th", "td", "td"]
-    assert [kind for _, kind in laid.header] == ["text first", "text", "", "text long"]
-    assert [(number, cell.text) for number, row in enumerate(laid.rows) for cell in row if cell.bold] == [(1, "2")]
+    assert table.kinds == ["text first", "text", "", "text long"]
+    assert table.blocks == {0: 2, 2: 1}
+    html = render(make_page("b", diagnostics=(table,)))
+    html = html[html.index('id="diagnostics"') : html.index('id="about"')]
+    assert re.findall(r"<li><bdi>(.*?)</bdi>", html) == ["A note."]  # warnings stand above the table
+    rows = [
+        re.findall(r"<(t[hd])[^>]*?( rowspan=\"\d\")?>(?:<span>|<b>)?([^<]*)", row) for row in html.split("<tr>")[2:]
+    ]
+    assert rows == [
+        [("th", ' rowspan="2"', "a"), ("th", "", "x"), ("td", "", "1"), ("td", "", "m" * 80)],
+        [("th", "", "y"), ("td", "", "2"), ("td", "", "")],
+        [("th", "", "b"), ("th", "", "x"), ("td", "", "3"), ("td", "", "")],
+    ]
+    assert re.findall(r"<b>(.*?)</b>", html) == ["2"]
 
 
-def test_wide_groups_of_columns_are_stacked_with_every_cell(folder: Path, scores: Scores) -> None:
-    other = make_scores(folder / "stacked", make_embeddings(folder / "emb2", name="two"), name="two", accuracy=0.3)
-    table = metrics_table([subject_of(scores), subject_of(other, name="two")], "knn")
-    assert len(table.columns) == 13
-    laid = lay_table(table, ())
-    assert [text for text, _ in laid.header] == ["Level", "Method", *table.columns[1:5]]
-    assert laid.groups == ()
-    rows = [[cell.text for cell in row] for row in laid.rows]
-    bold = {(number, cell.text) for number, row in enumerate(laid.rows) for cell in row if cell.bold}
-    assert [row[0] for row in rows[::2]] == ["Patch", "Slide", "Patient"]
-    for level in range(3):
-        for method in range(2):
-            expected = table.rows[method][1 + 4 * level : 5 + 4 * level]
-            number = 2 * level + method
-            assert tuple(rows[number][-4:]) == expected
-            for place, text in enumerate(expected):
-                assert ((number, text) in bold) == ((method, 1 + 4 * level + place) in table.bold)
-    narrow = Table("t", ("Class", "A", "B"), (("x", "1", "2"),), groups=(("", 1), ("g", 1), ("h", 1)))
-    assert lay_table(narrow, ()).groups == narrow.groups
+@pytest.mark.whole
+def test_no_word_of_a_table_is_broken_on_a_phone(tmp_path: Path) -> None:
+    """Neither in names nor in sentences, while a name of 300 letters does not push the numbers away."""
+    word, sentence = "oligodendroglioma", "Pseudopseudohypoparathyroidism is a word that nobody wants to see in pieces."
+    rows = ((word, f"{word} grade", "100.0 [100.0, 100.0]", sentence), ("W" * 300, "x", "0.0", ""))
+    table = Table("t", ("Class", "Method", "Accuracy", "Meaning"), rows, lead=2)
+    (tmp_path / "page.html").write_text(render(make_page("b", diagnostics=(table,))))
+    lines = """() => [...document.querySelectorAll('#diagnostics tbody tr:first-child > *')].map(cell => {
+        const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();
+        return text.data.split(' ').map(word => {
+            const range = document.createRange(), start = text.data.indexOf(word);
+            range.setStart(text, start); range.setEnd(text, start + word.length);
+            return range.getClientRects().length;
+        });
+    }).flat()"""
+    with open_browser() as browser, open_page(browser, tmp_path / "page.html", 390) as watched:
+        assert set(watched.page.evaluate(lines)) == {1}
+        assert watched.page.locator("#diagnostics tbody th").nth(2).bounding_box()["width"] < 200
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_json_survives_a_script_element() -> None:
@@ -284,7 +291,7 @@ def test_the_verdict_is_of_patients_with_its_interval(scores: Scores) -> None:
     assert auroc.guess == 50
     assert verdict.units == "9 patients"
     assert verdict.judge == "its 180 nearest neighbours"  # the bank has no more
-    assert verdict.trust[0] == "It learned from 9 patients (18 slides), and none of these patients is among them."
+    assert verdict.trust[0] == "It was trained on 9 patients (18 slides); none of the test patients is among them."
 
 
 def test_the_verdict_over_several_evaluations_is_their_mean(folder: Path, scores: Scores) -> None:
@@ -331,8 +338,8 @@ def test_a_level_without_units_is_not_the_verdict(scores: Scores) -> None:
 @pytest.mark.parametrize(
     ("history", "said"),
     [
-        (UNKNOWN, "What it has seen before is not known, so it may have seen these patients."),
-        (NOTHING, "It has learned from no slide."),
+        (UNKNOWN, "It is not known what this encoder was trained on, so it may have seen these patients."),
+        (NOTHING, "It was not trained on any slide."),
         (History(labels_used=("supcon",)), "Labels were used in its training, for: supcon."),
     ],
 )
@@ -352,21 +359,43 @@ def test_all_right_is_not_certain(scores: Scores) -> None:
 
     least = 100 * beta.ppf(0.025, 9, 1)
     assert find_verdict(subject_of(judged(1.0))).trust[-1] == (
-        "All 9 were right, so drawing them anew shows no doubt; judged by their number alone, the share of all "
-        f"patients may be as low as {least:.0f} %."
+        "All 9 patients were predicted correctly, so bootstrap resamples show no uncertainty; by the binomial law the "
+        f"accuracy may still be as low as {least:.0f} %."
     )
-    assert not any("no doubt" in text for text in find_verdict(subject_of(judged(8 / 9))).trust)
+    assert not any("no uncertainty" in text for text in find_verdict(subject_of(judged(8 / 9))).trust)
+
+
+def test_the_most_important_diagnostics_are_in_the_verdict(scores: Scores) -> None:
+    values = {"effective rank": 7.0, "collapse": 0.2}
+    values |= {"variance: label": 0.1, "variance: site": 0.3, "variance: patient": 0.4}
+    found = [Diagnostic(name=name, value=value, meaning=f"About {name}.") for name, value in values.items()]
+
+    def said(**changes: float | None) -> tuple[str, ...]:
+        known = [
+            item.model_copy(update={"value": changes.get(item.name.removeprefix("variance: "), item.value)})
+            for item in found
+        ]
+        return find_verdict(subject_of(changed(scores, diagnostics=tuple(known)))).properties
+
+    assert said() == ("About collapse.", "About variance: site.")  # more is seen of the site than of the class
+    assert said(label=0.35) == ("About collapse.", "About variance: patient.")
+    assert said(site=None) == ("About collapse.", "About variance: patient.")
+    assert said(site=None, patient=None) == ("About collapse.",)
+    assert find_verdict(subject_of(scores)).properties == ()
+    verdict = replace(find_verdict(subject_of(scores)), properties=("It has collapsed.",))
+    html = render(make_page(verdicts=(verdict,)))
+    assert html.index('id="verdict"') < html.index("It has collapsed.") < html.index('id="evaluated"')
 
 
 def test_leaks_and_luck_are_said(scores: Scores) -> None:
     leaky = changed(scores, leakage=(Finding(kind="leak", sentence=LEAK), Finding(kind="note", sentence="Noted.")))
-    assert find_verdict(subject_of(leaky)).trust[0] == "Mind the warning above before believing it."
+    assert find_verdict(subject_of(leaky)).trust[0] == "Read the warning above before you trust these numbers."
     probe = scores.info.probes[0]
     poor = Value(value=0.35, low=np.nextafter(1 / 3, 1), high=0.4)
     levels = tuple(level.model_copy(update={"metrics": {**level.metrics, "accuracy": poor}}) for level in probe.levels)
     asked = changed(scores, probes=(probe.model_copy(update={"levels": levels}),))
     assert find_verdict(subject_of(asked)).trust[-1] == (
-        "That is not surely better than naming the commonest class every time, which gives 33.3 %."
+        "This is not significantly better than always predicting the most common class, which gives 33.3 %."
     )
 
 
@@ -384,15 +413,15 @@ def test_a_class_that_cannot_be_recognised_is_a_warning_and_no_leak(scores: Scor
     assert gather_warnings([lacking]) == (LACK.sentence,)
     trust = find_verdict(lacking).trust
     assert trust[:2] == (
-        "Mind the warning above before believing it.",
-        "It learned from 9 patients (18 slides), and none of these patients is among them.",
+        "Read the warning above before you trust these numbers.",
+        "It was trained on 9 patients (18 slides); none of the test patients is among them.",
     )
     assert dict(describe(lacking))["Leakage"] == "none found"
     for table in (counts_table(lacking), metrics_table([lacking], "knn")):
         assert table.notes[0] == f"Warning: {LACK.sentence}"
         assert LEFT.sentence in table.notes
     html = render(make_page(warnings=gather_warnings([lacking])))
-    assert "<strong>Warning. Mind this before you believe any number here.</strong>" in html
+    assert "<strong>Warning. Read this before you trust any number on this page.</strong>" in html
     assert "Leakage" not in html
 
 
@@ -403,7 +432,8 @@ def test_what_was_not_evaluated_has_no_verdict(folder: Path) -> None:
     text = " ".join(Reader(render(make_page(verdicts=(verdict,)))).text.split())
     assert "Embedded, not evaluated: there is a map, but no verdict." in text
     facts = dict(describe(model))
-    assert facts["Learned from"] == "not known"
+    assert facts["Trained on"] == "not known"
+    assert facts["Labels used in training"] == "not known"
     assert facts["Embeddings"] == "360 vectors of 16 numbers, of store"
 
 
@@ -411,11 +441,12 @@ def test_facts_of_an_evaluation(scores: Scores) -> None:
     facts = describe(subject_of(scores))
     known = dict(facts)
     assert known["Encoder"] == "test_resnet, hidisc, 32 px patches"
-    assert known["Learned from"] == "9 patients (18 slides)"
+    assert known["Trained on"] == "9 patients (18 slides)"
+    assert known["Labels used in training"] == "none"
     assert known["Classes"] == "a, b, c"
     assert known["From"] == "made (run)"  # by name: where it lies is nobody's business
-    assert known["Bank"] == "train of emb"
-    assert known["Queries"] == "test of emb"
+    assert known["Reference patients"] == "train of emb"
+    assert known["Test patients"] == "test of emb"
     assert known["Patches"] == "all of each slide"
     assert known["Judged by"] == ("its 180 nearest neighbours; a linear probe; attention over the patches of a slide")
     assert ("Leakage", "Slides' checksums were compared.") in facts
@@ -432,7 +463,7 @@ def test_what_lies_above_has_a_name_too(folder: Path) -> None:
     scores = make_scores(folder / "above/inside", make_embeddings(folder / "above"))
     assert scores.info.embeddings == ".."
     known = dict(describe(subject_of(scores)))
-    assert (known["Bank"], known["Queries"]) == ("train of above", "test of above")
+    assert (known["Reference patients"], known["Test patients"]) == ("train of above", "test of above")
 
 
 def test_a_name_of_timm_is_told_whole(scores: Scores) -> None:

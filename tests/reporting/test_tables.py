@@ -13,8 +13,9 @@ from hidisc.evaluation.compare import compare
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import SCORES, Diagnostic, ProbeScores, Scores, ScoresInfo, Value, predictions_file
 from hidisc.ground.errors import UserError
-from hidisc.reporting.cells import find_best, make_cell
-from hidisc.reporting.evaluated import EvaluatedModel, gather
+from hidisc.reporting.cells import Cell, Row, find_best, lay_rows, make_cell
+from hidisc.reporting.evaluated import EvaluatedModel, compare_with_first, gather
+from hidisc.reporting.notes import list_reasons
 from hidisc.reporting.table import DASH, Table, write_tables
 from hidisc.reporting.tables import (
     MANY,
@@ -82,38 +83,44 @@ def change_metric(scores: Scores, level: str, metric: str, value: Value) -> Scor
     return change(scores, probes=tuple(item.model_dump() for item in probes))
 
 
+def compared(models: list[EvaluatedModel], level: str, config: BootstrapConfig, seed: int = 0) -> Table:
+    """The table of comparisons by the nearest neighbours."""
+    return comparison_table(compare_with_first(models, "knn", level, config, seed), "knn", level, config)
+
+
 def values_of(model: EvaluatedModel, probe: str, level: str, metric: str) -> list[float]:
     found = [scores.info.probes for scores in model.scores]
     levels = [item.level(level) for probes in found for item in probes if item.name == probe]
     return [level.metrics[metric].value for level in levels if level]  # type: ignore[misc]
 
 
-# ---- the paper's layouts
+# ---- the layout: a row per level and method
 
 
-def test_more_than_two_classes_have_the_layout_of_the_papers_srh_table(tmp_path: Path, three: Embeddings) -> None:
+def test_more_than_two_classes_have_the_metrics_of_the_papers_srh_table(tmp_path: Path, three: Embeddings) -> None:
     models = judge(tmp_path, three)
     table = metrics_table(models, "knn")
-    assert table.columns == ("Method", *["Accuracy", "MCA", "AUPRC", "AUROC"] * 3)
+    assert table.columns == ("Level", "Method", "Accuracy", "MCA", "AUPRC", "AUROC")
     levels = ("patch", "slide", "patient")
-    assert table.groups == (("", 1), *((f"{level.capitalize()} level metrics", 4) for level in levels))
-    assert [row[0] for row in table.rows] == ["many", "one", "sup †"]
-    for place, (level, metric) in enumerate([(level, metric) for level in levels for metric in MANY], 1):
-        many = values_of(models[0], "knn", level, metric)
-        mean = sum(many) / 3
-        sd = (sum((value - mean) ** 2 for value in many) / 2) ** 0.5
-        assert table.rows[0][place] == f"{100 * mean:.1f} ({100 * sd:.1f})"
-        (one,) = values_of(models[1], "knn", level, metric)
-        low, high = max(0.0, one - 0.04), min(1.0, one + 0.04)
-        assert table.rows[1][place] == f"{100 * one:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    assert [row[:2] for row in table.rows] == [
+        (level.capitalize(), name) for level in levels for name in ("many", "one", "sup †")
+    ]
+    for block, level in enumerate(levels):
+        for place, metric in enumerate(MANY, 2):
+            many = values_of(models[0], "knn", level, metric)
+            mean = sum(many) / 3
+            sd = (sum((value - mean) ** 2 for value in many) / 2) ** 0.5
+            assert table.rows[3 * block][place] == f"{100 * mean:.1f} ({100 * sd:.1f})"
+            (one,) = values_of(models[1], "knn", level, metric)
+            low, high = max(0.0, one - 0.04), min(1.0, one + 0.04)
+            assert table.rows[3 * block + 1][place] == f"{100 * one:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def test_two_classes_have_the_layout_of_the_papers_tcga_table(tmp_path: Path, two: Embeddings) -> None:
     models = judge(tmp_path, two, seeds=2)
     table = metrics_table(models, "linear")
     assert table.columns == ("Level", "Method", "Accuracy", "MCA", "Sensitivity", "Specificity", "AUROC", "AUPRC")
-    assert table.groups == ()
-    assert (table.lead, table.blocks) == (2, (3, 3, 3))
+    assert (table.lead, table.blocks) == (2, {0: 3, 3: 3, 6: 3})
     assert [row[:2] for row in table.rows] == [
         (level, name) for level in ("Patch", "Slide", "Patient") for name in ("many", "one", "sup †")
     ]
@@ -127,18 +134,14 @@ def test_two_classes_have_the_layout_of_the_papers_tcga_table(tmp_path: Path, tw
 def test_the_numbers_are_those_of_the_predictions(tmp_path: Path, three: Embeddings) -> None:
     (model,) = judge(tmp_path, three, seeds=0)[:1]
     found = model.scores[0].predictions("knn", "patch")
-    shown = metrics_table([model], "knn").rows[0][1]
+    shown = metrics_table([model], "knn").rows[0][2]
     assert shown.startswith(f"{100 * (found.truth == found.predicted).mean():.1f} [")
 
 
 def test_an_opinion_has_the_levels_it_has(tmp_path: Path, three: Embeddings) -> None:
     models = judge(tmp_path, three, seeds=1)
-    assert [group for group, _ in metrics_table(models, "mil").groups] == [
-        "",
-        "Slide level metrics",
-        "Patient level metrics",
-    ]
-    with pytest.raises(UserError, match="nothing here was asked by 'forest', so there is no table of it"):
+    assert list(dict.fromkeys(row[0] for row in metrics_table(models, "mil").rows)) == ["Slide", "Patient"]
+    with pytest.raises(UserError, match="nothing here was evaluated by the probe 'forest', so there is no table of it"):
         metrics_table(models, "forest")
 
 
@@ -146,7 +149,7 @@ def test_a_subject_that_was_not_asked_has_dashes(tmp_path: Path, three: Embeddin
     make_scores(tmp_path / "a", three, name="a", group="a")
     make_scores(tmp_path / "b", three, name="b", group="b", probes=("knn",))
     table = metrics_table(gather([tmp_path / "a", tmp_path / "b"]), "linear")
-    assert set(table.rows[1][1:]) == {DASH}
+    assert {cell for row in table.rows if row[1] == "b" for cell in row[2:]} == {DASH}
     assert any(note.startswith(f"{DASH} undefined: Patch Accuracy of b, ") for note in table.notes)
     assert any(note.endswith(": not judged.") for note in table.notes)
 
@@ -158,13 +161,13 @@ def test_mean_and_sample_standard_deviation_by_hand() -> None:
     cell = make_cell([Value(value=0.1), Value(value=0.2), Value(value=0.6)])
     assert cell.text == "30.0 (26.5)"  # sqrt((0.04 + 0.01 + 0.09) / 2)
     assert cell.value == pytest.approx(0.3)
-    assert (cell.reach, cell.floor) == (pytest.approx(0.3 + 0.07**0.5), pytest.approx(0.3 - 0.07**0.5))
+    assert (cell.low, cell.high) == (pytest.approx(0.3 - 0.07**0.5), pytest.approx(0.3 + 0.07**0.5))
     assert make_cell([Value(value=0.5), Value(value=0.5)]).text == "50.0 (0.0)"
 
 
 def test_one_evaluation_has_its_interval_or_none() -> None:
     cell = make_cell([Value(value=0.874, low=0.812, high=0.92)])
-    assert (cell.text, cell.reach, cell.floor) == ("87.4 [81.2, 92.0]", 0.92, 0.874)
+    assert (cell.text, cell.low, cell.high) == ("87.4 [81.2, 92.0]", 0.812, 0.92)
     assert make_cell([Value(value=1.0, why="no interval: resamples=0")]).text == "100.0"
     assert make_cell([Value(value=1.0, why="no interval: resamples=0")]).why == "no interval: resamples=0"
 
@@ -184,24 +187,56 @@ def test_every_undefined_cell_is_a_dash_with_its_reason(
     change_metric(scores, level, metric, Value(value=None, why="the moon is full."))
     table = metrics_table(gather([tmp_path / "s"]), "knn")
     title = {"accuracy": "Accuracy", "mca": "MCA", "auprc": "AUPRC", "auroc": "AUROC"}[metric]
-    place = 1 + 4 * ["patch", "slide", "patient"].index(level) + MANY.index(metric)
-    assert [number for number, cell in enumerate(table.rows[0]) if cell == DASH] == [place]
+    undefined = {(row[0], number) for row in table.rows for number, cell in enumerate(row) if cell == DASH}
+    assert undefined == {(level.capitalize(), 2 + MANY.index(metric))}
     assert f"{DASH} undefined: {level.capitalize()} {title} of made: the moon is full." in table.notes
 
 
-def test_what_to_mind_of_a_defined_number_is_said(tmp_path: Path, three: Embeddings) -> None:
+def test_what_to_note_about_a_defined_number_is_said(tmp_path: Path, three: Embeddings) -> None:
     scores = make_scores(tmp_path / "s", three, probes=("knn",))
-    change_metric(scores, "patient", "mca", Value(value=0.5, low=0.4, high=0.6, why="166 draws left out"))
+    change_metric(scores, "patient", "mca", Value(value=0.5, low=0.4, high=0.6, why="in 166 resamples it is undefined"))
     table = metrics_table(gather([tmp_path / "s"]), "knn")
-    assert "Mind: Patient MCA of made: 166 draws left out." in table.notes
+    assert "Note: In 166 resamples it is undefined (Patient MCA of made)." in table.notes
+
+
+def test_notes_that_differ_in_a_count_are_one() -> None:
+    why = "In {} of the 2,000 bootstrap resamples of patients this metric is undefined (a class is missing)"
+    numbers = [("A", False, why.format("1,393")), ("B", False, why.format("174")), ("C", False, "")]
+    assert list_reasons(numbers) == [f"Note: {why.format('174 to 1,393')} (A, B)."]
+    names = [("A", False, "see 'p1' and \"2\""), ("B", False, "see 'p2' and \"2\""), ("C", False, "see x-1, 3")]
+    assert len(list_reasons(names)) == 3  # numbers within names are no counts
+    undefined = [("A", True, "there are 3"), ("B", True, "there are 4")]
+    assert list_reasons(undefined) == [f"{DASH} undefined: A: there are 3.", f"{DASH} undefined: B: there are 4."]
+    many = list_reasons((f"n{number}", False, "why") for number in range(9))
+    assert many == ["Note: Why (several numbers)."]
+    undefined = list_reasons((f"n{number}", True, "why") for number in range(9))
+    assert undefined == [f"{DASH} undefined: n0, n1, n2 and 6 more: why."]
+
+
+def test_few_units_are_said(tmp_path: Path, three: Embeddings) -> None:
+    few = make_embeddings(tmp_path / "e", classes=("a", "b"), patients=4, slides=1, patches=4)
+    make_scores(tmp_path / "s", few, probes=("knn",))
+    models = gather([tmp_path / "s"])
+    said = "An interval over fewer than 6 says little, even a narrow one such as [0.0, 0.0]."
+    assert f"Few units: the patient level is of 4 patients. {said}" in metrics_table(models, "knn").notes
+    table = by_class_table(models, "knn", "patient")
+    assert [row[0] for row in table.rows] == ["a (2 patients)", "b (2 patients)"]
+    assert f"Few units: 'a' is of 2 patients, 'b' is of 2 patients. {said}" in table.notes
+    make_scores(tmp_path / "many", three)
+    enough = metrics_table(gather([tmp_path / "many"]), "knn")
+    assert not any(note.startswith("Few units") for note in enough.notes)
 
 
 # ---- bold
 
 
-def row_of(mean: float, sd: float) -> list[object]:
+def row_of(mean: float, sd: float) -> Row:
     """A cell as three seeds with this mean and standard deviation would give."""
-    return [make_cell([Value(value=max(0.0, (mean + step * sd) / 100)) for step in (-1, 0, 1)])]
+    return one_cell(make_cell([Value(value=max(0.0, (mean + step * sd) / 100)) for step in (-1, 0, 1)]))
+
+
+def one_cell(cell: Cell, competes: bool = True) -> Row:
+    return Row(("level", "method"), [cell], competes)
 
 
 @pytest.mark.parametrize(
@@ -220,35 +255,52 @@ def row_of(mean: float, sd: float) -> list[object]:
 )
 def test_bold_is_what_the_paper_prints_bold(column: str, bold: set[int]) -> None:
     rows = [row_of(*map(float, cell.split())) for cell in column.split(", ")]
-    assert find_best(rows, [True] * 7) == {(row, 0) for row in bold}  # type: ignore[arg-type]
+    assert find_best(rows) == {(row, 0) for row in bold}
 
 
-def test_intervals_are_bold_when_they_reach_the_best_value() -> None:
-    cells = [(0.80, 0.70, 0.90), (0.70, 0.60, 0.80), (0.69, 0.60, 0.7999), (0.75, 0.74, 0.76)]
-    rows = [[make_cell([Value(value=value, low=low, high=high)])] for value, low, high in cells]
-    assert find_best(rows, [True] * 4) == {(0, 0), (1, 0)}
+def test_intervals_are_bold_when_they_overlap_the_best_and_not_all_do() -> None:
+    cells = [(0.80, 0.75, 0.90), (0.70, 0.60, 0.75), (0.69, 0.60, 0.7499), (0.76, 0.74, 0.77)]
+    rows = [one_cell(make_cell([Value(value=value, low=low, high=high)])) for value, low, high in cells]
+    assert find_best(rows) == {(0, 0), (1, 0), (3, 0)}
+    assert find_best([rows[0], rows[1], rows[3]]) == set()  # all overlap: nothing differs, and nothing is bold
+    worse = one_cell(rows[2].cells[0], competes=False)
+    assert find_best([rows[0], rows[1], worse]) == set()  # what does not compete is no competitor
+
+
+def test_only_what_differs_is_bold_in_a_table(tmp_path: Path, three: Embeddings) -> None:
+    for name in "ab":
+        make_scores(tmp_path / name, three, name=name, group=name, seed=0, accuracy=0.8)
+    table = metrics_table(gather([tmp_path / "a", tmp_path / "b"]), "knn")
+    assert table.bold == frozenset()
+    assert (
+        "Bold: the best value, and every value whose error range (the interval, or mean ± standard deviation) overlaps "
+        "that of the best; where all of them overlap, nothing is bold." in table.notes
+    )
 
 
 def test_encoders_that_learned_from_labels_do_not_compete(tmp_path: Path, three: Embeddings) -> None:
     models = judge(tmp_path, three)
     table = metrics_table(models, "knn")
     assert table.bold
-    assert {row for row, _ in table.bold} <= {0, 1}
-    assert (0, 1) in table.bold
-    assert (1, 1) not in table.bold  # 0.5 against 0.8
-    assert any(note.startswith("Bold: the best, and all whose upper end") for note in table.notes)
-    assert "† learned from labels, so out of competition: sup (supervised)." in table.notes
+    assert {row % 3 for row, _ in table.bold} <= {0, 1}
+    assert (0, 2) in table.bold
+    assert (1, 2) not in table.bold  # 0.5 against 0.8
+    assert any(note.startswith("Bold: the best value, and every value whose error range") for note in table.notes)
+    assert "† learned from labels, so it is never bold: sup (supervised)." in table.notes
     alone = metrics_table([models[0], models[2]], "knn")
     assert alone.bold == frozenset()  # one competitor alone is not the best
     assert not any(note.startswith("Bold") for note in alone.notes)
 
 
-def test_bold_is_per_block(tmp_path: Path, two: Embeddings) -> None:
-    table = metrics_table(judge(tmp_path, two)[:2], "knn")
-    assert {(row // 2, column) for row, column in table.bold} == {(b, c) for b in range(3) for c in range(2, 8)}
-    patch = [make_cell([Value(value=1.0)])]
-    assert find_best([], []) == set()
-    assert find_best([patch, [make_cell([])]], [True] * 2) == set()  # undefined ones are no competition
+def test_bold_is_per_block_or_group() -> None:
+    cells = [make_cell([Value(value=value)]) for value in (0.9, 0.8, 0.3, 0.4)]
+    names = [("Patch", "a"), ("Patch", "b"), ("Slide", "a"), ("Slide", "b")]
+    rows = [Row(name, [cell]) for name, cell in zip(names, cells, strict=True)]
+    assert lay_rows("t", ("Level", "Method", "x"), rows, ()).bold == {(0, 2), (3, 2)}
+    grouped = [Row(name, [cell], group=name[1]) for name, cell in zip(names, cells, strict=True)]
+    assert lay_rows("t", ("Level", "Method", "x"), grouped, ()).bold == {(0, 2), (1, 2)}
+    assert find_best([]) == set()
+    assert find_best([one_cell(cells[0]), one_cell(make_cell([]))]) == set()  # undefined ones are no competition
 
 
 # ---- what is said beside the numbers
@@ -262,7 +314,7 @@ def test_leaks_are_printed_on_every_table(tmp_path: Path, two: Embeddings) -> No
         metrics_table(models, "knn"),
         by_class_table(models, "knn", "patient"),
         diagnostics_table(models),
-        comparison_table(models, "knn", "slide", BootstrapConfig(resamples=20)),
+        compared(models, "slide", BootstrapConfig(resamples=20)),
     ]
     for table in tables:
         assert table.notes[0] == f"Warning: b: {LEAK}"
@@ -280,7 +332,9 @@ def test_notes_say_what_stands_in_brackets(tmp_path: Path, three: Embeddings) ->
     assert notes[0] == (
         "In percent. many: Mean (standard deviation of the sample, n - 1) over 3 evaluations: training seeds 0, 1, 2."
     )
-    assert notes[1] == "one, sup: One evaluation, [95 % interval] over 2,000 draws of patients."
+    assert notes[1] == (
+        "one, sup: One evaluation; in brackets the 95 % interval over 2,000 bootstrap resamples of patients."
+    )
     assert any("AUROC and AUPRC are means over the classes" in note for note in notes)
     assert "knn was made up." in notes  # the probe's own remarks
     for seed in range(4):
@@ -315,23 +369,19 @@ def test_units_left_out_other_tests_and_unjudged_rows_are_said(tmp_path: Path, t
 # ---- the other tables
 
 
-def test_counts_have_the_layout_of_the_papers_tables_of_data(tmp_path: Path, three: Embeddings) -> None:
+def test_counts_are_of_reference_and_test_patients(tmp_path: Path, three: Embeddings) -> None:
     make_scores(tmp_path / "s", three)
     table = counts_table(gather([tmp_path / "s"])[0])
-    assert table.groups == (("", 1), ("Bank (train)", 3), ("Queries (test)", 3))
-    assert table.columns == ("Class", *["Patients", "Slides", "Patches"] * 2)
+    assert table.columns == ("Class", "Split", "Patients", "Slides", "Patches")
     column = {name: three.table.column(name) for name in ("label", "split", "patient", "slide")}
-    for label, *cells in table.rows:
-        slow = []
-        for side in ("train", "test"):
-            rows = [row for row in range(len(three)) if (column["label"][row], column["split"][row]) == (label, side)]
-            slow += [
-                len({column["patient"][row] for row in rows}),
-                len({column["slide"][row] for row in rows}),
-                len(rows),
-            ]
+    splits = {"Reference patients (train)": "train", "Test patients (test)": "test"}
+    for label, title, *cells in table.rows:
+        wanted = (label, splits[title])
+        rows = [row for row in range(len(three)) if (column["label"][row], column["split"][row]) == wanted]
+        slow = [len({column["patient"][row] for row in rows}), len({column["slide"][row] for row in rows}), len(rows)]
         assert [int(cell) for cell in cells] == slow
-    assert [row[0] for row in table.rows] == ["a", "b", "c"]
+    assert [row[:2] for row in table.rows] == [(label, title) for label in "abc" for title in splits]
+    assert table.blocks == {0: 2, 2: 2, 4: 2}
 
 
 def test_large_counts_have_commas_and_other_counts_are_said(tmp_path: Path, three: Embeddings) -> None:
@@ -340,14 +390,14 @@ def test_large_counts_have_commas_and_other_counts_are_said(tmp_path: Path, thre
     counts = [count.model_copy(update={"units": {**count.units, "patch": 1_234_567}}) for count in first.info.counts]
     change(first, counts=tuple(count.model_dump() for count in counts))
     table = counts_table(gather([tmp_path / "s0", tmp_path / "s1"])[0])
-    assert table.rows[0][3] == "1,234,567"
+    assert table.rows[0][4] == "1,234,567"
     assert table.notes == ("Of 2 evaluations, which differ in their counts, the first is shown.",)
 
 
 def test_counts_of_embeddings_that_were_not_evaluated(three: Embeddings) -> None:
     table = counts_table(gather([three.path])[0])
-    assert table.groups == (("", 1), ("Test", 3), ("Train", 3))
-    assert table.rows == tuple((label, *["3", "6", "24"] * 2) for label in "abc")
+    assert table.columns == ("Class", "Split", "Patients", "Slides", "Patches")
+    assert table.rows == tuple((label, split, "3", "6", "24") for label in "abc" for split in ("test", "train"))
     assert table.notes == ("Embedded, not evaluated: run `hidisc evaluate`.",)
 
 
@@ -355,8 +405,8 @@ def test_classes_against_the_rest_by_block(tmp_path: Path, three: Embeddings) ->
     models = judge(tmp_path, three, seeds=2)
     table = by_class_table(models, "knn", "slide")
     assert table.columns == ("Class", "Method", "Sensitivity", "Specificity", "AUROC", "AUPRC")
-    assert table.blocks == (3, 3, 3)
-    assert [row[0] for row in table.rows[::3]] == ["a (6)", "b (6)", "c (6)"]  # slides judged
+    assert table.blocks == {0: 3, 3: 3, 6: 3}
+    assert [row[0] for row in table.rows[::3]] == ["a (6 slides)", "b (6 slides)", "c (6 slides)"]
     level = models[1].scores[0].info.probes[0].level("slide")
     assert level is not None
     for block, label in enumerate("abc"):
@@ -381,7 +431,7 @@ def test_a_class_without_units_is_undefined_with_its_reason(tmp_path: Path, thre
     change(scores, probes=tuple(probes))
     table = by_class_table(gather([tmp_path / "s"]), "knn", "patient")
     assert table.rows[2][2:] == (DASH,) * 4
-    names = ", ".join(f"{name} of 'c' by made" for name in ("Sensitivity", "Specificity", "AUROC", "AUPRC"))
+    names = ", ".join(f"c (3 patients) {name} of made" for name in ("Sensitivity", "Specificity", "AUROC", "AUPRC"))
     assert f"{DASH} undefined: {names}: no patient is 'c'." in table.notes
 
 
@@ -392,7 +442,7 @@ def test_diagnostics_by_block_with_their_meaning(tmp_path: Path, three: Embeddin
     change(scores, diagnostics=tuple(item.model_dump() for item in (*scores.info.diagnostics, extra)))
     table = diagnostics_table(gather([scores.path for model in models for scores in model.scores]))
     assert table.columns == ("Property", "Method", "Value", "By chance", "What it means")
-    assert table.blocks == (3, 3, 1)
+    assert table.blocks == {0: 3, 3: 3, 6: 1}
     assert table.rows[0] == (
         "effective rank",
         "many",
@@ -416,10 +466,10 @@ def test_diagnostics_by_block_with_their_meaning(tmp_path: Path, three: Embeddin
 def test_comparison_is_that_of_compare(tmp_path: Path, three: Embeddings) -> None:
     models = judge(tmp_path, three, seeds=2)
     config = BootstrapConfig(resamples=200)
-    table = comparison_table(models, "knn", "patch", config, seed=3)
+    table = compared(models, "patch", config, seed=3)
     assert table.columns == ("Method", "Metric", "Difference", "95 % interval", "Share")
     assert table.title == "Nearest neighbours, patch level: better than many?"
-    assert table.blocks == (4, 4)
+    assert table.blocks == {0: 4, 4: 4}
     sides = [[[scores.predictions("knn", "patch")] for scores in model.scores] for model in models]
     for block, side in enumerate(sides[1:]):
         found = compare(side, sides[0], 2, config, 3)
@@ -438,12 +488,12 @@ def test_no_difference_is_zero_without_a_sign(tmp_path: Path, three: Embeddings)
     for name in "ab":
         make_scores(tmp_path / name, three, name=name, group=name, seed=0)
     models = gather([tmp_path / "a", tmp_path / "b"])
-    table = comparison_table(models, "knn", "patient", BootstrapConfig(resamples=20))
+    table = compared(models, "patient", BootstrapConfig(resamples=20))
     assert {row[2:] for row in table.rows} == {("0.0", "[0.0, 0.0]", "50.0")}
     assert table.bold == frozenset()
-    bare = comparison_table(models, "knn", "patient", BootstrapConfig(resamples=0))
+    bare = compared(models, "patient", BootstrapConfig(resamples=0))
     assert {row[2:] for row in bare.rows} == {("0.0", DASH, DASH)}
-    assert any(note.startswith("Mind: ") and note.endswith("resamples=0.") for note in bare.notes)
+    assert any(note.startswith("Note: No interval: resamples=0 (") for note in bare.notes)
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path, three: Embeddings) -> None:
@@ -456,11 +506,11 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, three: Embeddings) -> N
     )
     refinish(tmp_path / "b")
     models = gather([tmp_path / "a", tmp_path / "b"])
-    table = comparison_table(models, "knn", "patient", BootstrapConfig(resamples=20))
+    table = compared(models, "patient", BootstrapConfig(resamples=20))
     assert table.rows == ()
     assert any(note.startswith("b is not compared: no patient is in all") for note in table.notes)
-    with pytest.raises(UserError, match="nothing here has been evaluated by this probe at this level"):
-        comparison_table(models, "mil", "patch")
+    with pytest.raises(UserError, match="nothing here has been evaluated by the probe 'mil' at the patch level"):
+        compare_with_first(models, "mil", "patch", BootstrapConfig(), 0)
     assert table.to_latex()
     assert table.to_markdown()
 
@@ -492,17 +542,17 @@ def braces_balance(text: str) -> bool:
 
 def test_csv_reads_back_whatever_the_names() -> None:
     rows = [(name, "1.0") for name in HOSTILE]
-    table = plain(rows, notes=("One.", "Two."), groups=(("", 1), ("Group", 1)))
+    table = plain(rows, notes=("One.", "Two."))
     head, *body = csv.reader(io.StringIO(table.to_csv()))
-    assert head == ["c0", "Group: c1", "Notes"]
+    assert head == ["c0", "c1", "Notes"]
     assert body == [[name, "1.0", "One. Two."] for name in HOSTILE]
     assert next(csv.reader(io.StringIO(plain(rows).to_csv()))) == ["c0", "c1"]
 
 
 def test_a_name_in_a_csv_is_no_formula() -> None:
-    table = plain([("=1+1", "-1.5 [-2.0, +0.1]"), ("@x", "+3.0")], notes=("-Note",), groups=(("", 1), ("=G", 1)))
+    table = Table("t", ("c0", "=G"), (("=1+1", "-1.5 [-2.0, +0.1]"), ("@x", "+3.0")), ("-Note",))
     head, *body = csv.reader(io.StringIO(table.to_csv()))
-    assert head == ["c0", "'=G: c1", "Notes"]
+    assert head == ["c0", "'=G", "Notes"]
     assert body == [["'=1+1", "-1.5 [-2.0, +0.1]", "'-Note"], ["'@x", "+3.0", "'-Note"]]
 
 
@@ -522,10 +572,7 @@ def test_markdown_has_as_many_cells_whatever_the_names() -> None:
 
 def test_latex_is_balanced_and_has_as_many_cells_whatever_the_names() -> None:
     rows = [(name, name, name) for name in HOSTILE]
-    for table in (
-        plain(rows, notes=tuple(HOSTILE), groups=(("", 1), (HOSTILE[0], 1), (HOSTILE[6], 1))),
-        plain(rows, lead=2, blocks=(4, 6), bold=frozenset({(2, 2)})),
-    ):
+    for table in (plain(rows, notes=tuple(HOSTILE)), plain(rows, lead=2, bold=frozenset({(2, 2)}))):
         text = table.to_latex("name")
         assert braces_balance(text)
         assert text.count("\\begin{table*}") == text.count("\\end{table*}") == 1
@@ -541,12 +588,9 @@ def test_latex_is_balanced_and_has_as_many_cells_whatever_the_names() -> None:
 
 def test_latex_has_the_papers_rules(tmp_path: Path, three: Embeddings, two: Embeddings) -> None:
     many = metrics_table(judge(tmp_path / "three", three), "knn").to_latex("metrics")
-    assert "\\begin{tabular}{c|cccc||cccc||cccc}\\hline" in many
-    assert "\\multicolumn{4}{c||}{\\textbf{Slide level metrics}} & \\multicolumn{4}{c}{\\textbf{Patient level" in many
-    head, names, *rows = latex_rows(many)
-    assert len(head) == 4
-    assert [len(row) for row in (names, *rows)] == [13] * 4
-    assert "multirow" not in many
+    assert "\\begin{tabular}{c|c|cccc}\\hline" in many
+    names, *rows = latex_rows(many)
+    assert [len(row) for row in (names, *rows)] == [6] * 10
     assert "sup \\dag{}" in many
     tcga = metrics_table(judge(tmp_path / "two", two), "knn").to_latex("metrics")
     assert tcga.startswith("% needs \\usepackage{multirow}\n")
@@ -580,7 +624,7 @@ def test_hostile_names_go_through_every_table(tmp_path: Path) -> None:
         "metrics": metrics_table(models, "knn"),
         "classes": by_class_table(models, "knn", "patient"),
         "diagnostics": diagnostics_table(models),
-        "comparison": comparison_table(models, "knn", "patient", BootstrapConfig(resamples=20)),
+        "comparison": compared(models, "patient", BootstrapConfig(resamples=20)),
     }
     write_tables(tables, tmp_path / "tables")
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == sorted(

@@ -137,8 +137,45 @@ def test_the_page_compares_the_encoders(made: tuple[Path, list[str]]) -> None:
     assert "between second and first in patient accuracy:" in text or "second is" in text
     assert "in patient AUROC" in text
     assert text.count("; one training each") == 3  # two sentences, and a note of the table
-    assert text.count("One training speaks for that encoder, not for its method: another seed may come out") == 1
+    assert text.count("There is one training per encoder, so these sentences are about the encoders") == 1
     assert "the same as of first" in text
+
+
+def test_the_page_says_who_votes_and_what_is_shown(made: tuple[Path, list[str]], judged: list[Path]) -> None:
+    text = text_of(made[0])
+    bank = sum(count.units["patch"] for count in Scores.load(judged[0]).info.counts if count.part == "bank")
+    assert bank < 200  # all patches of the reference patients vote
+    said = f"The {bank} nearest patches of the reference patients vote on the class of a patch"
+    assert text.count(said) == 4  # correct and wrong ones of two encoders
+    assert text.count("; the 8 nearest are shown.") == 4
+    assert "Reference patients (train)" in text
+    assert "Test patients (test)" in text
+
+
+def test_a_note_stands_once_on_the_page_and_in_every_file(made: tuple[Path, list[str]]) -> None:
+    note = "Bold: the best value, and every value whose error range"
+    assert text_of(made[0]).count(note) == 1
+    for name in ("metrics-knn", "metrics-linear", "classes-knn-patch"):
+        table = made[0].with_name("my report_files") / "tables" / f"{name}.md"
+        assert note in table.read_text()
+
+
+@pytest.mark.usefixtures("sketched")
+def test_the_encoder_is_named_in_the_title_of_its_matrix(
+    judged: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(figures, "draw_confusion", lambda _counts, _classes, title: titles.append(title) or Figure())
+    report(judged, tmp_path / "r.html", QUICK)
+    assert titles[:2] == ["first, patient level", "second, patient level"]
+    assert "Confusion matrices" in text_of(tmp_path / "r.html")
+
+
+@pytest.mark.usefixtures("sketched")
+def test_a_users_title_is_kept(store: Path, tmp_path: Path) -> None:
+    embed_store(store, tmp_path / "emb", name="alone")
+    titled = QUICK.model_copy(update={"title": "Mine"})
+    assert "<title>Mine</title>" in report([tmp_path / "emb"], tmp_path / "r.html", titled).read_text()
 
 
 def test_the_map_shows_what_was_judged(made: tuple[Path, list[str]], judged: list[Path]) -> None:
@@ -231,6 +268,8 @@ def test_embeddings_alone_have_a_map_and_counts_but_no_metrics(store: Path, tmp_
     found = Reader(out.read_text())
     assert [section["id"] for section in found.all("section")] == ["verdict", "evaluated", "map", "about"]
     text = text_of(out)
+    assert "<title>Embeddings of alone</title>" in out.read_text()  # nothing is judged
+    assert "<h1><bdi>Embeddings of alone</bdi></h1>" in out.read_text()
     assert "Embedded, not evaluated" in text
     assert "Data of alone" in text
     data = map_data(out)
@@ -302,8 +341,8 @@ def test_a_bank_that_is_gone_or_has_changed(tmp_path: Path, fate: str) -> None:
     (scores.path / "scores.json").write_text(info.model_dump_json())
     refinish(scores.path)
     text = text_of(report([scores.path], tmp_path / "report.html", QUICK))
-    assert "None of made: its bank 'bank' is gone, or has changed since." in text
-    assert "taken for what they are" not in text
+    assert "None of made: the embeddings of its reference patients ('bank') are gone or changed." in text
+    assert "patches predicted" not in text
 
 
 @pytest.mark.usefixtures("sketched")
@@ -343,7 +382,7 @@ def test_several_trainings_of_each_are_compared_as_methods(tmp_path: Path) -> No
     ]
     text = text_of(report(paths, tmp_path / "report.html", QUICK))
     assert text.count("; 2 trainings each") == 3
-    assert "One training" not in text
+    assert "There is one training per encoder" not in text
 
 
 @pytest.mark.usefixtures("sketched")

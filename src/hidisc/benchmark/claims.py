@@ -10,7 +10,7 @@ from hidisc.reporting.evaluated import EvaluatedModel, compare_models
 from hidisc.settings.benchmark import ClaimConfig
 from hidisc.settings.evaluate import EvaluateConfig
 
-Outcome = Literal["held", "not held", "one training, not a method", "not measured"]
+Outcome = Literal["held", "not held", "cannot tell", "one training, not a method", "not measured"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,10 @@ class Checked:
 def check_claim(claim: ClaimConfig, models: Mapping[str, EvaluatedModel], evaluate: EvaluateConfig) -> Checked:
     """Compare the two rows a claim speaks of, by a bootstrap over patients, paired, and over the seeds of each row.
 
-    A claim that one is better has held when the whole interval lies above 0; that one is no better, when it does not.
-    Where there are too few patients to tell anything, neither has been measured. Where a row has one seed only, the
-    difference is one between trainings: another seed may turn it, so nothing is said of the methods.
+    A claim that one is better is held when the whole interval lies above 0, not held when it lies below 0, and cannot
+    be told when it contains 0. A claim that one is no better is held unless the whole interval lies above 0. With too
+    few patients neither is measured. Where a row has one seed only, the difference is one between two trainings:
+    another seed may turn it, so nothing is said of the methods.
     """
     absent = [name for name in (claim.better, claim.than) if name not in models]
     if absent:
@@ -45,5 +46,9 @@ def check_claim(claim: ClaimConfig, models: Mapping[str, EvaluatedModel], evalua
         return Checked(claim, "not measured", sentence, found)
     if not found.is_of_methods:
         return Checked(claim, "one training, not a method", sentence, found)
-    is_better = found.verdict == "better"
-    return Checked(claim, "held" if is_better == (claim.expect == "better") else "not held", sentence, found)
+    by_verdict: dict[str, Outcome] = (
+        {"better": "held", "unclear": "cannot tell", "worse": "not held"}
+        if claim.expect == "better"
+        else {"better": "not held", "unclear": "held", "worse": "held"}
+    )
+    return Checked(claim, by_verdict[found.verdict], sentence, found)

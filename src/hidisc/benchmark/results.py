@@ -11,9 +11,9 @@ from hidisc.benchmark.tables import beside_table, cells_table, claims_table
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
+from hidisc.ground.text import count
 from hidisc.reporting.axis import draw_axis
 from hidisc.reporting.benchmark import BenchmarkPage, render_benchmark
-from hidisc.reporting.cells import find_levels
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import draw_confusion
@@ -63,7 +63,7 @@ def list_results(out: Path) -> list[str]:
 
 
 def gather_models(suite: SuiteConfig, cells: Sequence[Cell]) -> list[tuple[float | None, EvaluatedModel]]:
-    """A model a row with all its finished evaluations, and its place on the axis; with several points, one a point."""
+    """A model per method with all its finished evaluations, and its place on the axis; or one per evaluation point."""
     found: list[tuple[float | None, EvaluatedModel]] = []
     for row in suite.rows:
         mine = [cell for cell in cells if cell.row.name == row.name and cell.is_done]
@@ -101,9 +101,9 @@ def _of(tables: Mapping[str, Table], *names: str) -> tuple[Table, ...]:
 
 def _summarise(suite: SuiteConfig, cells: Sequence[Cell], scale: str) -> str:
     """What was done, in a line."""
-    done, failed = (sum(map(bool, found)) for found in ([c.is_done for c in cells], [c.failure for c in cells]))
-    seeds = f"{suite.seeds} seed{'s' if suite.seeds > 1 else ''}"
-    text = f"{len(suite.rows)} rows of {seeds}, scale {scale}: {done} of {len(cells)} trainings finished"
+    done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
+    text = f"{count(len(suite.rows), 'method')}, {count(suite.seeds, 'seed')} of each, scale {scale}: "
+    text += f"{done} of {len(cells)} trainings finished"
     return f"{text}, {failed} failed." if failed else f"{text}."
 
 
@@ -118,15 +118,15 @@ def _draw_axis(
 
 
 def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn: FigureFolder) -> tuple[Drawing, ...]:
-    """A matrix a row at the finest and at the coarsest level that was judged, all its evaluations added up."""
+    """A matrix per method at the finest and at the coarsest level, all its evaluations added up."""
     probe, drawings = suite.evaluate.probes[0], []
     for model in models:
         info = model.scores[0].info
         for level in dict.fromkeys((info.levels[-1], info.levels[0])):
-            found = find_levels(model, probe, level)
+            found = model.find_levels(probe, level)
             if found:
                 total = np.sum([scored.confusion for scored in found], axis=0)
-                figure = draw_confusion(total, info.classes, model.name)
-                name = f"confusion-{drawn.slug(model.name)}-{level}"
-                drawings.append(drawn.add(name, figure, f"{model.name}, {level} level"))
+                title = f"{model.name}, {level} level"
+                figure = draw_confusion(total, info.classes, title)
+                drawings.append(drawn.add(f"confusion-{drawn.slug(model.name)}-{level}", figure, title))
     return tuple(drawings)

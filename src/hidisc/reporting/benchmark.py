@@ -3,18 +3,15 @@
 from dataclasses import dataclass
 
 from hidisc.reporting.drawings import Drawing
-from hidisc.reporting.html import CITATION, fill_template
+from hidisc.reporting.html import BasePage, fill_template
 from hidisc.reporting.table import Table
 
 
-@dataclass(frozen=True)
-class BenchmarkPage:
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkPage(BasePage):
     """All that the page shows, in its order."""
 
-    title: str
     summary: str
-    warnings: tuple[str, ...]
-    """What must stand beside every number."""
     notes: tuple[str, ...]
     claims: tuple[Table, ...]
     results: tuple[Table, ...]
@@ -23,10 +20,6 @@ class BenchmarkPage:
     """Tables of the paper with its numbers and ours."""
     confusions: tuple[Drawing, ...]
     cells: Table
-    versions: tuple[tuple[str, str | None], ...]
-    settings: str
-    files: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    citation: str = CITATION
 
     @property
     def contents(self) -> tuple[tuple[str, str], ...]:
@@ -34,7 +27,7 @@ class BenchmarkPage:
         shown = {
             ("verdict", "What was found"): True,
             ("paper", "Beside the paper"): self.beside,
-            ("confusions", "What is taken for what"): self.confusions,
+            ("confusions", "Confusion matrices"): self.confusions,
             ("cells", "Trainings"): True,
             ("about", "To cite, versions, files"): True,
         }

@@ -44,7 +44,7 @@ class FigureFolder:
         self.names.append(name)
 
     def add(self, name: str, figure: Figure, caption: str, dots: bool = False) -> Drawing:
-        """Write it and show it; `dots`: as pixels, for a path a dot takes ten times as much."""
+        """Write it and show it; `dots`: as pixels, for one path per dot takes ten times as much."""
         self.save(name, figure)
         width_px = round(_PX_AN_INCH * figure.get_figwidth())
         if dots:
@@ -66,6 +66,6 @@ def to_address(kind: str, data: bytes) -> str:
 
 
 def _slug(number: int, name: str) -> str:
-    """A name as part of a file's, told apart by its number."""
+    """A name as part of a file's name, unique by its number."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
     return f"{number}-{plain}" if plain else str(number)

@@ -1,14 +1,16 @@
 """What a report is about: one row of its tables, an encoder with the evaluations that differ only in seeds."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from hidisc.artefacts.artefact import read_kind
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import Difference, compare
-from hidisc.evaluation.scores import Scores, ScoresInfo
+from hidisc.evaluation.scores import LevelScores, Scores, ScoresInfo
 from hidisc.ground.checksums import digest
 from hidisc.ground.errors import UserError
 from hidisc.settings.config import keep_facts
@@ -49,6 +51,12 @@ class EvaluatedModel:
             groups.setdefault(key, []).append(scores)
         return tuple(tuple(groups[key]) for key in sorted(groups))
 
+    def find_levels(self, probe: str, level: str) -> list[LevelScores]:
+        """The scores of one level by one probe in each of its evaluations; none where any of them lacks it."""
+        probes = [item for scores in self.scores for item in scores.info.probes if item.name == probe]
+        levels = [scored for item in probes if (scored := item.level(level)) is not None]
+        return levels if len(levels) == len(self.scores) else []
+
     @property
     def has_leakage(self) -> bool:
         """Whether any of its evaluations found something that it may have seen before."""
@@ -75,26 +83,26 @@ def gather(paths: Sequence[Path]) -> list[EvaluatedModel]:
     """
     groups: dict[Any, list[Scores]] = {}
     alone: dict[Any, Embeddings] = {}
-    order: dict[Any, None] = {}
     for path in paths:
         found = _open(path)
-        key = _group(found) if isinstance(found, Scores) else ("embeddings", path.resolve())
-        order[key] = None
         if isinstance(found, Scores):
-            groups.setdefault(key, []).append(found)
+            groups.setdefault(_group(found), []).append(found)
         else:
-            alone[key] = found
+            alone[path.resolve()] = found
+            groups.setdefault(path.resolve(), [])  # keeps the order given
     _refuse_others(groups)
-    models = [_judged(groups[key]) if key in groups else _unjudged(alone[key]) for key in order]
+    models = [
+        _make_model(scores, [find_embeddings(one, one.info.embeddings) for one in scores] or [alone[key]])
+        for key, scores in groups.items()
+    ]
     known = {found.path.resolve() for model in models if model.scores for found in model.embeddings if found}
-    models = [model for model in models if model.scores or _home(model) not in known]
-    return _name_apart(models)
+    return _name_apart([model for key, model in zip(groups, models, strict=True) if key not in known])
 
 
 def compare_models(
     one: EvaluatedModel, other: EvaluatedModel, probe: str, level: str, config: BootstrapConfig, seed: int
 ) -> dict[str, Difference]:
-    """How much better one is than the other, by draws of the same patients and of each one's trainings.
+    """How much better one is than the other, by resamples of the same patients and of each one's trainings.
 
     What cannot be compared is refused.
     """
@@ -104,6 +112,35 @@ def compare_models(
     )
     info = other.scores[0].info
     return compare(mine, theirs, info.classes.index(info.positive), config, seed)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much better a model is than the first one of a report, at one level by one probe."""
+
+    model: EvaluatedModel
+    first: EvaluatedModel
+    differences: dict[str, Difference]
+    """By the names of METRICS; empty where they cannot be compared."""
+    refusal: str = ""
+    """Why they cannot be compared."""
+
+
+def compare_with_first(
+    models: Sequence[EvaluatedModel], probe: str, level: str, config: BootstrapConfig, seed: int
+) -> list[Comparison]:
+    """Every model that was judged by this probe at this level, compared with the first of them."""
+    judged = [model for model in models if model.find_levels(probe, level)]
+    if not judged:
+        raise UserError(f"nothing here has been evaluated by the probe {probe!r} at the {level} level.")
+    first, comparisons = judged[0], []
+    for model in judged[1:]:
+        try:
+            differences = compare_models(model, first, probe, level, config, seed)
+            comparisons.append(Comparison(model, first, differences))
+        except UserError as error:
+            comparisons.append(Comparison(model, first, {}, str(error)))
+    return comparisons
 
 
 def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
@@ -139,7 +176,7 @@ def _group(scores: Scores) -> Any:
 
 
 def _tested(scores: Scores) -> tuple[tuple[str, str], ...]:
-    """The coarsest units (patients) that were guessed, with their labels: what makes two evaluations comparable."""
+    """The coarsest units (patients) that were predicted, with their labels: what makes two evaluations comparable."""
     found = scores.predictions(scores.info.probes[0].name, scores.info.levels[0])
     return tuple(
         sorted((str(name), found.classes[code]) for name, code in zip(found.clusters, found.truth, strict=True))
@@ -147,7 +184,7 @@ def _tested(scores: Scores) -> tuple[tuple[str, str], ...]:
 
 
 def is_one_test(models: Iterable[EvaluatedModel]) -> bool:
-    """Whether all evaluations guessed the same patients."""
+    """Whether all evaluations are of the same test patients."""
     return len({_tested(scores) for model in models for scores in model.scores}) <= 1
 
 
@@ -176,48 +213,24 @@ def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
         seen[same] = scores
 
 
-def _judged(scores: Sequence[Scores]) -> EvaluatedModel:
-    embeddings = tuple(find_embeddings(one, one.info.embeddings) for one in scores)
-    return EvaluatedModel(scores[0].info.model.name, tuple(scores), embeddings, _curve(scores[0]))
-
-
-def _unjudged(embeddings: Embeddings) -> EvaluatedModel:
-    card = embeddings.info.model
-    return EvaluatedModel(
-        card.name, (), (embeddings,), _run_rows(embeddings.path, card.source) if card.kind == "run" else None
-    )
-
-
-def _curve(scores: Scores) -> list[dict[str, float]] | None:
-    card = scores.info.model
-    return _run_rows(scores.path, card.source) if card.kind == "run" else None
-
-
-def _run_rows(home: Path, source: str) -> list[dict[str, float]] | None:
-    """Rows of a run's metrics.csv, None where there is no run or it has none."""
-    try:
-        return Run.load(home / source).metrics() or None
-    except UserError:
-        return None
-
-
-def _home(model: EvaluatedModel) -> Path | None:
-    only = model.embeddings[0]
-    return only.path.resolve() if only else None
+def _make_model(scores: Sequence[Scores], embeddings: Sequence[Embeddings | None]) -> EvaluatedModel:
+    """The model of some evaluations, or of embeddings alone, with the log of its training where that is there."""
+    first = scores[0] if scores else embeddings[0]
+    assert first is not None
+    card, rows = first.info.model, None
+    if card.kind == "run":
+        with suppress(UserError):
+            rows = Run.load(first.path / card.source).metrics() or None
+    return EvaluatedModel(card.name, tuple(scores), tuple(embeddings), rows)
 
 
 def _name_apart(models: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
     """The second of two models of one name is called `NAME #2`, or the next number that is free."""
-    taken = {model.name for model in models}
-    used: set[str] = set()
+    taken, used = {model.name for model in models}, set[str]()
     named = []
     for model in models:
-        name, number = model.name, 2
-        while name in used:
-            name = f"{model.name} #{number}"
-            if name in taken:
-                name = model.name
-            number += 1
+        free = (f"{model.name} #{number}" for number in count(2) if f"{model.name} #{number}" not in taken | used)
+        name = next(free) if model.name in used else model.name
         used.add(name)
-        named.append(EvaluatedModel(name, model.scores, model.embeddings, model.run_metrics))
+        named.append(replace(model, name=name))
     return named

@@ -1,6 +1,6 @@
 """Figures of a report, drawn without any state of matplotlib's: the same numbers give the same bytes.
 
-Names come from files, so they are cut, made printable and never read as formulae. Colours are told apart by the
+Names come from files, so they are cut, made printable and never read as formulae. Colours can be told apart by the
 colour-blind, and beside colour there is always a line style, a marker or a number for those who print in grey.
 """
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import colorcet
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -24,12 +25,14 @@ from sklearn.metrics import average_precision_score, precision_recall_curve, roc
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.ground.files import write_atomic
+from hidisc.ground.text import count as count_of
+from hidisc.ground.text import printable
 
 Floats = NDArray[np.floating[Any]]
 
 INK, GREY, PALE = "#28282e", "#8c8c93", "#dcdce1"
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#4D4D4D", "#F0E442")
-"""Okabe and Ito's colours, told apart with any colour vision; their black is softened, and yellow comes last."""
+"""Okabe and Ito's colours, which differ with any colour vision; their black is softened, and yellow comes last."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 """Line styles in turn; beyond the eighth line, colours and styles together still differ."""
@@ -85,37 +88,9 @@ def figure_style() -> Iterator[None]:
 
 
 def palette(count: int) -> list[str]:
-    """Colours for so many names: Okabe and Ito's up to eight, else a walk round the colour circle without repeats."""
-    return list(OKABE_ITO[:count]) if count <= len(OKABE_ITO) else [_walk(number) for number in range(count)]
-
-
-def _walk(number: int) -> str:
-    """The next colour by the golden angle, in turn dark, light and between; equally bright to the eye (Oklab)."""
-    hue, lightness, chroma = math.radians(137.508 * number + 250), (0.55, 0.75, 0.65)[number % 3], 0.13
-    a, b = chroma * math.cos(hue), chroma * math.sin(hue)
-    # B. Ottosson, "A perceptual color space for image processing", 2020
-    cones = np.array(
-        [
-            lightness + 0.3963377774 * a + 0.2158037573 * b,
-            lightness - 0.1055613458 * a - 0.0638541728 * b,
-            lightness - 0.0894841775 * a - 1.2914855480 * b,
-        ]
-    )
-    to_rgb = np.array(
-        [
-            [4.0767416621, -3.3077115913, 0.2309699292],
-            [-1.2684380046, 2.6097574011, -0.3413193965],
-            [-0.0041960863, -0.7034186147, 1.7076147010],
-        ]
-    )
-    linear = np.clip(to_rgb @ cones**3, 0, 1)
-    gamma = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
-    return "#" + "".join(f"{round(255 * float(level)):02x}" for level in gamma)
-
-
-def printable(text: str) -> str:
-    """Text on one line, with a question mark for what cannot be printed."""
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    """Colours for so many names: Okabe and Ito's up to eight, else Glasbey's, which repeat after 256."""
+    glasbey = colorcet.glasbey_dark
+    return list(OKABE_ITO[:count]) if count <= len(OKABE_ITO) else [glasbey[at % len(glasbey)] for at in range(count)]
 
 
 def shorten(text: str, most: int = 24) -> str:
@@ -194,38 +169,33 @@ def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], t
 def draw_curves(predictions: Mapping[str, Predictions], positive: int, title: str) -> Figure:
     """ROC and precision-recall side by side, areas in percent in the legends, chance as a thin line.
 
-    Two classes: a line a model, for the positive class. More: the mean over the classes, a line a model; of a
-    single model, a line a class. Classes that are absent, or all there is, have no curve.
+    Two classes: a line per model, for the positive class. More: the mean over the classes, a line per model; of a
+    single model, a line per class. Classes that are absent, or all there is, have no curve.
     """
     lines = _choose_lines(predictions, positive)
     figure = Figure(figsize=(7.6, 3.7 + 0.17 * max(0, len(lines) - 2)))
-    roc, precision = figure.subplots(1, 2)
+    panels = figure.subplots(1, 2)
     colours = palette(len(lines))
     for number, (name, found, codes) in enumerate(lines):
-        looks: dict[str, Any] = {"color": colours[number], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.6}
+        line: dict[str, Any] = {"color": colours[number], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.6}
         short = fit(name, 1.5, _LEGEND_PT)
-        known = [code for code in codes if _has_curve(found, code)]
-        if not known:
-            for axes in (roc, precision):
-                axes.plot([], [], label=f"–  {short}", **looks)
-            continue
-        short += f" ({len(known)} of {len(codes)} classes)" if len(known) < len(codes) else ""
-        areas = [_areas(found, code) for code in known]
-        for axes, curve, area in (
-            (roc, _mean_curve([_roc(found, code) for code in known]), np.mean([one[0] for one in areas])),
-            (precision, _mean_curve([_precision(found, code) for code in known]), np.mean([one[1] for one in areas])),
-        ):
-            axes.plot(*curve, label=f"{100 * area:.1f}  {short}", **looks)
-    _add_chance(roc, precision, lines, colours)
-    for axes, name, (across, up) in (
-        (roc, "AUROC (%)", ("1 - specificity", "Sensitivity")),
-        (precision, "AUPRC (%)", ("Recall (sensitivity)", "Precision")),
+        known = [code for code in codes if 0 < int((found.truth == code).sum()) < len(found)]
+        if 0 < len(known) < len(codes):
+            short += f" ({len(known)} of {len(codes)} classes)"
+        for axes, trace in zip(panels, (_trace_roc, _trace_precision), strict=True):
+            traces = [trace(found.truth == code, found.scores[:, code]) for code in known]
+            area = f"{100 * np.mean([area for _, area in traces]):.1f}" if known else "–"
+            curve = _mean_curve([curve for curve, _ in traces]) if known else ([], [])
+            axes.plot(*curve, label=f"{area}  {short}", **line)
+    _add_chance(panels[0], panels[1], lines, colours)
+    for axes, head, name, across, up in (
+        (panels[0], "ROC", "AUROC (%)", "1 - specificity", "Sensitivity"),
+        (panels[1], "Precision and recall", "AUPRC (%)", "Recall (sensitivity)", "Precision"),
     ):
         axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", xlabel=across, ylabel=up)
         axes.set(xticks=np.linspace(0, 1, 6), yticks=np.linspace(0, 1, 6))
         axes.legend(title=name, loc="upper center", bbox_to_anchor=(0.5, -0.16), alignment="left", handlelength=3.2)
-    roc.set_title("ROC")
-    precision.set_title("Precision and recall")
+        axes.set_title(head)
     figure.suptitle(_head(title, figure))
     return settle(figure)
 
@@ -246,27 +216,19 @@ def _choose_lines(predictions: Mapping[str, Predictions], positive: int) -> list
     return lines
 
 
-def _has_curve(found: Predictions, code: int) -> bool:
-    return 0 < int((found.truth == code).sum()) < len(found)
+def _trace_roc(is_class: NDArray[np.bool_], score: Floats) -> tuple[tuple[Floats, Floats], float]:
+    """The ROC curve of a class against the rest, and its area."""
+    across, up, _ = roc_curve(is_class, score)
+    return (across, up), float(roc_auc_score(is_class, score))
 
 
-def _areas(found: Predictions, code: int) -> tuple[float, float]:
-    """AUROC and AUPRC (average precision) of a class against the rest."""
-    is_class, score = found.truth == code, found.scores[:, code]
-    return float(roc_auc_score(is_class, score)), float(average_precision_score(is_class, score))
-
-
-def _roc(found: Predictions, code: int) -> tuple[Floats, Floats]:
-    across, up, _ = roc_curve(found.truth == code, found.scores[:, code])
-    return across, up
-
-
-def _precision(found: Predictions, code: int) -> tuple[Floats, Floats]:
+def _trace_precision(is_class: NDArray[np.bool_], score: Floats) -> tuple[tuple[Floats, Floats], float]:
     """Precision by recall as the average precision reads it: up to a recall, the precision where it is reached."""
-    precision, recall, _ = precision_recall_curve(found.truth == code, found.scores[:, code])
+    precision, recall, _ = precision_recall_curve(is_class, score)
     first = np.r_[True, np.diff(recall[::-1]) > 0]  # the highest threshold of each recall
     recall, precision = recall[::-1][first], precision[::-1][first]
-    return np.repeat(recall, 2)[1:-1], np.repeat(precision, 2)[2:]
+    curve = np.repeat(recall, 2)[1:-1], np.repeat(precision, 2)[2:]
+    return curve, float(average_precision_score(is_class, score))
 
 
 def _mean_curve(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
@@ -280,7 +242,7 @@ def _mean_curve(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats
 
 
 def _add_chance(roc: Axes, precision: Axes, lines: Sequence[_Line], colours: Sequence[str]) -> None:
-    """What guessing gives: the diagonal, and the share of positives: one line, or one a curve where they differ."""
+    """What guessing gives: the diagonal, and the share of positives: one line, or one per curve where they differ."""
     looks: dict[str, Any] = {"linewidth": 0.8, "zorder": 0}
     roc.plot([0, 1], [0, 1], color=GREY, **looks)
     shares = [
@@ -318,16 +280,11 @@ def draw_map(xy: Floats, codes: NDArray[np.integer[Any]], names: Sequence[str], 
 
 @figure_style()
 def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[Any], classes: Sequence[str]) -> Figure:
-    """The map (N, 2) magnified where most of each class lies, a panel a class: its points by patient, others pale.
+    """The map (N, 2) magnified where most of each class lies, a panel per class: its points by patient, others pale.
 
     `labels` (N,) are codes into `classes`, `patients` (N,) names. Colours say only that patients differ.
     """
-    across = min(4, max(1, len(classes)))
-    down = -(-max(1, len(classes)) // across)
-    figure = Figure(figsize=(2.35 * across, 2.55 * down + 0.3))
-    panels = figure.subplots(down, across, squeeze=False).ravel()
-    for axes in panels[len(classes) :]:
-        axes.set_visible(False)
+    figure, panels = _lay_panels(len(classes), 4, 2.35, 2.55, 0.3)
     for code, (name, axes) in enumerate(zip(classes, panels, strict=False)):
         inside = labels == code
         whose, number = np.unique(patients[inside].astype(str), return_inverse=True)
@@ -343,11 +300,24 @@ def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[A
         colours = np.array(palette(len(whose)), object)
         near = shown[inside]
         met = len(np.unique(number[near]))
-        said = f"{met} {'patient' if met == 1 else 'patients'}, {100 * near.mean():.0f} % of its patches"
+        said = f"{count_of(met, 'patient')}, {100 * near.mean():.0f} % of its patches"
         axes.set_xlabel(said, fontsize=8, color=GREY)
         _add_points(axes, xy[inside][near], s=size, color=colours[number[near]].tolist(), linewidths=0, alpha=0.85)
         axes.set(xlim=(centre[0] - half, centre[0] + half), ylim=(centre[1] - half, centre[1] + half))
     return settle(figure)
+
+
+def _lay_panels(
+    count: int, most_across: int, width_in: float, height_in: float, above_in: float = 0.0
+) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels in rows, each of a width and height."""
+    across = min(most_across, max(1, count))
+    down = -(-max(1, count) // across)
+    figure = Figure(figsize=(width_in * across, height_in * down + above_in))
+    panels = list(figure.subplots(down, across, squeeze=False).ravel())
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels
 
 
 def find_crop(points: Floats) -> tuple[Floats, float]:
@@ -373,13 +343,7 @@ def draw_training(rows_by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> 
         for column, title in (("effective_rank", "Effective rank"), ("knn_accuracy", "Accuracy of neighbours"))
         if any(column in row for rows in curves.values() for row in rows)
     ]
-    count = len(curves) + len(shared)
-    across = min(3, max(1, count))
-    down = -(-max(1, count) // across)
-    figure = Figure(figsize=(3.3 * across, 2.9 * down))
-    panels = figure.subplots(down, across, squeeze=False).ravel()
-    for axes in panels[count:]:
-        axes.set_visible(False)
+    figure, panels = _lay_panels(len(curves) + len(shared), 3, 3.3, 2.9)
     for axes, (name, rows) in zip(panels, curves.items(), strict=False):
         terms = [column for column in rows[0] if column not in KNOWN_COLUMNS]
         _add_lines(axes, {term: _series(rows, term) for term in terms})
@@ -389,7 +353,7 @@ def draw_training(rows_by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> 
         _add_lines(axes, {name: line for name, line in series.items() if line[0]})
         axes.set_title(title)
         axes.set_ylim(bottom=0)
-    for axes in panels[:count]:
+    for axes in panels:
         axes.set_xlabel("Step")
     return settle(figure)
 

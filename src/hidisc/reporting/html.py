@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -11,8 +12,6 @@ from urllib.parse import quote
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from hidisc.reporting.layout import lay_table
-
 CITATION = """@inproceedings{jiang2023hierarchical,
   title     = {Hierarchical Discriminative Learning Improves Visual Representations of Biomedical Microscopy},
   author    = {Jiang, Cheng and Hou, Xinhai and Kondepudi, Akhil and Chowdury, Asadur and
@@ -20,6 +19,20 @@ CITATION = """@inproceedings{jiang2023hierarchical,
   booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
   year      = {2023}
 }"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasePage:
+    """What all pages have."""
+
+    title: str
+    warnings: tuple[str, ...]
+    """What must stand beside every number."""
+    versions: tuple[tuple[str, str | None], ...]
+    settings: str
+    files: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    """Name, and the ending and address of every form it is written in."""
+    citation: str = CITATION
 
 
 def fill_template(template: str, *, scripts: Sequence[str], **values: Any) -> str:
@@ -34,7 +47,6 @@ def fill_template(template: str, *, scripts: Sequence[str], **values: Any) -> st
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_read)
     )
-    environment.filters["lay"] = lay_table
     return environment.get_template(template).render(
         policy=policy, css=Markup(_read("page.css")), js=Markup(js), **values
     )

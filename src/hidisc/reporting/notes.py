@@ -1,131 +1,120 @@
 """Notes of a table: all that must be read beside its numbers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 
-from hidisc.reporting.cells import Cell, find_levels, first_info, metric_title, pluralise
+from hidisc.ground.text import count, plural
+from hidisc.reporting.cells import Row
 from hidisc.reporting.evaluated import EvaluatedModel, is_one_test
 from hidisc.reporting.table import DASH, LABELLED
 from hidisc.settings.evaluate import BootstrapConfig
 
-_ABBREVIATIONS = {
-    "mca": "MCA, mean class accuracy",
-    "auroc": "AUROC, area under the receiver operating characteristic curve",
-    "auprc": "AUPRC, area under the precision-recall curve",
-}
-
-
 _NAMED = 8
-"""Numbers of one reason that are named each."""
+"""Most numbers of one reason that are named each."""
+_FEW = 6
+"""Units below which an interval over them says little: chance alone favours one method in all 5 once in 16 times."""
+_NUMBER = re.compile(r"(?<![\w'\"-])\d[\d,]*(?![\w'\"])")
+"""A number that stands alone, and is no part of a name."""
 
 
 def warning_notes(models: Sequence[EvaluatedModel]) -> list[str]:
     """Leakage and classes that cannot be recognised, which stand beside every number."""
     pairs = ((sentence, model.name) for model in models for sentence in model.warnings)
-    return [f"Warning: {sentence}" for sentence in _together(pairs, models)]
-
-
-def metric_notes(
-    models: Sequence[EvaluatedModel],
-    judged: Sequence[EvaluatedModel],
-    probe: str,
-    levels: Sequence[str],
-    names: Sequence[str],
-    cells: Mapping[str, Sequence[Sequence[Cell]]],
-    is_bold: bool,
-) -> tuple[str, ...]:
-    """All that must be said beside a table of metrics."""
-    info = first_info(judged)
-    averaged = (
-        f"Sensitivity, specificity, AUROC and AUPRC are about {info.positive!r}."
-        if len(info.classes) == 2
-        else "AUROC and AUPRC are means over the classes, each against the rest."
-    )
-    remarks = (
-        (remark, model.name)
-        for model in judged
-        for scores in model.scores
-        for item in scores.info.probes
-        if item.name == probe
-        for remark in item.remarks
-    )
-    left_out = (
-        (
-            f"{found.left_out:,} {pluralise(level, found.left_out)} with patches of several labels left out.",
-            model.name,
-        )
-        for level in levels
-        for model in judged
-        for found in find_levels(model, probe, level)[:1]
-        if found.left_out
-    )
-    unjudged = [model.name for model in models if not model.scores]
-    named = (
-        (f"{level.capitalize()} {metric_title(name)} of {model.name}", cell)
-        for level in levels
-        for model, row in zip(judged, cells[level], strict=True)
-        for name, cell in zip(names, row, strict=True)
-    )
-    return (
-        *warning_notes(judged),
-        *number_notes(judged),
-        f"{averaged} {'; '.join(_ABBREVIATIONS[name] for name in names if name in _ABBREVIATIONS)}.",
-        *bold_notes(judged, is_bold),
-        *reason_notes((place, cell.value is None, cell.why) for place, cell in named),
-        *label_notes(judged),
-        *_together(left_out, judged),
-        *_together(remarks, judged),
-        *other_tests_notes(judged),
-        *([f"Not evaluated, so not in the table: {', '.join(unjudged)}."] if unjudged else []),
-    )
+    return [f"Warning: {sentence}" for sentence in together(pairs, models)]
 
 
 def label_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """Patches and classes that nothing was asked about."""
-    return _together(((sentence, model.name) for model in judged for sentence in model.label_notes), judged)
+    """Patches and classes that were not judged."""
+    return together(((sentence, model.name) for model in judged for sentence in model.label_notes), judged)
 
 
 def number_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
     """What stands in brackets, and over which seeds."""
-    lines = ((_describe(model), model.name) for model in judged)
-    return [f"In percent. {line}" if not place else line for place, line in enumerate(_together(lines, judged))]
+    lines = together(((_describe(model), model.name) for model in judged), judged)
+    return [f"In percent. {line}" if not number else line for number, line in enumerate(lines)]
 
 
-def bold_notes(judged: Sequence[EvaluatedModel], is_bold: bool) -> list[str]:
+def bold_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
     """What bold type and the dagger mean."""
     notes = []
-    if is_bold:
+    if sum(not model.labels_used for model in judged) > 1:
         notes.append(
-            "Bold: the best, and all whose upper end (mean + standard deviation, or that of the interval) reaches the "
-            "best's mean less its standard deviation, or its value where it has an interval."
+            "Bold: the best value, and every value whose error range (the interval, or mean ± standard deviation) "
+            "overlaps that of the best; where all of them overlap, nothing is bold."
         )
     labelled = [f"{model.name} ({', '.join(model.labels_used)})" for model in judged if model.labels_used]
     if labelled:
-        notes.append(f"{LABELLED} learned from labels, so out of competition: {', '.join(labelled)}.")
+        notes.append(f"{LABELLED} learned from labels, so it is never bold: {', '.join(labelled)}.")
     return notes
 
 
-def reason_notes(cells: Iterable[tuple[str, bool, str]]) -> list[str]:
-    """Reasons of cells (what, whether it is undefined, why), each reason once."""
-    about: dict[tuple[bool, str], list[str]] = {}
-    for what, is_undefined, why in cells:
-        if is_undefined or why:
-            about.setdefault((is_undefined, why.rstrip(".")), []).append(what)
+def few_notes(units: Iterable[tuple[str, int]], level: str) -> list[str]:
+    """Which numbers (what, of how many units of a level) are of so few units that an interval says little."""
+    few = [f"{what} is of {count(number, level)}" for what, number in units if 0 < number < _FEW]
+    if not few:
+        return []
     return [
-        f"{f'{DASH} undefined' if is_undefined else 'Mind'}: {_few(names)}: {why}."
-        for (is_undefined, why), names in about.items()
+        f"Few units: {', '.join(few)}. An interval over fewer than {_FEW} says little, even a narrow one such as "
+        "[0.0, 0.0]."
     ]
 
 
-def _few(names: Sequence[str]) -> str:
-    """The names, or of many the first few."""
-    return ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[:3])} and {len(names) - 3} more"
+def reason_notes(rows: Sequence[Row], titles: Sequence[str]) -> list[str]:
+    """Why numbers are undefined, and what to note about others, each reason once; `titles` of the columns."""
+    return list_reasons(
+        (f"{row.names[0]} {title} of {row.names[1]}", cell.value is None, cell.why)
+        for row in rows
+        for title, cell in zip(titles, row.cells, strict=True)
+    )
+
+
+def list_reasons(numbers: Iterable[tuple[str, bool, str]]) -> list[str]:
+    """Reasons of numbers (what, whether undefined, why); notes that differ only in a count are one, with its range."""
+    about: dict[tuple[bool, str], list[tuple[str, str]]] = {}
+    for what, is_undefined, why in numbers:
+        reason = why.rstrip(".")
+        if is_undefined or reason:
+            key = reason if is_undefined else _NUMBER.sub("#", reason)
+            about.setdefault((is_undefined, key), []).append((what, reason))
+    notes = []
+    for (is_undefined, _), members in about.items():
+        names, reason = [what for what, _ in members], _merge([reason for _, reason in members])
+        if is_undefined:
+            few = names if len(names) <= _NAMED else [*names[:2], f"{names[2]} and {len(names) - 3} more"]
+            notes.append(f"{DASH} undefined: {', '.join(few)}: {reason}.")
+        else:
+            few = names if len(names) <= _NAMED else ["several numbers"]
+            notes.append(f"Note: {reason[0].upper()}{reason[1:]} ({', '.join(few)}).")
+    return notes
 
 
 def other_tests_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """Warn of rows that were not asked about the same patients."""
+    """Warn of rows that were not judged by the same patients."""
     if is_one_test(judged):
         return []
     return ["The rows were not all judged by the same patients, so that they cannot be compared with each other."]
+
+
+def together(pairs: Iterable[tuple[str, str]], models: Sequence[EvaluatedModel]) -> list[str]:
+    """Sentences of (sentence, model), each once, with the names of its models unless it is about all."""
+    about: dict[str, dict[str, None]] = {}
+    for sentence, name in pairs:
+        about.setdefault(sentence, {})[name] = None
+    return [
+        sentence if len(names) == len(models) else f"{', '.join(names)}: {sentence}"
+        for sentence, names in about.items()
+    ]
+
+
+def _merge(reasons: Sequence[str]) -> str:
+    """Reasons that differ only in numbers as one: a number that differs becomes `174 to 686`."""
+    columns = zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True)
+    ranges = []
+    for column in columns:
+        values = [int(number.replace(",", "")) for number in column]
+        ranges.append(column[0] if len(set(values)) == 1 else f"{min(values):,} to {max(values):,}")
+    merged = iter(ranges)
+    return _NUMBER.sub(lambda _: next(merged), reasons[0])
 
 
 def _describe(model: EvaluatedModel) -> str:
@@ -134,24 +123,13 @@ def _describe(model: EvaluatedModel) -> str:
         asked = BootstrapConfig.model_validate(infos[0].config.get("bootstrap", {}))
         if not asked.resamples:
             return "One evaluation, without an interval."
-        drawn_units = pluralise(infos[0].levels[0])
-        return f"One evaluation, [{100 * asked.interval:g} % interval] over {asked.resamples:,} draws of {drawn_units}."
+        return (
+            f"One evaluation; in brackets the {100 * asked.interval:g} % interval over {asked.resamples:,} bootstrap "
+            f"resamples of {plural(infos[0].levels[0])}."
+        )
     trained = sorted({str(info.model.seed) for info in infos})
     drawn = sorted({str(info.sampling["seed"]) for info in infos}) if infos[0].sampling["per_slide"] is not None else []
-    seeds = f"training {pluralise('seed', len(trained))} {', '.join(trained)}"
+    seeds = f"training {plural('seed', len(trained))} {', '.join(trained)}"
     if drawn:
-        seeds += f"; sampling {pluralise('seed', len(drawn))} {', '.join(drawn)}"
+        seeds += f"; sampling {plural('seed', len(drawn))} {', '.join(drawn)}"
     return f"Mean (standard deviation of the sample, n - 1) over {len(infos)} evaluations: {seeds}."
-
-
-def _together(pairs: Iterable[tuple[str, str]], models: Sequence[EvaluatedModel]) -> list[str]:
-    """Sentences, each once, with the names of those it is about unless it is about all."""
-    about: dict[str, list[str]] = {}
-    for sentence, name in pairs:
-        names = about.setdefault(sentence, [])
-        if name not in names:
-            names.append(name)
-    return [
-        sentence if len(names) == len(models) else f"{', '.join(names)}: {sentence}"
-        for sentence, names in about.items()
-    ]

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from hidisc.reporting.drawings import Drawing
-from hidisc.reporting.html import CITATION, fill_template
+from hidisc.reporting.html import BasePage, fill_template
 from hidisc.reporting.pictures import Column, SheetRow, Sprite
 from hidisc.reporting.table import Table
 from hidisc.reporting.verdict import Verdict
@@ -82,17 +82,17 @@ class Sheet:
 
     name: str
     right: bool
-    """Whether its patches were taken for what they are."""
+    """Whether its patches were predicted correctly."""
     rows: tuple[SheetRow, ...]
+    votes: str = ""
+    """How many neighbours vote, and how many of them are shown, in a sentence."""
 
 
-@dataclass(frozen=True)
-class Page:
+@dataclass(frozen=True, kw_only=True)
+class Page(BasePage):
     """All that the page shows, in its order."""
 
-    title: str
     names: tuple[str, ...]
-    warnings: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     compared: tuple[str, ...]
     abouts: tuple[About, ...]
@@ -108,13 +108,8 @@ class Page:
     """Why sheets or their pictures are missing."""
     training: tuple[Drawing, ...]
     diagnostics: tuple[Table, ...]
-    versions: tuple[tuple[str, str | None], ...]
-    settings: str
-    files: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    """Name, and the ending and address of every form it is written in."""
-    citation: str = CITATION
     compared_note: str = ""
-    """What to mind of the comparisons."""
+    """What to note about the comparisons."""
 
     @property
     def judged(self) -> bool:
@@ -149,7 +144,7 @@ def render(page: Page) -> str:
 
 
 def to_json(data: Any) -> str:
-    """JSON that may stand inside a script element: nothing in it can end the element, or be taken for HTML."""
+    """JSON that may stand inside a script element: nothing in it can end the element, or be read as HTML."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -3,16 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import yaml
 
 from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
+from hidisc.evaluation.scores import Diagnostic, LevelScores, ScoresInfo, Value
 from hidisc.ground.files import name_related
+from hidisc.ground.text import count, plural
 from hidisc.models.history import History
-from hidisc.reporting.cells import pluralise
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.notes import warning_notes
 from hidisc.settings.evaluate import BootstrapConfig
@@ -49,6 +47,8 @@ class Verdict:
     numbers: tuple[Number, ...] = ()
     trust: tuple[str, ...] = ()
     """Why to believe it, or not, a sentence each."""
+    properties: tuple[str, ...] = ()
+    """The most important diagnostics of its embeddings, a sentence each."""
 
 
 def find_verdict(model: EvaluatedModel) -> Verdict:
@@ -71,21 +71,25 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
     return Verdict(
         name=model.name,
         judge=name_judge(probe.name, infos[0]),
-        units=_count(levels[0].units, name),
+        units=count(levels[0].units, name),
         numbers=numbers,
         trust=(
-            *_trust(model, infos[0].model, pluralise(infos[0].levels[0]), numbers[0]),
+            *_trust(model, infos[0].model, plural(infos[0].levels[0]), numbers[0]),
             *_doubt(levels, name, asked.interval),
         ),
+        properties=tuple(_choose_diagnostics(infos[0].diagnostics)),
     )
 
 
 def name_judge(probe: str, info: ScoresInfo) -> str:
-    """An probe in words; of a bank with fewer patches than neighbours were asked for, all are."""
-    if probe == "knn":
-        bank = sum(count.units.get(info.levels[-1], 0) for count in info.counts if count.part == "bank")
-        return f"its {min(int(info.config['knn']['k']), bank):,} nearest neighbours"
-    return _JUDGES.get(probe, probe)
+    """A probe in words."""
+    return f"its {count_voters(info):,} nearest neighbours" if probe == "knn" else _JUDGES.get(probe, probe)
+
+
+def count_voters(info: ScoresInfo) -> int:
+    """How many neighbours vote on a patch: `knn.k`, or all patches of the bank where it has fewer."""
+    bank = sum(part.units.get(info.levels[-1], 0) for part in info.counts if part.part == "bank")
+    return min(int(info.config["knn"]["k"]), bank)
 
 
 def gather_warnings(models: Sequence[EvaluatedModel]) -> tuple[str, ...]:
@@ -96,28 +100,28 @@ def gather_warnings(models: Sequence[EvaluatedModel]) -> tuple[str, ...]:
 def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
     """Facts of an encoder and of how it was judged, term and text."""
     found = next((item for item in model.embeddings if item is not None), None)
-    info = model.info
-    if info is None and found is None:
+    info, first = model.info, model.scores[0] if model.scores else found
+    if first is None:
         return ()
-    card = info.model if info else found.info.model if found else None
-    home = model.scores[0].path if model.scores else found.path if found else None
-    assert card is not None
-    assert home is not None
+    card, home = first.info.model, first.path
     facts = [
         ("Encoder", ", ".join(filter(None, (card.backbone, card.objective, f"{card.size_px} px patches")))),
         ("From", f"{_name_source(card, home)} ({card.kind})"),
-        ("Learned from", _learned(card.history)),
-        ("Labels in training", ", ".join(model.labels_used) or "none known of"),
+        ("Trained on", _learned(card.history)),
+        (
+            "Labels used in training",
+            ", ".join(model.labels_used) or ("none" if card.history.is_complete else "not known"),
+        ),
     ]
     if found is not None:
         store = name_related(found.info.store, found.path)
-        facts.append(("Embeddings", f"{len(found):,} vectors of {found.info.dim:,} numbers, of {store}"))
+        facts.append(("Embeddings", f"{count(len(found), 'vector')} of {count(found.info.dim, 'number')}, of {store}"))
     if info is not None:
         per_slide = info.sampling["per_slide"]
         seeds = sorted({str(scores.info.sampling["seed"]) for scores in model.scores})
         facts += [
-            ("Bank", f"{', '.join(info.config['bank'])} of {name_related(info.bank, home)}"),
-            ("Queries", f"{', '.join(info.config['queries'])} of {name_related(info.embeddings, home)}"),
+            ("Reference patients", f"{', '.join(info.config['bank'])} of {name_related(info.bank, home)}"),
+            ("Test patients", f"{', '.join(info.config['queries'])} of {name_related(info.embeddings, home)}"),
             ("Patches", f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"),
             ("Classes", ", ".join(info.classes) + (f" (positive: {info.positive})" if len(info.classes) == 2 else "")),
             ("Judged by", "; ".join(name_judge(probe.name, info) for probe in info.probes)),
@@ -132,11 +136,6 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
         if not notes and not model.has_leakage:
             facts.append(("Leakage", "none found"))
     return tuple((term, text) for term, text in facts if text)
-
-
-def show_settings(config: dict[str, Any]) -> str:
-    """A dumped config as YAML."""
-    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 
 def _number(title: str, values: Sequence[Value], interval: float, guess: float) -> Number:
@@ -154,51 +153,56 @@ def _number(title: str, values: Sequence[Value], interval: float, guess: float) 
     if low is None or high is None:
         return Number(title, f"{mean:.1f}", values[0].why, "", mean, guess=guess)
     ends = f"{100 * low:.1f} to {100 * high:.1f}"
-    return Number(
-        title,
-        f"{mean:.1f}",
-        f"{100 * interval:g}\N{NO-BREAK SPACE}% interval {ends}",
-        ends,
-        mean,
-        100 * low,
-        100 * high,
-        guess,
-    )
+    said = f"{100 * interval:g}\N{NO-BREAK SPACE}% interval {ends}"
+    return Number(title, f"{mean:.1f}", said, ends, mean, 100 * low, 100 * high, guess)
 
 
 def _commonest(level: LevelScores) -> float:
-    """Accuracy in percent of naming the commonest class every time."""
+    """Accuracy in percent of always predicting the most common class."""
     return 100 * max(map(sum, level.confusion)) / level.units
+
+
+def _choose_diagnostics(diagnostics: Sequence[Diagnostic]) -> Iterable[str]:
+    """Whether the encoder has collapsed, and whether more is seen of the site, or of the patient, than of the class."""
+    known = {item.name: item for item in diagnostics}
+    if "collapse" in known:
+        yield known["collapse"].meaning
+    label, site = (item.value if (item := known.get(f"variance: {name}")) else None for name in ("label", "site"))
+    is_site = site is not None and label is not None and site > label
+    seen = known.get("variance: site" if is_site else "variance: patient")
+    if seen is not None and seen.value is not None:
+        yield seen.meaning
 
 
 def _trust(model: EvaluatedModel, card: ModelCard, units: str, accuracy: Number) -> Iterable[str]:
     """Sentences on what the encoder has seen, and on luck."""
     history = card.history
     if model.warnings:
-        yield "Mind the warning above before believing it."
+        yield "Read the warning above before you trust these numbers."
     if not history.is_complete:
-        yield f"What it has seen before is not known, so it may have seen these {units}."
+        yield f"It is not known what this encoder was trained on, so it may have seen these {units}."
     elif not history.slides:
-        yield "It has learned from no slide."
+        yield "It was not trained on any slide."
     elif not model.has_leakage:
-        yield f"It learned from {_learned(history)}, and none of these {units} is among them."
+        yield f"It was trained on {_learned(history)}; none of the test {units} is among them."
     if model.labels_used:
         yield f"Labels were used in its training, for: {', '.join(model.labels_used)}."
     # a share of few patients is often the very same one
     if accuracy.guess is not None and accuracy.low is not None and accuracy.low <= accuracy.guess + _TIE:
         yield (
-            f"That is not surely better than naming the commonest class every time, which gives {accuracy.guess:.1f} %."
+            "This is not significantly better than always predicting the most common class, which gives "
+            f"{accuracy.guess:.1f} %."
         )
 
 
 def _doubt(levels: Sequence[LevelScores], level: str, interval: float) -> Iterable[str]:
-    """What drawing units anew cannot show where all were right: by the binomial law, n of n may still be luck."""
+    """What bootstrap resamples cannot show where all were right: by the binomial law, n of n may still be luck."""
     units = levels[0].units
     if all(found.metrics["accuracy"].value == 1 for found in levels):
         least = ((1 - interval) / 2) ** (1 / units)
         yield (
-            f"All {units:,} were right, so drawing them anew shows no doubt; judged by their number alone, the share "
-            f"of all {pluralise(level)} may be as low as {100 * least:.0f} %."
+            f"All {count(units, level)} were predicted correctly, so bootstrap resamples show no uncertainty; by the "
+            f"binomial law the accuracy may still be as low as {100 * least:.0f} %."
         )
 
 
@@ -210,9 +214,5 @@ def _name_source(card: ModelCard, home: Path) -> str:
 def _learned(history: History) -> str:
     if not history.slides:
         return "nothing" if history.is_complete else "not known"
-    seen = f"{_count(len(history.patients), 'patient')} ({_count(len(history.slides), 'slide')})"
-    return seen if history.is_complete else f"{seen}, after what its starting weights had seen, which is not known"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {pluralise(thing, number)}"
+    seen = f"{count(len(history.patients), 'patient')} ({count(len(history.slides), 'slide')})"
+    return seen if history.is_complete else f"{seen}; what its starting weights had seen before is not known"
