@@ -137,7 +137,12 @@ def build_store(
         failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler)
         if len(failures) == len(tasks):
             reasons = [f"slide {failure.slide!r}: {failure.reason}" for failure in failures[:20]]
-            raise UserError("\n  ".join([f"none of the {count(len(tasks), 'slide')} could be read:", *reasons]))
+            head = (
+                "the only slide cannot be read:"
+                if len(tasks) == 1
+                else f"none of the {len(tasks):,} slides can be read:"
+            )
+            raise UserError("\n  ".join([head, *reasons]))
         sweep(out)  # after workers that were killed
         if recipe.filter.run:
             from hidisc.verbs.predict import predict_labels  # torch, which workers and most stores do without

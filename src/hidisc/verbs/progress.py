@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from math import isnan
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -87,7 +88,11 @@ def show_training(steps: int, shown: bool) -> Iterator[Callable[["StepsDone"], N
     with show_progress("training", steps, shown) as bar:
 
         def show(now: "StepsDone") -> None:
-            values = [f"{names.get(name, name)} {value:.3f}" for name, value in now.row.items() if name not in hidden]
+            values = [
+                f"{names.get(name, name)} {value:.3f}"
+                for name, value in now.row.items()
+                if name not in hidden and not isnan(value)
+            ]
             if "images_per_s" in now.row:
                 values.append(f"{now.row['images_per_s']:,.0f} images/s")
             bar.update(now.step, "  ".join([f"step {now.step:,}/{now.steps:,}", *values]))
