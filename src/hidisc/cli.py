@@ -489,7 +489,8 @@ def _show(as_json: bool, sentence: str, record: dict[str, Any]) -> None:
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    sys.stderr.write(f"{text}\n")  # typer.echo would write past a progress bar, into its line
+    sys.stderr.flush()
 
 
 def _outlive_first() -> None:

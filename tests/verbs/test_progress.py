@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hidisc.cli import _say
 from hidisc.training.fit import StepsDone
 from hidisc.verbs import progress
 from hidisc.verbs.progress import show_patches, show_progress, show_training
@@ -98,6 +99,30 @@ def test_what_stops_the_work_erases_the_bar(monkeypatch: pytest.MonkeyPatch) -> 
     assert screen.getvalue().endswith("\x1b[1A\x1b[2K")  # up to the line of the bar, which is erased
 
 
+def test_what_the_command_says_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = print_to(monkeypatch, force_terminal=True)
+    with show_progress("training", 100) as bar:
+        bar.update(1, "step 1/100")
+        _say("stopped after step 1, which is saved")
+    lines = [line.split("\x1b[2K")[-1] for line in screen.getvalue().splitlines()]
+    assert "stopped after step 1, which is saved" in lines
+
+
+def test_a_narrow_terminal_cuts_the_words_and_keeps_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, wait: Callable[[float], None]
+) -> None:
+    screen = print_to(monkeypatch, force_terminal=True, width=60)
+    with show_progress("training", 100) as bar:
+        bar.update(1, "step 1/100")
+        wait(1)
+        bar.update(11, "step 11/100  loss 1.234  patient 0.500  slide 0.700  patch 0.200")
+    last = [line for line in screen.getvalue().splitlines() if "training" in line][-1].split("\x1b[2K")[-1]
+    assert " training ━" in last
+    assert " 9 s left step 11/1" in last
+    assert last.endswith("…")
+    assert len(last) <= 56
+
+
 @pytest.mark.parametrize("has_widgets", [True, False])
 def test_a_notebook_has_a_live_bar_where_widgets_are_installed(
     monkeypatch: pytest.MonkeyPatch, has_widgets: bool
@@ -106,12 +131,12 @@ def test_a_notebook_has_a_live_bar_where_widgets_are_installed(
     monkeypatch.setattr(progress, "find_spec", lambda _: object() if has_widgets else None)
     made: dict[str, Any] = {}
 
-    class Recorded(progress.Progress):
+    class Recorded(progress._Bar):
         def __init__(self, *columns: Any, **options: Any) -> None:
             made.update(options)
             super().__init__(*columns, **{**options, "disable": True})
 
-    monkeypatch.setattr(progress, "Progress", Recorded)
+    monkeypatch.setattr(progress, "_Bar", Recorded)
     with show_patches("embedding", 10) as add:
         add(1)
     assert made["disable"] is not has_widgets

@@ -147,12 +147,13 @@ def _do_all(tasks: Sequence[_Task], cells: int, workers: int, scheduler: str | N
         for outcome in outcomes:
             refuse_full_disk(outcome.error, "Finished trainings are safe")
             cell = outcome.task.cell
+            done += 1
             if isinstance(outcome.error, HeldError):
                 say(f"{cell.name}: another process is working on it")
             elif outcome.error is not None:
                 say(f"{cell.name}: failed: {_reason(outcome.error)}")
                 _keep_reason(cell, outcome.error)
-            done, failed = done + 1, failed + (outcome.error is not None)
+                failed += 1
             show()
 
 

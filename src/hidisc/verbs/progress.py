@@ -7,14 +7,32 @@ from importlib.util import find_spec
 from math import isnan
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.console import Console, RenderableType
+from rich.constrain import Constrain
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 if TYPE_CHECKING:  # torch and all, which a bar for slides does without
     from hidisc.training.fit import StepsDone
 
 _FIRST_S, _EVERY_S = 5, 30
 """Seconds until the first line, and between lines, where there is no live bar (a SLURM log)."""
+
+
+class _Bar(Progress):
+    """Leaves room at the end of the line for the ^C that a terminal writes there: it would break the line."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        if self.tasks:  # before there are any, there is no console either
+            yield Constrain(self.make_tasks_table(self.tasks), self.console.width - 4)
+
+
+class _Words(ProgressColumn):
+    """What the caller says, cut where the terminal is too narrow."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["text"], no_wrap=True, overflow="ellipsis")
 
 
 class ProgressBar:
@@ -53,11 +71,11 @@ def show_progress(title: str, total: float, shown: bool = True) -> Iterator[Prog
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
-        TextColumn("{task.fields[text]}"),
         TextColumn("{task.fields[left]}", style="progress.remaining"),
+        _Words(Column()),  # the only one that a narrow terminal cuts
     )
     is_live = is_live and shown
-    with Progress(*columns, console=console, disable=not is_live) as bar:
+    with _Bar(*columns, console=console, disable=not is_live) as bar:
         try:
             yield ProgressBar(bar, title, total, is_live, shown)
         except BaseException:

@@ -18,8 +18,8 @@ from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 
 _GAIN = 1.15
 """All threads must be this many times as fast as one, or they are left to others."""
-_PASS_S, _ROUNDS = 0.08, 5
-"""A pass takes about this long and is timed so often with one thread and with all: about a second in all."""
+_PASS_S, _BUDGET_S = 0.1, 0.7
+"""How long a pass with one thread takes, and how long passes are timed: about a second in all."""
 _FEW_STEPS = 100
 """A run of fewer steps is not worth the second."""
 
@@ -64,9 +64,12 @@ def time_threads(store: PatchStore, config: TrainConfig, threads: int) -> tuple[
         backbone(x).sum().backward()
         return time.perf_counter() - began
 
-    time_pass(2, threads)  # the first pass prepares memory and code
-    images = max(2, min(config.batch.images, int(2 * _PASS_S / time_pass(2, threads))))
+    time_pass(2, 1)  # the first pass prepares memory and code
+    images = max(2, min(config.batch.images, int(2 * _PASS_S / time_pass(2, 1))))
     for number in (1, threads):
         time_pass(images, number)
-    pairs = [(time_pass(images, 1), time_pass(images, threads)) for _ in range(_ROUNDS)]
+    pairs: list[tuple[float, float]] = []
+    until = time.perf_counter() + _BUDGET_S
+    while not pairs or time.perf_counter() < until:
+        pairs.append((time_pass(images, 1), time_pass(images, threads)))
     return sum(one for one, _ in pairs), sum(many for _, many in pairs)
