@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -48,6 +49,11 @@ def _exists(path: Any) -> Any:
     return path
 
 
+def _there(help: str) -> Any:
+    """An argument that is a path, or several, at which something must exist."""
+    return typer.Argument(help=help, callback=_exists)
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from hidisc.ground.machine import versions
@@ -66,9 +72,7 @@ Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Devices = Annotated[str, typer.Option("--devices", help="How many, or auto: all there are.")]
 Nodes = Annotated[int, typer.Option("--nodes", help="Machines; start the command on each.", min=1)]
-Store = Annotated[
-    Path, typer.Argument(help="A patch store, made by `hidisc prepare` or `hidisc import`.", callback=_exists)
-]
+Store = Annotated[Path, _there("A patch store, made by `hidisc prepare` or `hidisc import`.")]
 
 
 @app.callback()
@@ -83,21 +87,16 @@ def _options(
 
 @_verb("prepare", "cohort.csv --set grid.size_px=96 --out store", "prepare")
 def _prepare(
-    cohort: Annotated[
-        Path,
-        typer.Argument(help="cohort.csv: patient, slide, path (and label, mpp, site, split).", callback=_exists),
-    ],
+    cohort: Annotated[Path, _there("cohort.csv: patient, slide, path (and label, mpp, site, split).")],
     out: Out,
     recipe: RecipeOption = None,
     changes: SetOption = None,
     seed: Seed = None,
     assume_mpp: Annotated[
-        float | None,
-        typer.Option("--assume-mpp", help="Micrometres per pixel where neither file nor cohort says."),
+        float | None, typer.Option("--assume-mpp", help="Micrometres per pixel where neither file nor cohort says.")
     ] = None,
     refilter: Annotated[
-        bool,
-        typer.Option("--refilter", help="Apply a changed filter to a finished store; reads only what it lacks."),
+        bool, typer.Option("--refilter", help="Apply a changed filter to a finished store; reads only what it lacks.")
     ] = False,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -124,10 +123,7 @@ def _import(
     kind: Annotated[
         Kind, typer.Argument(help="opensrh (meta/*.json), folder (patient/slide/patch.png) or table (CSV).")
     ],
-    source: Annotated[
-        Path,
-        typer.Argument(help="The OpenSRH folder, the folder of patients, or the CSV of patches.", callback=_exists),
-    ],
+    source: Annotated[Path, _there("The OpenSRH folder, the folder of patients, or the CSV of patches.")],
     out: Out,
     patients: Annotated[
         Path | None,
@@ -183,12 +179,10 @@ def _train(
     if run is None:
         return
     info = run.info
-    _show(
-        as_json,
-        f"{out}: {info.objective} {info.backbone}, {count(info.steps, 'step')}, {count(info.images, 'image')} of "
-        f"{count(len(info.patients), 'patient')} in {info.seconds / 60:.1f} min",
-        {"run": str(out), **info.model_dump(mode="json", exclude={"patients"})},
-    )
+    seen = f"{count(info.images, 'image')} of {count(len(info.patients), 'patient')}"
+    sentence = f"{out}: {info.objective} {info.backbone}, {count(info.steps, 'step')}, {seen} in"
+    record = {"run": str(out), **info.model_dump(mode="json", exclude={"patients"})}
+    _show(as_json, f"{sentence} {info.seconds / 60:.1f} min", record)
 
 
 @_verb("embed", "store run --set batch=64 --out embeddings", "embed")
@@ -225,7 +219,7 @@ def _embed(
 
 @_verb("evaluate", "embeddings --set knn.k=50 --out scores", "evaluate")
 def _evaluate(
-    embeddings: Annotated[Path, typer.Argument(help="Embeddings, made by `hidisc embed`.", callback=_exists)],
+    embeddings: Annotated[Path, _there("Embeddings, made by `hidisc embed`.")],
     out: Out,
     bank: Annotated[
         Path | None,
@@ -255,9 +249,7 @@ def _evaluate(
 
 @_verb("report", "scores other-scores --set points=1000 --out report.html", "report")
 def _report(
-    artefacts: Annotated[
-        list[Path], typer.Argument(help="Scores (or embeddings), one or several, side by side.", callback=_exists)
-    ],
+    artefacts: Annotated[list[Path], _there("Scores (or embeddings), one or several, side by side.")],
     out: Annotated[Path, typer.Option("--out", help="Page to write: report.html.")],
     title: Annotated[str | None, typer.Option("--title", help="At the top of the page.")] = None,
     changes: SetOption = None,
@@ -291,7 +283,7 @@ def _benchmark(
             "+tcga over it samples patches as the paper does for TCGA."
         ),
     ],
-    store: Annotated[Path, typer.Argument(help="A patch store with labels and held-out patients.", callback=_exists)],
+    store: Annotated[Path, _there("A patch store with labels and held-out patients.")],
     out: Out,
     scale: Annotated[Scale, typer.Option("--scale", help="small: for two cores; paper: the published setting.")] = (
         Scale.SMALL
@@ -321,16 +313,8 @@ def _benchmark(
         say=_say,
     )
     if as_json or done.page:
-        _show(
-            as_json,
-            f"{done.page}: {done.done} of {count(done.cells, 'training')}, tables in {out / 'tables'}",
-            {
-                "page": str(done.page) if done.page else None,
-                "cells": done.cells,
-                "done": done.done,
-                "failed": done.failed,
-            },
-        )
+        sentence = f"{done.page}: {done.done} of {count(done.cells, 'training')}, tables in {out / 'tables'}"
+        _show(as_json, sentence, {**asdict(done), "page": str(done.page) if done.page else None})
     if done.failed:
         raise typer.Exit(1)
 
@@ -349,7 +333,7 @@ def _read_stores(words: list[str]) -> dict[str, Path]:
 @_verb("heatmap", "store scores SLIDE --out heatmap.png")
 def _heatmap(
     store: Store,
-    scores: Annotated[Path, typer.Argument(help="Scores, made by `hidisc evaluate`.", callback=_exists)],
+    scores: Annotated[Path, _there("Scores, made by `hidisc evaluate`.")],
     slide: Annotated[str, typer.Argument(help="Name of a slide that was evaluated.")],
     out: Annotated[Path, typer.Option("--out", help="Picture to write (PNG or PDF).")],
     label: Annotated[str | None, typer.Option("--label", help="One class; default all of them.")] = None,
@@ -373,7 +357,7 @@ class Target(StrEnum):
 
 @_verb("export", "run --to onnx --out exported")
 def _export(
-    artefact: Annotated[Path, typer.Argument(help="A finished run; for bags, embeddings.", callback=_exists)],
+    artefact: Annotated[Path, _there("A finished run; for bags, embeddings.")],
     to: Annotated[
         Target,
         typer.Option("--to", help="timm (state dict), onnx or torchscript; bags: HDF5 for CLAM, TRIDENT and STAMP."),
@@ -389,11 +373,8 @@ def _export(
         _show(as_json, f"{out}: bags of {count(slides, 'slide')}", {"folder": str(out), "slides": slides})
         return
     file, difference = export(artefact, out, to.value)  # type: ignore[arg-type]
-    _show(
-        as_json,
-        f"{file}: read back, embeddings agree to {difference:.1g}",
-        {"file": str(file), "relative_difference": difference},
-    )
+    sentence = f"{file}: read back, embeddings agree to {difference:.1g}"
+    _show(as_json, sentence, {"file": str(file), "relative_difference": difference})
 
 
 @_verb("views", "store --recipe weak --set views.probability=0.5 --out views.png", "train")
@@ -413,11 +394,8 @@ def _views(
 
     config = _load(TrainConfig, recipe, changes)
     show_views(store, out, config.views, patches=patches, views=views, seed=seed)
-    _show(
-        as_json,
-        f"{out}: {count(patches, 'patch')}, {count(views, 'view')} of each",
-        {"picture": str(out), "patches": patches, "views": views},
-    )
+    sentence = f"{out}: {count(patches, 'patch')}, {count(views, 'view')} of each"
+    _show(as_json, sentence, {"picture": str(out), "patches": patches, "views": views})
 
 
 @_verb("doctor", "store")
