@@ -149,6 +149,10 @@ def test_a_path_that_does_not_exist_is_said_with_near_names(forks: Forks, tmp_pa
     assert inside.said == f"hidisc: {tmp_path / 'stroe'} does not exist. Did you mean {tmp_path / 'store'}?\n"
     alone = forks.run("train", "something-else", "--out", "out", folder=tmp_path)
     assert alone.said == "hidisc: something-else does not exist.\n"
+    model = forks.run("embed", "store", "stor", "--out", "out", folder=tmp_path)
+    assert model.said == "hidisc: stor does not exist. Did you mean store?\n"
+    model = forks.run("embed", "store", "resnet18", "--out", "out", folder=tmp_path)
+    assert model.said.startswith("hidisc: resnet18 does not exist. Give a run, an exported encoder, `timm:NAME`, or a ")
     named = forks.run("benchmark", "stain", "store", "--store", "raw=stor", "--out", "out", folder=tmp_path)
     assert named.said == "hidisc: stor does not exist. Did you mean store?\n"
 

@@ -203,6 +203,8 @@ def _embed(
     as_json: Json = False,
 ) -> None:
     """Turn every patch into a vector, by an encoder of yours or of others."""
+    if ":" not in model and not Path(model).exists():
+        raise no_such_path(Path(model), "Give a run, an exported encoder, `timm:NAME`, or a TorchScript or ONNX file.")
     from hidisc.settings.embed import EmbedConfig
     from hidisc.verbs.embed import embed
 

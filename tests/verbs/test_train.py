@@ -115,7 +115,7 @@ def test_a_terminal_has_a_bar(store: Path, tmp_path: Path, monkeypatch: pytest.M
     )
     last = train_here(store, tmp_path / "run").metrics()[-1]
     assert f"step 6/6  loss {last['loss']:.3f}  patient {last['patient']:.3f}" in screen.getvalue()
-    assert " images/s " in screen.getvalue()
+    assert " images/s\n" in screen.getvalue()
     assert " left" in screen.getvalue()
 
 
