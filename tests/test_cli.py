@@ -5,9 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from PIL import Image
 
+from hidisc.cli import app
 from hidisc.evaluation.scores import Scores
+from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.config import Config
+from hidisc.settings.embed import EmbedConfig
+from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.imports import ImportConfig
+from hidisc.settings.load import load_config
+from hidisc.settings.prepare import PrepareConfig
+from hidisc.settings.report import ReportConfig
+from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from tests.commands import Ended, Forks, run
 
@@ -52,11 +63,11 @@ def test_a_failed_slide_gives_exit_code_1_and_its_reason(cohort: Path, forks: Fo
     done = prepare(forks, tmp_path / "cohort.csv", tmp_path / "store")
     assert done.code == 1
     assert "failed: slide 'bad' of patient 'B':" in done.said
-    assert "1 slides failed (see" in done.result
+    assert "1 slide failed (see" in done.result
     assert "Traceback" not in done.said
 
 
-def test_what_the_user_can_mend_is_a_sentence_and_exit_code_2(forks: Forks, tmp_path: Path) -> None:
+def test_what_the_user_can_fix_is_a_sentence_and_exit_code_2(forks: Forks, tmp_path: Path) -> None:
     (tmp_path / "cohort.csv").write_text("patient,slide\nA,B\n")
     done = prepare(forks, tmp_path / "cohort.csv", tmp_path / "store")
     assert (done.code, done.result) == (2, "")
@@ -68,11 +79,134 @@ def test_debug_shows_the_traceback(forks: Forks, tmp_path: Path) -> None:
     done = forks.run("--debug", "prepare", tmp_path / "none.csv", "--out", tmp_path / "store")
     assert done.code == 2
     assert "Traceback" in done.said
-    assert "does not exist. Give the path of your CSV file." in done.said
+    assert f"hidisc: {tmp_path / 'none.csv'} does not exist." in done.said
 
 
-def test_a_verb_that_does_not_exist_is_a_usage_error(forks: Forks) -> None:
-    assert forks.run("prepear").code == 2
+def test_a_mistyped_verb_or_option_is_a_usage_error_that_names_the_right_one(forks: Forks, tmp_path: Path) -> None:
+    verb = forks.run("prepear")
+    assert verb.code == 2
+    assert "No such command 'prepear'. Did you mean 'prepare'" in verb.said
+    option = forks.run("train", tmp_path, "--recpie", "simclr", "--out", "run")
+    assert option.code == 2
+    assert "--recpie" in option.said
+    assert "--recipe" in option.said
+
+
+SETTINGS = {
+    "prepare": "prepare",
+    "import": "import",
+    "train": "train",
+    "embed": "embed",
+    "evaluate": "evaluate",
+    "report": "report",
+    "benchmark": "benchmark",
+    "views": "train",
+}
+"""The verbs with `--set`, and whose settings these are."""
+
+
+def test_every_verb_has_json_and_an_example_of_its_own_that_parses(forks: Forks) -> None:
+    command = typer.main.get_command(app)
+    for name, verb in command.commands.items():  # type: ignore[attr-defined]
+        assert any("--json" in option.opts for option in verb.params), name
+        example, *more = verb.epilog.split("\n\n")
+        assert example.startswith(f"Example: hidisc {name} ")
+        assert ("--set " in example) == (name in SETTINGS)
+        if name in SETTINGS:
+            assert more == [f"`hidisc settings {SETTINGS[name]}` lists every setting with its default and its range."]
+        words = [word for word in example.removeprefix("Example: hidisc ").split() if word.startswith("--")]
+        assert {word for option in verb.params for word in option.opts} >= set(words), name
+    assert "Example: hidisc train store" in forks.run("train", "--help").result
+
+
+@pytest.mark.parametrize(
+    ("config", "verb"),
+    [
+        (PrepareConfig, "prepare"),
+        (ImportConfig, "import"),
+        (TrainConfig, "train"),
+        (EmbedConfig, "embed"),
+        (EvaluateConfig, "evaluate"),
+        (ReportConfig, "report"),
+        (SuiteConfig, "benchmark"),
+        (TrainConfig, "views"),
+    ],
+)
+def test_the_setting_in_an_example_is_one_of_the_verb(config: type[Config], verb: str) -> None:
+    epilog = typer.main.get_command(app).commands[verb].epilog  # type: ignore[attr-defined]
+    change = epilog.split("--set ")[1].split()[0]
+    recipe = "main" if verb == "benchmark" else None
+    load_config(config, recipe, [change])  # refuses what is no setting
+
+
+def test_a_path_that_does_not_exist_is_said_with_near_names(forks: Forks, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    for words in (("train", "stroe"), ("evaluate", "stroe"), ("embed", "stroe", "timm:resnet18"), ("doctor", "stroe")):
+        out = () if words[0] == "doctor" else ("--out", "out")
+        done = forks.run(*words, *out, folder=tmp_path)
+        assert (done.code, done.said) == (2, "hidisc: stroe does not exist. Did you mean store?\n")
+    inside = forks.run("doctor", tmp_path / "stroe" / "a" / "b")
+    assert inside.said == f"hidisc: {tmp_path / 'stroe'} does not exist. Did you mean {tmp_path / 'store'}?\n"
+    alone = forks.run("train", "something-else", "--out", "out", folder=tmp_path)
+    assert alone.said == "hidisc: something-else does not exist.\n"
+    model = forks.run("embed", "store", "stor", "--out", "out", folder=tmp_path)
+    assert model.said == "hidisc: stor does not exist. Did you mean store?\n"
+    model = forks.run("embed", "store", "resnet18", "--out", "out", folder=tmp_path)
+    assert model.said.startswith("hidisc: resnet18 does not exist. Give a run, an exported encoder, `timm:NAME`, or a ")
+    named = forks.run("benchmark", "stain", "store", "--store", "raw=stor", "--out", "out", folder=tmp_path)
+    assert named.said == "hidisc: stor does not exist. Did you mean store?\n"
+
+
+def test_a_folder_of_slides_is_no_cohort(cohort: Path, forks: Forks, tmp_path: Path) -> None:
+    slides = cohort.parent / "slides"
+    done = prepare(forks, slides, tmp_path / "store")
+    assert done.code == 2
+    first = min(path.name for path in slides.iterdir())
+    assert "needs a table that says which patient each slide belongs to." in done.said
+    assert (
+        f"Write {slides / 'cohort.csv'} with the header line `patient,slide,path` and one line per slide, " in done.said
+    )
+    assert f"such as `P1,{Path(first).stem},{first}`; the columns label, mpp, site, split may be added." in done.said
+    near = prepare(forks, cohort.parent, tmp_path / "store")
+    assert near.said == f"hidisc: {cohort.parent} is a folder. Did you mean the table {cohort}?\n"
+
+
+def test_doctor_names_the_kinds_it_takes(cohort: Path, forks: Forks, tmp_path: Path) -> None:
+    nothing = forks.run("doctor", tmp_path)
+    assert nothing.code == 2
+    assert nothing.said == (
+        f"hidisc: {tmp_path} is no artefact of hidisc (no artefact.json). `hidisc doctor` takes the folder of a store, "
+        "run, encoder, embeddings, scores, benchmark, exported encoder, bags, or the page of a report.\n"
+    )
+    prepare(forks, cohort, tmp_path / "store")
+    around = forks.run("doctor", ".", folder=tmp_path)
+    assert around.said.endswith("or the page of a report. It holds 'store': give one of these.\n")
+
+
+def test_views_are_also_json(cohort: Path, forks: Forks, tmp_path: Path) -> None:
+    prepare(forks, cohort, tmp_path / "store")
+    words = ("views", tmp_path / "store", "--out", tmp_path / "views.png", "--patches", "2", "--views", "3")
+    assert json.loads(forks.run(*words, "--json").result) == {
+        "picture": str(tmp_path / "views.png"),
+        "patches": 2,
+        "views": 3,
+    }
+    assert forks.run(*words).result == f"{tmp_path / 'views.png'}: 2 patches, 3 views of each\n"
+
+
+def test_a_run_in_the_place_of_a_store_is_named(cohort: Path, forks: Forks, tmp_path: Path) -> None:
+    prepare(forks, cohort, tmp_path / "store")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("{kind: train, format: hidisc-2, inputs: {}}")
+    swapped = forks.run("embed", "run", "store", "--out", "embeddings", folder=tmp_path)
+    assert swapped.code == 2
+    assert swapped.said == (
+        "hidisc: run is a run and store is a store: the two are swapped. "
+        "Write `hidisc embed store run --out embeddings`.\n"
+    )
+    assert "run is not a store (it is a run)." in forks.run("train", "run", "--out", "x", folder=tmp_path).said
+    other = forks.run("heatmap", "run", "store", "slide", "--out", "x.png", folder=tmp_path)
+    assert "run is not a store (it is a run)." in other.said
 
 
 def test_recipe_seed_and_set_are_all_heard(cohort: Path, forks: Forks, tmp_path: Path) -> None:
@@ -137,7 +271,7 @@ def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
         row = next(line for line in first.said.splitlines() if line.startswith(f"  {name}"))
         assert row.split()[1] == patch.metrics["accuracy"].percent().split()[0]
         assert patient.metrics["accuracy"].percent() in row
-    again = forks.run("demo", "--out", out, "--quick", "--workers", "0")
-    assert again.result == first.result
+    again = forks.run("demo", "--out", out, "--quick", "--workers", "0", "--json")
+    assert json.loads(again.result) == {"page": str(out / "report.html")}
     assert "all 48 slides are in" in again.said
     assert again.said.splitlines()[-1] == first.said.splitlines()[-1]

@@ -9,14 +9,22 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from hidisc.ground.errors import ReportedElsewhereError, UserError
+from hidisc.ground.errors import ReportedElsewhereError, UserError, no_such_path
+from hidisc.ground.text import count
+
+if TYPE_CHECKING:
+    from hidisc.settings.config import Config
+    from hidisc.verbs.build import Built
+
+    AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 app = typer.Typer(
     name="hidisc",
@@ -26,13 +34,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Out = Annotated[Path, typer.Option("--out", help="Folder to write; an unfinished one is resumed.")]
-RecipeOption = Annotated[str | None, typer.Option("--recipe", help="A shipped recipe or a YAML file.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set grid.mpp=0.25.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Workers = Annotated[int | None, typer.Option("--workers", help="Processes here; default one a core, 0 none.", min=0)]
-Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")]
+
+def _verb(name: str, example: str, settings: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command whose help ends with an example, and with where the settings of `settings` are listed."""
+    listed = f"\n\n`hidisc settings {settings}` lists every setting with its default and its range." if settings else ""
+    return app.command(name, epilog=f"Example: hidisc {name} {example}{listed}")
+
+
+def _exists(path: Any) -> Any:
+    """Refuse a path, or one of several, at which there is nothing."""
+    for each in path if isinstance(path, list) else [path]:
+        if each is not None and not each.exists():
+            raise no_such_path(each)
+    return path
+
+
+def _there(help: str) -> Any:
+    """An argument that is a path, or several, at which something must exist."""
+    return typer.Argument(help=help, callback=_exists)
 
 
 def _show_version(wanted: bool) -> None:
@@ -41,6 +60,19 @@ def _show_version(wanted: bool) -> None:
 
         typer.echo(f"hidisc {versions('hidisc')['hidisc']}")
         raise typer.Exit
+
+
+Out = Annotated[Path, typer.Option("--out", help="Folder to write; an unfinished one is resumed.")]
+RecipeOption = Annotated[str | None, typer.Option("--recipe", help="A shipped recipe or a YAML file.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting: NAME=VALUE.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Workers = Annotated[int | None, typer.Option("--workers", help="Processes here; default one per core, 0 none.", min=0)]
+Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Devices = Annotated[str, typer.Option("--devices", help="How many, or auto: all there are.")]
+Nodes = Annotated[int, typer.Option("--nodes", help="Machines; start the command on each.", min=1)]
+Store = Annotated[Path, _there("A patch store, made by `hidisc prepare` or `hidisc import`.")]
 
 
 @app.callback()
@@ -53,34 +85,29 @@ def _options(
     """Options of all verbs; `main` reads `--debug` itself, for it must be known when anything goes wrong."""
 
 
-@app.command("prepare")
+@_verb("prepare", "cohort.csv --set grid.size_px=96 --out store", "prepare")
 def _prepare(
-    cohort: Annotated[Path, typer.Argument(help="cohort.csv: patient, slide, path (and label, mpp, site, split).")],
+    cohort: Annotated[Path, _there("cohort.csv: patient, slide, path (and label, mpp, site, split).")],
     out: Out,
     recipe: RecipeOption = None,
     changes: SetOption = None,
     seed: Seed = None,
     assume_mpp: Annotated[
-        float | None,
-        typer.Option("--assume-mpp", help="Micrometres a pixel where neither file nor cohort says."),
+        float | None, typer.Option("--assume-mpp", help="Micrometres per pixel where neither file nor cohort says.")
     ] = None,
     refilter: Annotated[
-        bool,
-        typer.Option("--refilter", help="Apply a changed filter to a finished store; reads only what it lacks."),
+        bool, typer.Option("--refilter", help="Apply a changed filter to a finished store; reads only what it lacks.")
     ] = False,
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
     """Cut slides into a patch store: tissue, blanks, stain, splits."""
-    from hidisc.settings.load import load_config
     from hidisc.settings.prepare import PrepareConfig
     from hidisc.verbs.prepare import prepare
 
-    flags = _flags(seed=seed, assume_mpp=assume_mpp)
-    config = load_config(PrepareConfig, recipe, [*(changes or []), *flags])
-    done = prepare(cohort, out, config, refilter=refilter, workers=workers, scheduler=scheduler, say=_say)
-    _finish(done, as_json)
+    config = _load(PrepareConfig, recipe, changes, seed=seed, assume_mpp=assume_mpp)
+    _finish(prepare(cohort, out, config, refilter=refilter, workers=workers, scheduler=scheduler, say=_say), as_json)
 
 
 class Kind(StrEnum):
@@ -91,15 +118,16 @@ class Kind(StrEnum):
     TABLE = "table"
 
 
-@app.command("import")
+@_verb("import", "folder patches --set resize_px=96 --out store", "import")
 def _import(
     kind: Annotated[
         Kind, typer.Argument(help="opensrh (meta/*.json), folder (patient/slide/patch.png) or table (CSV).")
     ],
-    source: Annotated[Path, typer.Argument(help="The OpenSRH folder, the folder of patients, or the CSV of patches.")],
+    source: Annotated[Path, _there("The OpenSRH folder, the folder of patients, or the CSV of patches.")],
     out: Out,
     patients: Annotated[
-        Path | None, typer.Option("--patients", help="With folder, a CSV: patient, label, site, split.")
+        Path | None,
+        typer.Option("--patients", help="With folder, a CSV: patient, label, site, split.", callback=_exists),
     ] = None,
     recipe: RecipeOption = None,
     changes: SetOption = None,
@@ -112,31 +140,25 @@ def _import(
     from hidisc.patches.folders import find_folder, find_table
     from hidisc.patches.opensrh import find_opensrh
     from hidisc.settings.imports import ImportConfig
-    from hidisc.settings.load import load_config
     from hidisc.verbs.imports import import_patches
 
-    config = load_config(ImportConfig, recipe, [*(changes or []), *_flags(seed=seed)])
+    config = _load(ImportConfig, recipe, changes, seed=seed)
     if patients is not None and kind is not Kind.FOLDER:
         raise UserError(
             f"--patients goes with `import folder`; `import {kind}` has the patients' labels in its own files."
         )
     if kind is Kind.OPENSRH:
-        found = find_opensrh(source)
+        slides = find_opensrh(source)
     elif kind is Kind.FOLDER:
-        found = find_folder(source, patients)
+        slides = find_folder(source, patients)
     else:
-        found = find_table(source, config.label_level)
-    _finish(import_patches(found, out, config, workers=workers, scheduler=scheduler, say=_say), as_json)
+        slides = find_table(source, config.label_level)
+    _finish(import_patches(slides, out, config, workers=workers, scheduler=scheduler, say=_say), as_json)
 
 
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
-Devices = Annotated[str, typer.Option("--devices", help="How many, or auto: all there are.")]
-Nodes = Annotated[int, typer.Option("--nodes", help="Machines; start the command on each.", min=1)]
-
-
-@app.command("train")
+@_verb("train", "store --recipe hidisc-patient+laptop --set optim.steps=2000 --out run", "train")
 def _train(
-    store: Annotated[Path, typer.Argument(help="A patch store, made by `hidisc prepare` or `hidisc import`.")],
+    store: Store,
     out: Out,
     recipe: Annotated[
         str | None, typer.Option("--recipe", help="hidisc-patient, simclr, ...; a+b puts b over a: byol+weak.")
@@ -149,34 +171,30 @@ def _train(
     as_json: Json = False,
 ) -> None:
     """Learn an encoder from a patch store, without labels."""
-    from hidisc.settings.load import load_config
     from hidisc.settings.train import TrainConfig
     from hidisc.verbs.train import train
 
-    config = load_config(TrainConfig, recipe, [*(changes or []), *_flags(seed=seed)])
+    config = _load(TrainConfig, recipe, changes, seed=seed)
     run = train(store, out, config, device=device, devices=devices, nodes=nodes, say=_say)
     if run is None:
         return
     info = run.info
-    if as_json:
-        typer.echo(json.dumps({"run": str(out), **info.model_dump(mode="json", exclude={"patients"})}))
-    else:
-        typer.echo(
-            f"{out}: {info.objective} {info.backbone}, {info.steps:,} steps, {info.images:,} images of "
-            f"{len(info.patients)} patients in {info.seconds / 60:.1f} min"
-        )
+    seen = f"{count(info.images, 'image')} of {count(len(info.patients), 'patient')}"
+    sentence = f"{out}: {info.objective} {info.backbone}, {count(info.steps, 'step')}, {seen} in"
+    record = {"run": str(out), **info.model_dump(mode="json", exclude={"patients"})}
+    _show(as_json, f"{sentence} {info.seconds / 60:.1f} min", record)
 
 
-@app.command("embed")
+@_verb("embed", "store run --set batch=64 --out embeddings", "embed")
 def _embed(
-    store: Annotated[Path, typer.Argument(help="A patch store.")],
+    store: Store,
     model: Annotated[
         str, typer.Argument(help="A run of `hidisc train`, timm:NAME, or a TorchScript or ONNX file of anyone's.")
     ],
     out: Out,
     recipe: RecipeOption = None,
     changes: SetOption = None,
-    per_slide: Annotated[int | None, typer.Option("--per-slide", help="Draw this many patches a slide.")] = None,
+    per_slide: Annotated[int | None, typer.Option("--per-slide", help="Draw this many patches per slide.")] = None,
     seed: Seed = None,
     name: Annotated[str | None, typer.Option("--name", help="What tables call the encoder.")] = None,
     device: Device = "auto",
@@ -185,30 +203,31 @@ def _embed(
     as_json: Json = False,
 ) -> None:
     """Turn every patch into a vector, by an encoder of yours or of others."""
+    if ":" not in model and not Path(model).exists():
+        raise no_such_path(Path(model), "Give a run, an exported encoder, `timm:NAME`, or a TorchScript or ONNX file.")
     from hidisc.settings.embed import EmbedConfig
-    from hidisc.settings.load import load_config
     from hidisc.verbs.embed import embed
 
-    config = load_config(EmbedConfig, recipe, [*(changes or []), *_flags(per_slide=per_slide, seed=seed)])
-    done = embed(store, model, out, config, name=name, device=device, devices=devices, nodes=nodes, say=_say)
-    if done is None:
+    config = _load(EmbedConfig, recipe, changes, per_slide=per_slide, seed=seed)
+    made = embed(store, model, out, config, name=name, device=device, devices=devices, nodes=nodes, say=_say)
+    if made is None:
         return
-    info = done.info
-    if as_json:
-        kept = info.model_dump(mode="json", exclude={"slides": True, "model": {"history": {"slides"}}})
-        typer.echo(json.dumps({"embeddings": str(out), **kept}))
-    else:
-        left_out = f", {info.bad_patches} unreadable ones left out" if info.bad_patches else ""
-        typer.echo(f"{out}: {info.rows:,} patches of {len(info.slides)} slides as {info.dim} numbers each{left_out}")
+    info = made.info
+    left_out = f", {count(info.bad_patches, 'unreadable patch')} left out" if info.bad_patches else ""
+    of = f"{count(info.rows, 'patch')} of {count(len(info.slides), 'slide')}"
+    record = info.model_dump(mode="json", exclude={"slides": True, "model": {"history": {"slides"}}})
+    _show(as_json, f"{out}: {of} as {info.dim} numbers each{left_out}", {"embeddings": str(out), **record})
 
 
-@app.command("evaluate")
+@_verb("evaluate", "embeddings --set knn.k=50 --out scores", "evaluate")
 def _evaluate(
-    embeddings: Annotated[Path, typer.Argument(help="Embeddings, made by `hidisc embed`.")],
+    embeddings: Annotated[Path, _there("Embeddings, made by `hidisc embed`.")],
     out: Out,
     bank: Annotated[
         Path | None,
-        typer.Option("--bank", help="Embeddings of another store whose labels are known, by the same encoder."),
+        typer.Option(
+            "--bank", help="Embeddings of another store whose labels are known, by the same encoder.", callback=_exists
+        ),
     ] = None,
     recipe: RecipeOption = None,
     changes: SetOption = None,
@@ -219,38 +238,35 @@ def _evaluate(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Judge an encoder by held-out patients: nearest neighbours, a linear probe, attention; with intervals."""
+    """Evaluate an encoder on held-out patients: nearest neighbours, a linear probe, attention; with intervals."""
     from hidisc.settings.evaluate import EvaluateConfig
-    from hidisc.settings.load import load_config
     from hidisc.verbs.evaluate import evaluate
 
-    flags = _flags(seed=seed, **({"leakage.allow": True} if allow_leakage else {}))
-    config = load_config(EvaluateConfig, recipe, [*(changes or []), *flags])
+    flags = {"leakage.allow": True} if allow_leakage else {}
+    config = _load(EvaluateConfig, recipe, changes, seed=seed, **flags)
     scores = evaluate(embeddings, out, config, bank=bank, device=device, say=_say)
-    if as_json:
-        kept = scores.info.model_dump(mode="json", exclude={"model": {"history": {"slides"}}})
-        typer.echo(json.dumps({"scores": str(out), **kept}))
-    else:
-        typer.echo(f"{out}: {scores.verdict()}")
+    record = scores.info.model_dump(mode="json", exclude={"model": {"history": {"slides"}}})
+    _show(as_json, f"{out}: {scores.verdict()}", {"scores": str(out), **record})
 
 
-@app.command("report")
+@_verb("report", "scores other-scores --set points=1000 --out report.html", "report")
 def _report(
-    artefacts: Annotated[list[Path], typer.Argument(help="Scores (or embeddings), one or several, side by side.")],
+    artefacts: Annotated[list[Path], _there("Scores (or embeddings), one or several, side by side.")],
     out: Annotated[Path, typer.Option("--out", help="Page to write: report.html.")],
     title: Annotated[str | None, typer.Option("--title", help="At the top of the page.")] = None,
     changes: SetOption = None,
     seed: Seed = None,
+    as_json: Json = False,
 ) -> None:
     """Write one page to look at, and its figures and tables as files."""
-    from hidisc.settings.load import load_config
     from hidisc.settings.report import ReportConfig
     from hidisc.verbs.report import report
 
-    config = load_config(ReportConfig, None, [*(changes or []), *_flags(seed=seed)])
+    config = _load(ReportConfig, None, changes, seed=seed)
     if title is not None:
         config = config.model_copy(update={"title": title})
-    typer.echo(f"{report(artefacts, out, config, say=_say)}: open it in a browser")
+    page = report(artefacts, out, config, say=_say)
+    _show(as_json, f"{page}: open it in a browser", {"page": str(page)})
 
 
 class Scale(StrEnum):
@@ -260,7 +276,7 @@ class Scale(StrEnum):
     PAPER = "paper"
 
 
-@app.command("benchmark")
+@_verb("benchmark", "main store --set seeds=3 --out benchmark", "benchmark")
 def _benchmark(
     suite: Annotated[
         str,
@@ -269,7 +285,7 @@ def _benchmark(
             "+tcga over it samples patches as the paper does for TCGA."
         ),
     ],
-    store: Annotated[Path, typer.Argument(help="A patch store with labels and held-out patients.")],
+    store: Annotated[Path, _there("A patch store with labels and held-out patients.")],
     out: Out,
     scale: Annotated[Scale, typer.Option("--scale", help="small: for two cores; paper: the published setting.")] = (
         Scale.SMALL
@@ -277,7 +293,7 @@ def _benchmark(
     stores: Annotated[
         list[str] | None, typer.Option("--store", help="Further stores that a suite names: NAME=PATH.")
     ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="Trainings at once; default one a core.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Trainings at once; default one per core.")] = None,
     scheduler: Scheduler = None,
     device: Device = "auto",
     changes: SetOption = None,
@@ -285,54 +301,51 @@ def _benchmark(
 ) -> None:
     """Rerun a table of the paper on your patches: every method, every seed, beside the published numbers."""
     from hidisc.settings.benchmark import SuiteConfig
-    from hidisc.settings.load import load_config
     from hidisc.verbs.benchmark import benchmark
 
-    config = load_config(SuiteConfig, suite, changes or [])
     done = benchmark(
-        config,
+        _load(SuiteConfig, suite, changes),
         store,
         out,
         scale=scale.value,
-        stores=_places(stores or []),
+        stores=_read_stores(stores or []),
         workers=workers,
         scheduler=scheduler,
         device=device,
         say=_say,
     )
-    if as_json:
-        page = str(done.page) if done.page else None
-        typer.echo(json.dumps({"page": page, "cells": done.cells, "done": done.done, "failed": done.failed}))
-    elif done.page:
-        typer.echo(f"{done.page}: {done.done} of {done.cells} trainings, tables in {out / 'tables'}")
+    if as_json or done.page:
+        sentence = f"{done.page}: {done.done} of {count(done.cells, 'training')}, tables in {out / 'tables'}"
+        _show(as_json, sentence, {**asdict(done), "page": str(done.page) if done.page else None})
     if done.failed:
         raise typer.Exit(1)
 
 
-def _places(words: list[str]) -> dict[str, Path]:
+def _read_stores(words: list[str]) -> dict[str, Path]:
     """NAME=PATH of every `--store`."""
-    found = {}
+    stores = {}
     for word in words:
         name, equals, path = word.partition("=")
         if not (name and equals and path):
             raise UserError(f"--store {word!r} is not NAME=PATH. Give a name that the suite uses and a store.")
-        found[name] = Path(path)
-    return found
+        stores[name] = _exists(Path(path))
+    return stores
 
 
-@app.command("heatmap")
+@_verb("heatmap", "store scores SLIDE --out heatmap.png")
 def _heatmap(
-    store: Annotated[Path, typer.Argument(help="The patch store.")],
-    scores: Annotated[Path, typer.Argument(help="Scores, made by `hidisc evaluate`.")],
+    store: Store,
+    scores: Annotated[Path, _there("Scores, made by `hidisc evaluate`.")],
     slide: Annotated[str, typer.Argument(help="Name of a slide that was evaluated.")],
     out: Annotated[Path, typer.Option("--out", help="Picture to write (PNG or PDF).")],
     label: Annotated[str | None, typer.Option("--label", help="One class; default all of them.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Paint class scores over a slide's thumbnail."""
     from hidisc.verbs.heatmap import heatmap
 
     heatmap(store, scores, slide, out, label)
-    typer.echo(f"{out}: scores of slide {slide}")
+    _show(as_json, f"{out}: scores of slide {slide}", {"picture": str(out), "slide": slide})
 
 
 class Target(StrEnum):
@@ -344,9 +357,9 @@ class Target(StrEnum):
     BAGS = "bags"
 
 
-@app.command("export")
+@_verb("export", "run --to onnx --out exported")
 def _export(
-    artefact: Annotated[Path, typer.Argument(help="A finished run; for bags, embeddings.")],
+    artefact: Annotated[Path, _there("A finished run; for bags, embeddings.")],
     to: Annotated[
         Target,
         typer.Option("--to", help="timm (state dict), onnx or torchscript; bags: HDF5 for CLAM, TRIDENT and STAMP."),
@@ -359,37 +372,35 @@ def _export(
 
     if to is Target.BAGS:
         slides = export_bags(artefact, out, say=_say)
-        typer.echo(json.dumps({"folder": str(out), "slides": slides}) if as_json else f"{out}: bags of {slides} slides")
+        _show(as_json, f"{out}: bags of {count(slides, 'slide')}", {"folder": str(out), "slides": slides})
         return
-    kind: Any = to.value
-    file, difference = export(artefact, out, kind)
-    if as_json:
-        typer.echo(json.dumps({"file": str(file), "relative_difference": difference}))
-    else:
-        typer.echo(f"{file}: read back, embeddings agree to {difference:.1g}")
+    file, difference = export(artefact, out, to.value)  # type: ignore[arg-type]
+    sentence = f"{file}: read back, embeddings agree to {difference:.1g}"
+    _show(as_json, sentence, {"file": str(file), "relative_difference": difference})
 
 
-@app.command("views")
+@_verb("views", "store --recipe weak --set views.probability=0.5 --out views.png", "train")
 def _views(
-    store: Annotated[Path, typer.Argument(help="A patch store.")],
+    store: Store,
     out: Annotated[Path, typer.Option("--out", help="Picture to write (PNG).")],
     recipe: Annotated[str | None, typer.Option("--recipe", help="A training recipe: weak, strong, stain, ...")] = None,
     changes: SetOption = None,
     patches: Annotated[int, typer.Option("--patches", help="Rows: patches of different patients.", min=1)] = 4,
     views: Annotated[int, typer.Option("--views", help="Random views of each.", min=1)] = 8,
-    seed: Annotated[int, typer.Option("--seed", help="Of the patches and the views.", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the patches and the views.", min=0)] = 0,
+    as_json: Json = False,
 ) -> None:
     """Draw patches and what training makes of them."""
-    from hidisc.settings.load import load_config
     from hidisc.settings.train import TrainConfig
     from hidisc.verbs.views import show_views
 
-    config = load_config(TrainConfig, recipe, changes or [])
+    config = _load(TrainConfig, recipe, changes)
     show_views(store, out, config.views, patches=patches, views=views, seed=seed)
-    typer.echo(f"{out}: {patches} patches, {views} views of each")
+    sentence = f"{out}: {count(patches, 'patch')}, {count(views, 'view')} of each"
+    _show(as_json, sentence, {"picture": str(out), "patches": patches, "views": views})
 
 
-@app.command("settings")
+@_verb("settings", "train optim")
 def _settings(
     verb: Annotated[
         str | None, typer.Argument(help="prepare, import, train, embed, evaluate, report, benchmark.")
@@ -411,7 +422,7 @@ def _settings(
         typer.echo(show_settings(verb, name))
 
 
-@app.command("recipes")
+@_verb("recipes", "train hidisc-patient+laptop")
 def _recipes(
     verb: Annotated[str | None, typer.Argument(help="prepare, train, embed, evaluate, benchmark; default all.")] = None,
     name: Annotated[str | None, typer.Argument(help="A recipe, or several: hidisc-patient+laptop.")] = None,
@@ -426,7 +437,7 @@ def _recipes(
         typer.echo(json.dumps(resolve_recipe(verb, name)) if as_json else show_recipe(verb, name))
 
 
-@app.command("doctor")
+@_verb("doctor", "store")
 def _doctor(
     artefact: Annotated[
         Path | None, typer.Argument(help="A store, run, embeddings, scores or benchmark, to verify file by file.")
@@ -437,28 +448,27 @@ def _doctor(
     from hidisc.verbs.doctor import describe_machine, verify, what_to_do
 
     if artefact is None:
-        found = describe_machine()
-        typer.echo(json.dumps(found) if as_json else "\n".join(f"{name:<22}{value}" for name, value in found.items()))
+        machine = describe_machine()
+        _show(as_json, "\n".join(f"{name:<22}{value}" for name, value in machine.items()), dict(machine))
         return
     problems = verify(artefact)
-    if as_json:
-        typer.echo(json.dumps({"artefact": str(artefact), "problems": problems}))
-    else:
+    if problems and not as_json:
         for problem in problems:
             _say(f"damaged: {problem}")
-        if problems:
-            _say(f"note: {what_to_do(artefact)}")
-        typer.echo(f"{artefact}: {len(problems)} problems" if problems else f"{artefact}: all files are as written")
+        _say(f"note: {what_to_do(artefact)}")
+    sentence = count(len(problems), "problem") if problems else "all files are as written"
+    _show(as_json, f"{artefact}: {sentence}", {"artefact": str(artefact), "problems": problems})
     if problems:
         raise typer.Exit(1)
 
 
-@app.command("demo")
+@_verb("demo", "--quick --out demo")
 def _demo(
-    out: Annotated[Path, typer.Option("--out", help="Folder to write; an unfinished one is resumed.")] = Path("demo"),
+    out: Out = Path("demo"),
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter: to see that it runs.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the drawn cohort and of the trainings.", min=0)] = 0,
     workers: Workers = None,
+    as_json: Json = False,
 ) -> None:
     """See it work on drawn slides, from slide files to a report: 3 minutes on two cores."""
     from hidisc.verbs.demo import demo
@@ -468,37 +478,36 @@ def _demo(
         "\nNext, on your own slides (docs/quickstart.md says what cohort.csv holds):\n\n"
         "  hidisc prepare cohort.csv --out store\n"
     )
-    typer.echo(f"{page}: open it in a browser")
+    _show(as_json, f"{page}: open it in a browser", {"page": str(page)})
 
 
-def _finish(done: Any, as_json: bool) -> None:
+def _load(model: "type[AnyConfig]", recipe: str | None, changes: list[str] | None, **flags: Any) -> "AnyConfig":
+    """The settings of a verb; `flags` are options that stand for a setting, None where they were not given."""
+    from hidisc.settings.load import load_config
+
+    given = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    return load_config(model, recipe, [*(changes or []), *given], _say)
+
+
+def _finish(built: "Built", as_json: bool) -> None:
     """Print what a store holds, list what failed, and exit with 1 if anything did."""
-    summary = done.summary()
-    failures = done.info.failures
+    failures = built.info.failures
     for failure in failures:
         _say(f"failed: slide {failure.slide!r} of patient {failure.patient!r}: {failure.reason}")
-    if summary["empty_slides"]:
-        _say(
-            f"note: {summary['empty_slides']} slides hold no patch (smaller than one, or all dropped): see "
-            f"{done.out / 'pictures'}; --recipe small-regions cuts smaller ones"
-        )
-    if as_json:
-        typer.echo(json.dumps({**summary, "failures": [failure.model_dump() for failure in failures]}))
-    else:
-        more = f", {len(failures)} slides failed (see {done.out / 'failures.csv'})" if failures else ""
-        of = f"{summary['slides']} slides of {summary['patients']} patients"
-        typer.echo(f"{done.out}: {summary['patches']:,} patches of {of}, {summary['dropped']:,} boxes dropped{more}")
+    record = {**built.summary(), "failures": [failure.model_dump() for failure in failures]}
+    _show(as_json, built.sentence(), record)
     if failures:
         raise typer.Exit(1)
 
 
-def _flags(**values: Any) -> list[str]:
-    """Given options as `--set` changes."""
-    return [f"{name}={value}" for name, value in values.items() if value is not None]
+def _show(as_json: bool, sentence: str, record: dict[str, Any]) -> None:
+    """Print the result of a verb: a sentence for people or a record for programs."""
+    typer.echo(json.dumps(record) if as_json else sentence)
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    sys.stderr.write(f"{text}\n")  # typer.echo would write past a progress bar, into its line
+    sys.stderr.flush()
 
 
 def _outlive_first() -> None:

@@ -147,7 +147,7 @@ def test_two_processes_share_the_cells(whole: Path, store: Path, suite: Path, fo
     first.stopped()
     second = forks.run(*words)
     assert (second.code, second.result) == (0, "")
-    assert "SimCLR, seed 0: another process is at it" in second.said
+    assert "SimCLR, seed 0: another process is working on it" in second.said
     assert len(list(out.glob("cells/*/scores-*/scores.json"))) == 3
     first.go_on()
     ended = first.ended()
@@ -205,7 +205,7 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(
     with hold(out / "cells" / "01-simclr-0"):
         done = benchmark(config, store, out, workers=1, device="cpu", say=said.append)
     assert (done.page, done.done, done.failed) == (None, 1, 0)
-    assert "SimCLR, seed 0: another process is at it" in said
+    assert "SimCLR, seed 0: another process is working on it" in said
     assert said[-1].startswith("some trainings are being done by another process: run the same command again")
     assert benchmark(config, store, out, workers=1, device="cpu").done == 2
 

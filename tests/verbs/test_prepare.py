@@ -21,7 +21,7 @@ from hidisc.slides.stain import Stains, normalise
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.slides.tissue import pixel_std
 from hidisc.verbs.build import Built
-from hidisc.verbs.prepare import prepare
+from hidisc.verbs.prepare import _suggest_smaller, prepare
 
 EXACT = ("grid.size_px=48", "pixels.codec=raw", "stain.method=none")
 
@@ -181,7 +181,7 @@ def test_a_damaged_picture_is_drawn_again(cohort: Path, tmp_path: Path) -> None:
     assert not sheet.exists()
 
 
-def test_one_bad_slide_fails_alone_and_is_done_when_mended(own_cohort: Path, tmp_path: Path) -> None:
+def test_one_bad_slide_fails_alone_and_is_done_when_repaired(own_cohort: Path, tmp_path: Path) -> None:
     victim = rows_of(own_cohort)[5]
     path = own_cohort.parent / victim["path"]
     whole = path.read_bytes()
@@ -202,8 +202,63 @@ def test_one_bad_slide_fails_alone_and_is_done_when_mended(own_cohort: Path, tmp
 def test_when_no_slide_can_be_read_all_reasons_are_said(tmp_path: Path) -> None:
     (tmp_path / "a.svs").write_bytes(b"nothing like a slide")
     write_rows(tmp_path / "cohort.csv", [{"patient": "P", "slide": "S", "path": "a.svs"}])
-    with pytest.raises(UserError, match=r"none of the 1 slides could be read:\n  slide 'S': .*cannot be read"):
+    with pytest.raises(UserError, match=r"^the only slide cannot be read:\n  slide 'S': .*cannot be read"):
         prepare(tmp_path / "cohort.csv", tmp_path / "store", workers=0)
+
+
+def test_slides_without_patches_are_counted_and_the_advice_fits_the_settings(own_cohort: Path, tmp_path: Path) -> None:
+    rows = rows_of(own_cohort)
+    Image.new("RGB", (40, 40), "pink").save(own_cohort.parent / "tiny.png")
+    rows = [{**row, "mpp": "0.5"} for row in rows]
+    write_rows(own_cohort, [*rows, {**rows[0], "slide": "tiny", "path": "tiny.png"}])
+    said: list[str] = []
+    built = prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0, say=said.append)
+    assert ", 16 of 17 slides have patches, " in built.sentence()
+    note = (
+        f"note: 1 slide has no patch: smaller than one patch, or all of its patches were dropped. {built.out}/pictures"
+    )
+    assert said[-1] == f"{note} shows them. Smaller patches fit into more slides: --set grid.size_px=24."
+    assert _suggest_smaller(300) == " --recipe small-regions cuts patches of 96 px."
+    assert _suggest_smaller(96) == " Smaller patches fit into more slides: --set grid.size_px=48."
+    assert _suggest_smaller(16) == ""
+
+
+def test_a_split_without_patients_is_said_at_once(own_cohort: Path, tmp_path: Path) -> None:
+    two = [row for row in rows_of(own_cohort) if row["patient"] in {r["patient"] for r in rows_of(own_cohort)[:3]}]
+    write_rows(own_cohort, two)
+    said: list[str] = []
+    prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0, say=said.append)
+    sentence = (
+        "warning: no patient is in split {} (2 patients in all), and `hidisc evaluate` will need patients that "
+        "training has not seen. Add patients, or put a `split` column into the cohort."
+    )
+    assert said[:2] == [sentence.format("'test'"), f"4 slides to read into {tmp_path / 'store'}"]
+    assert sum("no patient is in split" in line for line in said) == 1
+    said.clear()
+    prepare(own_cohort, tmp_path / "folds", config(*EXACT, "split.folds=4"), workers=0, say=said.append)
+    assert said[0] == sentence.format("'fold-3', 'fold-4'")
+    said.clear()
+    write_rows(own_cohort, [{**row, "split": "test"} for row in two])  # a cohort that says so itself
+    prepare(own_cohort, tmp_path / "own-split", config(*EXACT), workers=0, say=said.append)
+    assert not any("no patient is in split" in line for line in said)
+
+
+def test_a_split_whose_slides_all_fail_is_said_at_the_end(own_cohort: Path, tmp_path: Path) -> None:
+    drawn = prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    table = PatchStore.load(drawn.out).table
+    held_out = {
+        patient
+        for patient, split in zip(table.column("patient"), table.column("split"), strict=True)
+        if split == "test"
+    }
+    rows = rows_of(own_cohort)
+    for row in rows:
+        if row["patient"] in held_out:
+            (own_cohort.parent / row["path"]).write_bytes(b"not a slide: " + row["slide"].encode())
+    said: list[str] = []
+    prepare(own_cohort, tmp_path / "damaged", config(*EXACT), workers=0, say=said.append)
+    assert said[-1].startswith(f"warning: no patient is in split 'test' ({8 - len(held_out)} patients in all)")
+    assert not said[0].startswith("warning")
 
 
 def refiltered(cohort: Path, out: Path, *changes: str) -> Built:
@@ -264,12 +319,12 @@ def test_slides_added_to_the_cohort_are_added_to_the_store(own_cohort: Path, tmp
     assert contents(grown.out) == contents(fresh.out)
 
 
-def test_patients_that_change_sides_are_named(own_cohort: Path, tmp_path: Path) -> None:
+def test_patients_that_move_to_another_split_are_named(own_cohort: Path, tmp_path: Path) -> None:
     said: list[str] = []
     prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0, say=said.append)
     assert not any("another split" in line for line in said)
     prepare(own_cohort, tmp_path / "store", config(*EXACT, "split.folds=4"), workers=0, say=said.append)
-    assert any("8 patients are in another split than before ('P001': " in line for line in said)
+    assert any("8 patients moved to another split ('P001': " in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +395,7 @@ def test_another_assumed_scale_cuts_anew_what_depends_on_it(tmp_path: Path) -> N
     said: list[str] = []
     again = prepare(cohort, out, config(*EXACT, "assume_mpp=0.25"), workers=0, say=said.append)
     assert again.worked == 1
-    assert said[:2] == ["slide 'B' is read again: mpp: 0.5 -> 0.25", f"1 of 2 slides are in {out} already; 1 to read"]
+    assert said[1:3] == ["slide 'B' is read again: mpp: 0.5 -> 0.25", f"1 of 2 slides are in {out} already; 1 to read"]
     assert scales(out) == {"A": 0.5, "B": 0.25}
     prepare(cohort, tmp_path / "fresh", config(*EXACT, "assume_mpp=0.25"), workers=0)
     assert contents(out) == contents(tmp_path / "fresh")
@@ -389,7 +444,7 @@ def test_a_replaced_reference_picture_is_refused(cohort: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["slide.json", "boxes.parquet", "thumbnail.jpg", "samples.jpg"])
-def test_a_damaged_file_of_a_slide_is_mended(cohort: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_file_of_a_slide_is_repaired(cohort: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "store"
     prepare(cohort, out, config(*EXACT), workers=0)
     before = contents(out)

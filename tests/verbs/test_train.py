@@ -1,6 +1,8 @@
 """`hidisc train` through the command line: killed, stopped, out of space, on two devices: the run is the same."""
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,10 +16,12 @@ from rich.console import Console
 from hidisc.artefacts.lock import hold
 from hidisc.ground.files import PART
 from hidisc.models.encoder import CARD, WEIGHTS
+from hidisc.patches.folders import find_folder
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 from hidisc.training.run import RUN
 from hidisc.verbs import progress
+from hidisc.verbs.imports import import_patches
 from tests.commands import Ended, Forks, run, signal_at
 from tests.training.stores import TINY, losses, make_store, outcome
 from tests.training.stores import train as train_here
@@ -86,6 +90,7 @@ def _one_thread() -> Iterator[None]:
 def test_lines_of_progress_go_to_stderr(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(progress, "_FIRST_S", 0)
     monkeypatch.setattr(progress, "_EVERY_S", 0)
     rows = train_here(store, tmp_path / "run", "monitor.every=2", "monitor.split=test").metrics()
     result, said = capfd.readouterr()
@@ -97,7 +102,9 @@ def test_lines_of_progress_go_to_stderr(
         f"patch {rows[1]['patch']:.3f}  rank {rows[1]['effective_rank']:.3f}  kNN {rows[1]['knn_accuracy']:.3f}  "
         f"{rows[1]['images_per_s']:,.0f} images/s  "
     )
-    assert all(line.endswith(" min left") for line in lines)
+    assert " left" not in lines[0]
+    assert all(re.fullmatch(r"step .*  \d+ s left", line) for line in lines[1:])
+    assert "nan" not in said
 
 
 @pytest.mark.usefixtures("_one_thread")
@@ -107,9 +114,32 @@ def test_a_terminal_has_a_bar(store: Path, tmp_path: Path, monkeypatch: pytest.M
         progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=200, color_system=None)
     )
     last = train_here(store, tmp_path / "run").metrics()[-1]
-    assert f"6/6 loss {last['loss']:.3f}  patient {last['patient']:.3f}" in screen.getvalue()
-    assert " images/s " in screen.getvalue()
+    assert f"step 6/6  loss {last['loss']:.3f}  patient {last['patient']:.3f}" in screen.getvalue()
+    assert " images/s\n" in screen.getvalue()
     assert " left" in screen.getvalue()
+
+
+def test_one_slide_per_patient_is_said_with_the_recipe_for_it(store: Path, tmp_path: Path) -> None:
+    note = (
+        "note: every patient has one slide, so the patient level and the slide level are the same; "
+        "--recipe hidisc-slide is the method for such cohorts."
+    )
+    pictures = store.parent / "pictures"
+    single = tmp_path / "pictures"
+    for slide in sorted(pictures.glob("*/*-x")):
+        shutil.copytree(slide, single / slide.relative_to(pictures))
+    import_patches(find_folder(single, store.parent / "patients.csv"), tmp_path / "store", workers=0)
+    said: list[str] = []
+    train_here(tmp_path / "store", tmp_path / "run", said=said)
+    assert note in said
+    said.clear()
+    train_here(
+        tmp_path / "store", tmp_path / "slide", "objective.weights={patient: 0}", "batch.draw.slide=1", said=said
+    )
+    train_here(tmp_path / "store", tmp_path / "simclr", "batch.levels=[patch]", "batch.draw={}", said=said)
+    train_here(tmp_path / "store", tmp_path / "byol", *BYOL, said=said)
+    train_here(store, tmp_path / "two", said=said)
+    assert note not in said
 
 
 # Killed

@@ -1,4 +1,7 @@
-"""The errors that the command line knows: what a user can mend, and what another process says already."""
+"""The errors that the command line knows: what a user can fix, and what another process says already."""
+
+import difflib
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -14,6 +17,16 @@ class UserError(Exception):
 
 def _spell_out(letter: str) -> str:
     return letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
+
+
+def no_such_path(path: Path, advice: str = "") -> UserError:
+    """The error that nothing exists at `path`, with names in its folder that are nearly the same."""
+    folder = path.parent
+    while not folder.is_dir():  # the first part of the path that is mistyped is the one to correct
+        path, folder = folder, folder.parent
+    close = difflib.get_close_matches(path.name, sorted(other.name for other in folder.iterdir()), n=2)
+    meant = f"Did you mean {' or '.join(str(folder / name) for name in close)}?" if close else advice
+    return UserError(f"{path} does not exist. {meant}".rstrip())
 
 
 class ReportedElsewhereError(Exception):

@@ -39,6 +39,8 @@ class CheckpointInfo(Record):
     """Unreadable patches met so far."""
     scaler: dict[str, float] = Field({})
     """State of float16's loss scaling."""
+    threads: int | None = None
+    """Threads that the run computes with on a CPU; null: not known."""
     groups: list[dict[str, Any]]
     """Settings of the optimiser's parameter groups."""
     checksum: int
@@ -54,7 +56,8 @@ def save_checkpoint(
     for number, values in state["state"].items():
         tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    header = CheckpointInfo(groups=state["param_groups"], checksum=_checksum(tensors), **info)
+    threads = torch.get_num_threads()
+    header = CheckpointInfo(groups=state["param_groups"], checksum=_checksum(tensors), threads=threads, **info)
     path = checkpoint_path(run, header.step)
     path.parent.mkdir(exist_ok=True)
     write_atomic(path, save(tensors, {"hidisc": header.model_dump_json()}))

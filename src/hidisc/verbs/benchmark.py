@@ -1,4 +1,4 @@
-"""`hidisc benchmark`: a suite of trainings, each judged, then the paper's tables with our numbers in them."""
+"""`hidisc benchmark`: a suite of trainings, each evaluated, then the paper's tables with our numbers in them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from hidisc.ground.machine import count_cores
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.steps import reached
 from hidisc.ground.tasks import Report, run_tasks
+from hidisc.ground.text import count
 from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import SuiteConfig
@@ -25,7 +26,7 @@ from hidisc.training.run import Run
 from hidisc.verbs.build import Say
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
-from hidisc.verbs.progress import show_cells
+from hidisc.verbs.progress import show_progress
 from hidisc.verbs.train import train
 
 SCALES = ("small", "paper")
@@ -59,7 +60,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class Benchmarked:
-    """What a call of `benchmark` came to."""
+    """What a call of `benchmark` has done."""
 
     page: Path | None
     """None while another process is still at some trainings, or at the page."""
@@ -80,7 +81,7 @@ def benchmark(
     device: str = "auto",
     say: Say = lambda _: None,
 ) -> Benchmarked:
-    """Train and judge every cell that is not done, then write the page.
+    """Train and evaluate every cell that is not done, then write the page.
 
     Several processes or machines may work on one folder: a cell is held by whoever does it, and the kernel lets go of
     it when that process dies. `workers`: cells at once here; `scheduler`: cells are given to Dask.
@@ -101,14 +102,14 @@ def benchmark(
     begin_together(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S)
     waiting = [cell for cell in cells if not cell.is_done]
     if waiting:
-        count = 0 if scheduler else min(_count_workers(workers, device), len(waiting))
-        where = f"on {scheduler}" if scheduler else f"{max(count, 1)} at once"
+        processes = 0 if scheduler else min(_count_workers(workers, device), len(waiting))
+        where = f"on {scheduler}" if scheduler else f"{max(processes, 1)} at once"
         expected = f"; all of them take {size.time}" if size.time else ""
-        say(f"{len(cells)} trainings, {len(waiting)} to do, {where}{expected}")
-        threads = max(1, count_cores() // count) if count > 1 else None
+        say(f"{count(len(cells), 'training')}, {len(waiting)} to do, {where}{expected}")
+        threads = max(1, count_cores() // processes) if processes > 1 else None
         tasks = [_Task(cell, suite, places[cell.row.store].absolute(), device, threads) for cell in waiting]
-        _do_all(tasks, len(cells), count if count > 1 else 0, scheduler, say)
-    done, failed = (sum(map(bool, found)) for found in ([c.is_done for c in cells], [c.failure for c in cells]))
+        _do_all(tasks, len(cells), processes if processes > 1 else 0, scheduler, say)
+    done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
     if done + failed < len(cells):
         say("some trainings are being done by another process: run the same command again when they are finished")
         return Benchmarked(None, len(cells), done, failed)
@@ -124,7 +125,7 @@ def benchmark(
 
 
 def _count_workers(workers: int | None, device: str) -> int:
-    """Trainings at once: those asked for, or one a core; one where there is a GPU to have to itself."""
+    """Trainings at once: those asked for, or one per core; one where there is a GPU to have to itself."""
     if workers is not None:
         return max(workers, 1)
     is_on_cpu = device == "cpu" or (device == "auto" and not torch.accelerator.is_available())
@@ -132,23 +133,32 @@ def _count_workers(workers: int | None, device: str) -> int:
 
 
 def _do_all(tasks: Sequence[_Task], cells: int, workers: int, scheduler: str | None, say: Say) -> None:
-    """Every task, here or elsewhere, with a bar."""
-    steps = sum(task.cell.train.optim.steps for task in tasks)
-    with show_cells(cells, cells - len(tasks), steps) as bar:
-        outcomes = run_tasks(_do, tasks, workers=workers, scheduler=scheduler, progress=bar.steps, hint=_DEADLY_CELL)
+    """Every task, here or elsewhere, with a bar of the steps that trainings have done."""
+    done, failed, steps = cells - len(tasks), 0, 0
+    with show_progress("training", sum(task.cell.train.optim.steps for task in tasks)) as bar:
+
+        def show(more_steps: int = 0) -> None:
+            nonlocal steps
+            steps += more_steps
+            bar.update(steps, f"{done}/{count(cells, 'training')}" + (f", {failed} failed" if failed else ""))
+
+        show()
+        outcomes = run_tasks(_do, tasks, workers=workers, scheduler=scheduler, progress=show, hint=_DEADLY_CELL)
         for outcome in outcomes:
             refuse_full_disk(outcome.error, "Finished trainings are safe")
             cell = outcome.task.cell
+            done += 1
             if isinstance(outcome.error, HeldError):
-                say(f"{cell.name}: another process is at it")
+                say(f"{cell.name}: another process is working on it")
             elif outcome.error is not None:
                 say(f"{cell.name}: failed: {_reason(outcome.error)}")
                 _keep_reason(cell, outcome.error)
-            bar.cell(failed=outcome.error is not None)
+                failed += 1
+            show()
 
 
 def _do(task: _Task, report: Report) -> None:
-    """Train and judge one cell; what is there already is kept."""
+    """Train and evaluate one cell; what is there already is kept."""
     cell = task.cell
     with hold(cell.folder):
         sweep(cell.folder)
@@ -157,7 +167,7 @@ def _do(task: _Task, report: Report) -> None:
         if task.threads is not None:
             torch.set_num_threads(task.threads)
         try:
-            _train_and_judge(task, report)
+            _train_and_evaluate(task, report)
         except Exception as error:
             refuse_full_disk(error, "Finished trainings are safe")
             _keep_reason(cell, error)
@@ -167,13 +177,14 @@ def _do(task: _Task, report: Report) -> None:
     reached("cell.done", cell.folder)
 
 
-def _train_and_judge(task: _Task, report: Report) -> None:
+def _train_and_evaluate(task: _Task, report: Report) -> None:
     cell, suite = task.cell, task.suite
 
     def watch(_: StepsDone) -> None:
         report(1)
 
-    train(task.store, cell.run, cell.train, device=task.device, devices=1, watch=watch)
+    threads = task.threads or torch.get_num_threads()  # the same for all: the trainings are compared
+    train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=watch)
     reached("cell.trained", cell.folder)
     for point in cell.points:
         model = cell.encoder(point)
@@ -184,10 +195,12 @@ def _train_and_judge(task: _Task, report: Report) -> None:
                 if not work.is_finished():
                     run.encoder_at(point.step).save(model)
                     work.finish((CARD, WEIGHTS))
-        made, judged = cell.embeddings(point), cell.scores(point)
+        embeddings, scores = cell.embeddings(point), cell.scores(point)
         config = sampling_of(suite, point)
-        embed(task.store, str(model), made, config, name=cell.row.name, device=task.device, devices=1, shown=False)
-        evaluate(made, judged, suite.evaluate, device=task.device, shown=False)
+        embed(
+            task.store, str(model), embeddings, config, name=cell.row.name, device=task.device, devices=1, shown=False
+        )
+        evaluate(embeddings, scores, suite.evaluate, device=task.device, shown=False)
 
 
 def _keep_reason(cell: Cell, error: BaseException) -> None:

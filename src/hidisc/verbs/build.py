@@ -1,8 +1,9 @@
-"""What `prepare` and `import` share: one task a slide with progress, failures listed, the store committed and drawn."""
+"""What `prepare` and `import` share: one task per slide, progress, failures listed, the store committed and drawn."""
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +19,14 @@ from hidisc.ground.machine import count_cores
 from hidisc.ground.steps import reached
 from hidisc.ground.stop import stopped_at_once
 from hidisc.ground.tasks import Outcome, Report, run_tasks
+from hidisc.ground.text import count, name_some
 from hidisc.patches.commit import Recipe, assign_splits, commit_store, refuse_unlisted
 from hidisc.patches.record import RECORD, RecordError, SlideRecord, is_whole
-from hidisc.patches.store import Failure, PatchStore, StoreInfo
+from hidisc.patches.store import FAILURES, Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
 from hidisc.settings.config import Config
+from hidisc.settings.prepare import SplitConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.verbs.progress import show_progress
 
@@ -49,7 +52,7 @@ class SlideTask(Protocol):
         """Checksum of samples of what is read."""
 
     def find_change(self, record: SlideRecord) -> str | None:
-        """The fact under a slide that is there already which is another now; None: none is."""
+        """The fact that has changed since a slide was read; None: none has."""
 
     def lacks_patches(self, record: SlideRecord) -> bool:
         """Whether a slide that is there already must be opened again for more patches."""
@@ -60,15 +63,28 @@ class SlideTask(Protocol):
 
 @dataclass(frozen=True)
 class Built:
-    """What a `prepare` or `import` came to."""
+    """The store that a `prepare` or `import` made."""
 
     out: Path
     info: StoreInfo
     worked: int
     """Slides that were read in this call; the others were there already."""
 
+    def sentence(self) -> str:
+        """The line of result: patches, slides and patients, what was dropped and what failed."""
+        counts = self.summary()
+        slides, empty = counts["slides"], counts["empty_slides"]
+        patches, patients = count(counts["patches"], "patch"), count(counts["patients"], "patient")
+        of = f"{count(slides, 'slide')} of {patients}"
+        if empty:
+            have = "has" if slides - empty == 1 else "have"
+            of = f"{patients}, {slides - empty:,} of {count(slides, 'slide')} {have} patches"
+        failed = counts["failed_slides"]
+        more = f", {count(failed, 'slide')} failed (see {self.out / FAILURES})" if failed else ""
+        return f"{self.out}: {patches} of {of}, {count(counts['dropped'], 'box')} dropped{more}"
+
     def summary(self) -> dict[str, Any]:
-        """Counts for the line of result and for `--json`."""
+        """Counts for `--json`."""
         return {
             "store": str(self.out),
             "patients": len({slide.patient for slide in self.info.slides}),
@@ -97,7 +113,9 @@ def build_store(
     say: Say = lambda _: None,
 ) -> Built:
     """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
+    wanted = () if any(member.split for member in members) else _list_splits(recipe.split)
     members = assign_splits(members, recipe)
+    empty = _warn_of_empty_splits(wanted, members, say)
     with make(out, kind, config, inputs, taken_over=taken_over, hint=hint) as work, stopped_at_once(say):
         refuse_unlisted(out, members)
         waiting = _find_work(tasks, members)
@@ -110,23 +128,57 @@ def build_store(
             if why:
                 say(f"slide {member.slide!r} is read again: {why}")
                 shutil.rmtree(task.folder)
-        say(_plan(len(tasks), len(todo), out))
+        there = len(tasks) - len(todo)
+        if not there:
+            say(f"{count(len(tasks), 'slide')} to read into {out}")
+        elif not todo:
+            say(f"all {count(there, 'slide')} are in {out} already; none is read again")
+        else:
+            say(f"{there:,} of {count(len(tasks), 'slide')} are in {out} already; {len(todo):,} to read")
         failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler)
         if len(failures) == len(tasks):
             reasons = [f"slide {failure.slide!r}: {failure.reason}" for failure in failures[:20]]
-            raise UserError("\n  ".join([f"none of the {len(tasks)} slides could be read:", *reasons]))
+            head = (
+                "the only slide cannot be read:"
+                if len(tasks) == 1
+                else f"none of the {len(tasks):,} slides can be read:"
+            )
+            raise UserError("\n  ".join([head, *reasons]))
         sweep(out)  # after workers that were killed
         if recipe.filter.run:
-            from hidisc.verbs.judge import judge_slides  # torch, which workers and most stores do without
+            from hidisc.verbs.predict import predict_labels  # torch, which workers and most stores do without
 
-            recipe = replace(recipe, classifier=judge_slides(out, members, recipe, say))
+            recipe = replace(recipe, classifier=predict_labels(out, members, recipe, say))
         committed = commit_store(work, members, failures, recipe)
         if committed.is_new or not is_drawn(out):
             work.finish(committed.files)  # without pictures, so that a killed command draws them
             say(f"drawing what was kept and dropped into {out / 'pictures'}")
             draw_store(out)
         work.finish(committed.files, list_pictures(out))
+    kept = {slide.slide for slide in committed.info.slides if slide.kept}
+    left = [split for split in wanted if split not in empty]
+    _warn_of_empty_splits(left, [member for member in members if member.slide in kept], say)
     return Built(out, committed.info, len(todo) - len(failures))
+
+
+def _list_splits(config: SplitConfig) -> tuple[str, ...]:
+    """The splits that patients are drawn into."""
+    if config.folds:
+        return tuple(f"fold-{number}" for number in range(1, config.folds + 1))
+    return tuple(split for split, share in config.fractions.items() if share > 0)
+
+
+def _warn_of_empty_splits(splits: Iterable[str], members: Sequence[SlideRow], say: Say) -> list[str]:
+    """Say which splits have no patient with a slide among `members`; these splits."""
+    used = {member.split for member in members}
+    empty = [split for split in splits if split not in used]
+    if empty:
+        patients = count(len({member.patient for member in members}), "patient")
+        say(
+            f"warning: no patient is in split {name_some(empty)} ({patients} in all), and `hidisc evaluate` will need "
+            "patients that training has not seen. Add patients, or put a `split` column into the cohort."
+        )
+    return empty
 
 
 def _warn_of_moved_patients(table: PatchTable, members: Sequence[SlideRow], say: Say) -> None:
@@ -138,7 +190,7 @@ def _warn_of_moved_patients(table: PatchTable, members: Sequence[SlideRow], say:
     if moved:
         name, new = next(iter(moved.items()))
         say(
-            f"warning: {len(moved)} patients are in another split than before ({name!r}: {old[name]} -> {new}): "
+            f"warning: {count(len(moved), 'patient')} moved to another split ({name!r}: {old[name]} -> {new}): "
             "the cohort or the split settings changed. Encoders trained on the old split have seen them; to keep "
             "splits for good, put a `split` column into the cohort."
         )
@@ -173,17 +225,29 @@ def _work(
     """Do what is waiting; the failures, in the order of the cohort."""
     if not waiting:
         return []
-    count = min(workers if workers is not None else count_cores(), len(waiting))
+    processes = min(workers if workers is not None else count_cores(), len(waiting))
     sizes = {task.folder: task.size_bytes() for task in waiting}
     failures: dict[Path, Failure] = {}
-    with show_progress("reading", slides, sum(sizes.values()), done=slides - len(waiting)) as bar:
+    # slides count by their size on disk, so that the time left does not assume that all are alike
+    slides_done, bytes_done, boxes, began = slides - len(waiting), 0, 0, time.monotonic()
+    with show_progress("reading", sum(sizes.values())) as bar:
+
+        def show(more_boxes: int = 0) -> None:
+            nonlocal boxes
+            boxes += more_boxes
+            failed = f", {len(failures)} failed" if failures else ""
+            rate = boxes / max(time.monotonic() - began, 1e-6)
+            bar.update(bytes_done, f"{slides_done:,}/{count(slides, 'slide')}{failed}  {rate:,.0f} patches/s")
+
+        show()
         for outcome in run_tasks(
-            _run, waiting, workers=count, scheduler=scheduler, progress=bar.patches, hint=_DEADLY_SLIDE
+            _run, waiting, workers=processes, scheduler=scheduler, progress=show, hint=_DEADLY_SLIDE
         ):
             folder = outcome.task.folder
             if outcome.error is not None:
                 failures[folder] = _failure(outcome, todo[folder])
-            bar.slide(sizes[folder], failed=folder in failures)
+            slides_done, bytes_done = slides_done + 1, bytes_done + sizes[folder]
+            show()
             reached("slide.done", folder)
     return [failures[task.folder] for task in waiting if task.folder in failures]
 
@@ -200,11 +264,3 @@ def _failure(outcome: Outcome[SlideTask, SlideRecord], member: SlideRow) -> Fail
     refuse_full_disk(error, "Slides already finished are safe")
     reason = str(error) if isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {error}"
     return Failure(patient=member.patient, slide=member.slide, path=str(outcome.task.source), reason=reason)
-
-
-def _plan(slides: int, todo: int, out: Path) -> str:
-    if todo == slides:
-        return f"{slides} slides to read into {out}"
-    if todo == 0:
-        return f"all {slides} slides are in {out} already; none is read again"
-    return f"{slides - todo} of {slides} slides are in {out} already; {todo} to read"

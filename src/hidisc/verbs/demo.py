@@ -1,4 +1,4 @@
-"""`hidisc demo`: from drawn slides to a verdict on two encoders; nothing of one's own is needed."""
+"""`hidisc demo`: from drawn slides to scores of two encoders; no slides of your own are needed."""
 
 import time
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class Size:
     slides: int
     steps: int
     training: str
-    """How long one takes, on two cores."""
+    """How long one training takes on two cores."""
     all: str
-    """And everything."""
+    """How long all of it takes."""
 
 
 WHOLE, QUICK = Size(72, 3, 1200, "a minute", "3 minutes"), Size(24, 2, 30, "seconds", "a minute")
@@ -41,7 +41,7 @@ WHOLE, QUICK = Size(72, 3, 1200, "a minute", "3 minutes"), Size(24, 2, 30, "seco
 def demo(
     out: Path, *, quick: bool = False, seed: int = 0, workers: int | None = None, say: Say = lambda _: None
 ) -> Path:
-    """Draw slides, prepare them, train two encoders on equally many images with flips alone, judge them; the report.
+    """Draw slides, prepare them, train two encoders on equally many images with flips alone, evaluate them; the report.
 
     Every step is a verb, and goes on where it was when the demo is called again.
     """
@@ -64,7 +64,7 @@ def demo(
         embed(out / "store", str(folder / "run"), folder / "embeddings", name=name)
         scores.append(evaluate(folder / "embeddings", folder / "scores", EvaluateConfig(seed=seed)))
     say("5/5  writing the report (half a minute)")
-    report([item.path for item in scores], page, ReportConfig(title="The demo: HiDisc and SimCLR on drawn tissue"))
+    report([score.path for score in scores], page, ReportConfig(title="The demo: HiDisc and SimCLR on drawn tissue"))
     minutes = (time.monotonic() - began) / 60
     asked = "one training each, patients that neither has seen, 200 nearest neighbours, chance 25 %"
     say(f"\nDone in {minutes:.1f} min; {asked}:\n")
@@ -75,7 +75,7 @@ def demo(
 def _table(scores: list[Scores]) -> str:
     """Accuracy at every level with its interval over patients."""
     lines = [f"  {'accuracy in %':<16}{'patch':<22}{'slide':<22}{'patient':<22}"]
-    for item in scores:
-        cells = [level.metrics["accuracy"].percent() for level in item.info.probes[0].levels]
-        lines.append(f"  {item.info.model.name:<16}" + "".join(f"{cell:<22}" for cell in cells))
+    for score in scores:
+        cells = [level.metrics["accuracy"].percent() for level in score.info.probes[0].levels]
+        lines.append(f"  {score.info.model.name:<16}" + "".join(f"{cell:<22}" for cell in cells))
     return "\n".join(lines)

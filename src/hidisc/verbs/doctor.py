@@ -5,10 +5,11 @@ import platform
 import shutil
 from pathlib import Path
 
-from hidisc.artefacts.artefact import KINDS, read_kind
+from hidisc.artefacts.artefact import KINDS, MANIFEST, read_kind
 from hidisc.artefacts.artefact import verify as verify_artefact
-from hidisc.ground.errors import UserError
+from hidisc.ground.errors import UserError, no_such_path
 from hidisc.ground.machine import count_cores, versions
+from hidisc.ground.text import name_some
 
 _PACKAGES = (
     "hidisc",
@@ -50,7 +51,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def _codecs() -> list[str]:
-    """The compressions slides come in that imagecodecs was built with."""
+    """The compressions of slides that imagecodecs was built with."""
     import imagecodecs
 
     names = {"JPEG": "jpeg8", "JPEG 2000": "jpeg2k", "JPEG XR": "jpegxr", "LZW": "lzw", "Deflate": "zlib", "PNG": "png"}
@@ -60,12 +61,21 @@ def _codecs() -> list[str]:
 def verify(artefact: Path) -> list[str]:
     """Everything wrong with an artefact, file by file; empty when it is as it was written."""
     if not artefact.exists():
-        raise UserError(f"{artefact} does not exist. Give a folder that hidisc made, or the page of a report.")
-    return verify_artefact(_home(artefact))
+        raise no_such_path(artefact, "Give a folder that hidisc made, or the page of a report.")
+    folder = _home(artefact)
+    if not (folder / MANIFEST).is_file() and read_kind(folder) is None:
+        inside = sorted(str(path.parent) for path in folder.glob(f"*/{MANIFEST}"))
+        there = f" It holds {name_some(inside)}: give one of these." if inside else ""
+        nouns = [of.noun for kind, of in KINDS.items() if kind not in ("import", "report")]
+        raise UserError(
+            f"{artefact} is no artefact of hidisc (no {MANIFEST}). `hidisc doctor` takes the folder of a "
+            f"{', '.join(nouns)}, or the page of a report.{there}"
+        )
+    return verify_artefact(folder)
 
 
 def what_to_do(artefact: Path) -> str:
-    """How a damaged artefact is mended."""
+    """How to repair a damaged artefact."""
     folder = _home(artefact)
     kind = read_kind(folder)
     if kind is None:

@@ -3,11 +3,12 @@
 import os
 from pathlib import Path
 
-from hidisc.artefacts.artefact import make
+from hidisc.artefacts.artefact import make, read_kind
 from hidisc.embeddings.choose import choose_rows
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.embeddings.extract import Say, extract
 from hidisc.embeddings.model import open_model
+from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
 from hidisc.patches.store import PatchStore
@@ -39,10 +40,15 @@ def embed(
 
     `model`: what `embeddings.model.open_model` opens, such as the folder of a run or `timm:NAME`.
 
-    On several devices every process calls this and only the first gets the embeddings, the others None. `shown`: with
-    a progress bar.
+    On several devices every process calls this and only the first gets the embeddings, the others None. `shown`:
+    whether there is a progress bar.
     """
     config, out = config or EmbedConfig(), Path(out)
+    if read_kind(Path(store_path)) == "train" and read_kind(Path(model)) in ("prepare", "import"):
+        raise UserError(
+            f"{store_path} is a run and {model} is a store: the two are swapped. Write `hidisc embed {model} "
+            f"{store_path} --out {out}`."
+        )
     store = PatchStore.load(store_path)
     rows = choose_rows(store, config)
     with start(config.precision, device, devices, nodes) as fabric, full_disk_said("What has been written is kept"):

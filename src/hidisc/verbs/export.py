@@ -42,7 +42,7 @@ def export(run_path: AnyPath, out: AnyPath, to: Target) -> tuple[Path, float]:
 
 
 def export_bags(embeddings_path: AnyPath, out: AnyPath, say: Callable[[str], None] = lambda _: None) -> int:
-    """Write embeddings as bags, one HDF5 a slide for CLAM, TRIDENT and STAMP; how many. A killed export goes on."""
+    """Write embeddings as bags, one HDF5 per slide for CLAM, TRIDENT and STAMP; how many. A killed export goes on."""
     embeddings_path, out = Path(embeddings_path), Path(out)
     if _is(embeddings_path, RUN, "train"):
         raise UserError(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
+from hidisc.ground.text import count
 from hidisc.patches.commit import Recipe
 from hidisc.patches.pack import PackTask
 from hidisc.patches.record import slide_folder
@@ -36,7 +37,7 @@ def import_patches(
         PackTask(row.slide, out.resolve() / slide_folder(row.slide), tuple(path.resolve() for path in paths), config)
         for row, paths in source.slides
     ]
-    return build_store(
+    built = build_store(
         out,
         "import",
         config,
@@ -47,3 +48,8 @@ def import_patches(
         scheduler=scheduler,
         say=say,
     )
+    empty = built.summary()["empty_slides"]
+    if empty:
+        have = "has no patch: all of its patches were" if empty == 1 else "have no patch: all of their patches were"
+        say(f"note: {count(empty, 'slide')} {have} dropped by the filter settings. {out / 'pictures'} shows them.")
+    return built

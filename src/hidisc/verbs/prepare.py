@@ -6,11 +6,13 @@ from hidisc.artefacts.artefact import CONFIG
 from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
+from hidisc.ground.text import count
 from hidisc.patches.commit import Recipe
 from hidisc.patches.cut import CutTask
 from hidisc.patches.record import slide_folder
+from hidisc.settings.load import load_config
 from hidisc.settings.prepare import PrepareConfig
-from hidisc.slides.cohort import Cohort
+from hidisc.slides.cohort import OPTIONAL, REQUIRED, Cohort
 from hidisc.slides.picture import read_picture
 from hidisc.slides.stain import REFERENCE, Stains, stains_of_reference
 from hidisc.verbs.build import Built, Say, build_store
@@ -28,18 +30,19 @@ def prepare(
 ) -> Built:
     """Cut every slide of a cohort into patches; slides that are there already are not read again.
 
-    `workers` processes on this machine (default: one a core, 0: this process), or those of a Dask `scheduler`.
+    `workers` processes on this machine (default: one per core, 0: this process), or those of a Dask `scheduler`.
     Slides that fail are listed in the result and in `failures.csv`; the others are finished all the same.
     """
     config, out = config or PrepareConfig(), Path(out)
     if refilter and not (out / CONFIG).exists():
         raise UserError(f"{out} holds no store to refilter. Run without --refilter first.")
+    _refuse_folder(Path(cohort_csv))
     cohort = Cohort.load(cohort_csv, config.label_level)
     for warning in cohort.warnings:
         say(f"warning: {warning}")
     reference = _reference(config)
     tasks = [CutTask(row, out.resolve() / slide_folder(row.slide), config, reference) for row in cohort.slides]
-    return build_store(
+    built = build_store(
         out,
         "prepare",
         config,
@@ -53,10 +56,40 @@ def prepare(
         scheduler=scheduler,
         say=say,
     )
+    empty = built.summary()["empty_slides"]
+    if empty:
+        say(
+            f"note: {count(empty, 'slide')} {'has' if empty == 1 else 'have'} no patch: smaller than one patch, or all "
+            f"of its patches were dropped. {out / 'pictures'} shows them.{_suggest_smaller(config.grid.size_px)}"
+        )
+    return built
+
+
+def _refuse_folder(path: Path) -> None:
+    """Refuse a folder in the place of the table that says whose slides they are."""
+    if not path.is_dir():
+        return
+    tables = sorted(path.glob("*.csv"))
+    if tables:
+        raise UserError(f"{path} is a folder. Did you mean the table {tables[0]}?")
+    slide = next((file.name for file in sorted(path.iterdir()) if file.is_file()), "slide-1.svs")
+    raise UserError(
+        f"{path} is a folder, and `hidisc prepare` needs a table that says which patient each slide belongs to. Write "
+        f"{path / 'cohort.csv'} with the header line `{','.join(REQUIRED)}` and one line per slide, such as "
+        f"`P1,{Path(slide).stem},{slide}`; the columns {', '.join(OPTIONAL)} may be added."
+    )
+
+
+def _suggest_smaller(size_px: int) -> str:
+    """How to cut smaller patches, where there is a way."""
+    small = load_config(PrepareConfig, "small-regions").grid.size_px
+    if size_px > small:
+        return f" --recipe small-regions cuts patches of {small} px."
+    return f" Smaller patches fit into more slides: --set grid.size_px={size_px // 2}." if size_px >= 32 else ""
 
 
 def _reference(config: PrepareConfig) -> Stains:
-    """The stains to look like: the published ones or those of a reference picture."""
+    """The stains to normalise to: the published ones or those of a reference picture."""
     name = config.stain.reference
     if name == "published" or config.stain.method == "none":
         return REFERENCE

@@ -1,212 +1,118 @@
-"""Progress bars on stderr: live on a terminal, a line now and then in a log file."""
+"""Progress on stderr: a live bar on a terminal or in a notebook, a line now and then in a log file."""
 
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from math import isnan
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.console import Console, RenderableType
+from rich.constrain import Constrain
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 if TYPE_CHECKING:  # torch and all, which a bar for slides does without
     from hidisc.training.fit import StepsDone
 
-_EVERY_S = 30  # seconds between lines where there is no terminal (a SLURM log)
+_FIRST_S, _EVERY_S = 5, 30
+"""Seconds until the first line, and between lines, where there is no live bar (a SLURM log)."""
 
 
-class SlideProgress:
-    """Counts slides by their size on disk, so that the time left does not assume that all are alike."""
+class _Bar(Progress):
+    """Leaves room at the end of the line for the ^C that a terminal writes there: it would break the line."""
 
-    def __init__(self, bar: Progress, slides: int, total_bytes: int, done: int) -> None:
-        self._bar, self._slides, self._done = bar, slides, done
-        self._total = max(total_bytes, 1)
-        self._task = bar.add_task("", total=self._total, slides=self._text(), rate="")
-        self._boxes, self._bytes, self._failed = 0, 0, 0
-        self._start = self._said = time.monotonic()
-
-    def patches(self, count: int) -> None:
-        """`count` more boxes were read somewhere."""
-        self._boxes += count
-        self._show()
-
-    def slide(self, size_bytes: int, failed: bool = False) -> None:
-        """One more slide is finished."""
-        self._done += 1
-        self._failed += failed
-        self._bytes += size_bytes
-        self._bar.advance(self._task, size_bytes)
-        self._show()
-
-    def _text(self) -> str:
-        return f"{self._done}/{self._slides} slides"
-
-    def _show(self) -> None:
-        elapsed = max(time.monotonic() - self._start, 1e-6)
-        failed = f", {self._failed} failed" if self._failed else ""
-        self._bar.update(self._task, slides=self._text() + failed, rate=f"{self._boxes / elapsed:,.0f} patches/s")
-        if not self._bar.console.is_terminal and time.monotonic() - self._said > _EVERY_S:
-            self._said = time.monotonic()
-            left = elapsed * (self._total - self._bytes) / self._bytes if self._bytes else float("nan")
-            self._bar.console.print(
-                f"{self._text()}{failed}, {self._boxes / elapsed:,.0f} patches/s, {left / 60:.0f} min left"
-            )
+    def get_renderables(self) -> Iterator[RenderableType]:
+        if self.tasks:  # before there are any, there is no console either
+            yield Constrain(self.make_tasks_table(self.tasks), self.console.width - 4)
 
 
-class _Left(ProgressColumn):
-    """Time left, in words a person reads."""
+class _Words(ProgressColumn):
+    """What the caller says, cut where the terminal is too narrow."""
 
     def render(self, task: Task) -> Text:
-        return Text(f"{TimeRemainingColumn(compact=True).render(task)} left", style="progress.remaining")
+        return Text(task.fields["text"], no_wrap=True, overflow="ellipsis")
+
+
+class ProgressBar:
+    """How much of a `total` is done, what the caller says about it, and the time left."""
+
+    def __init__(self, bar: Progress, title: str, total: float, is_live: bool, shown: bool) -> None:
+        self._bar, self._total, self._is_live, self._shown = bar, max(total, 1), is_live, shown
+        self._task = bar.add_task(title, total=self._total, text="", left="")
+        self._next_line = time.monotonic() + _FIRST_S
+        self._began: tuple[float, float] | None = None
+        self.speed = 0.0
+        """How much was done per second since the first update; 0 before that can be measured."""
+
+    def update(self, done: float, text: str) -> None:
+        """Show `text` with `done` of the total; the first call says what was done before, if it is not 0."""
+        now = time.monotonic()
+        began, done_before = self._began = self._began or (now, done)
+        self.speed = (done - done_before) / max(now - began, 1e-6)
+        left = ""
+        if self.speed:
+            seconds = max(self._total - done, 0) / self.speed
+            left = f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:,.0f} min left"
+        self._bar.update(self._task, completed=done, text=text, left=left)
+        if self._shown and not self._is_live and now >= self._next_line:
+            self._next_line = now + _EVERY_S
+            self._bar.console.print(f"{text}  {left}".rstrip())
 
 
 @contextmanager
-def show_progress(title: str, slides: int, total_bytes: int, done: int = 0) -> Iterator[SlideProgress]:
-    """A bar while the block runs: a live one on a terminal, a line now and then in a log file."""
-    console = Console(file=sys.stderr, soft_wrap=True)
+def show_progress(title: str, total: float, shown: bool = True) -> Iterator[ProgressBar]:
+    """A bar while the block runs; `shown` on one rank only. What stops the block erases it: a sentence says more."""
+    console = Console(stderr=True, soft_wrap=True)
+    # without ipywidgets rich has no live display in a notebook, and lines are shown instead
+    is_live = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     columns = (
         SpinnerColumn(),
-        TextColumn(title),
-        BarColumn(),
-        TextColumn("{task.fields[slides]}"),
-        TextColumn("{task.fields[rate]}"),
-        _Left(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        yield SlideProgress(bar, slides, total_bytes, done)
-
-
-class TrainProgress:
-    """Steps done, the last losses, images a second, time left; called with every step's progress."""
-
-    def __init__(self, bar: Progress, steps: int, shown: bool) -> None:
-        self._bar, self._shown = bar, shown
-        self._task = bar.add_task("", total=steps, losses="", rate="")
-        self._first: int | None = None
-        self._start = self._said = time.monotonic()
-
-    def __call__(self, now: "StepsDone") -> None:
-        """Show it."""
-        if self._first is None:
-            self._first = now.step - 1
-            self._bar.reset(self._task, total=now.steps, completed=self._first)
-        row = now.row
-        hidden = {"step", "learning_rate", "grad_norm", "images_per_s", "wait_share"}
-        losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in hidden)
-        losses = losses.replace("effective_rank", "rank").replace("knn_accuracy", "kNN")
-        rate = f"{row['images_per_s']:,.0f} images/s" if row else ""
-        self._bar.update(self._task, completed=now.step, losses=losses, rate=rate)
-        if self._shown and not self._bar.console.is_terminal and time.monotonic() - self._said > _EVERY_S:
-            self._said = time.monotonic()
-            left = (self._said - self._start) * (now.steps - now.step) / max(now.step - self._first, 1)
-            self._bar.console.print(f"step {now.step:,}/{now.steps:,}  {losses}  {rate}  {left / 60:.0f} min left")
-
-
-@contextmanager
-def show_training(steps: int, shown: bool) -> Iterator[TrainProgress]:
-    """A bar while a run trains; `shown` on one rank only."""
-    console = Console(file=sys.stderr, soft_wrap=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("training"),
+        TextColumn("{task.description}"),
         BarColumn(bar_width=20),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-        TextColumn("{task.fields[losses]}"),
-        TextColumn("{task.fields[rate]}"),
-        _Left(),
+        TextColumn("{task.fields[left]}", style="progress.remaining"),
+        _Words(Column()),  # the only one that a narrow terminal cuts
     )
-    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
-        yield TrainProgress(bar, steps, shown)
-
-
-class PatchProgress:
-    """Patches done, patches a second, time left; called with how many more are done."""
-
-    def __init__(self, bar: Progress, total: int, shown: bool) -> None:
-        self._bar, self._total, self._shown = bar, total, shown
-        self._task = bar.add_task("", total=total, rate="")
-        self._done, self._before = 0, 0
-        self._start: float | None = None
-        self._said = time.monotonic()
-
-    def __call__(self, count: int) -> None:
-        """Show it; the first count is what was there before."""
-        now = time.monotonic()
-        self._done += count
-        if self._start is None:
-            self._start, self._before = now, self._done
-        elapsed = max(now - self._start, 1e-6)
-        new = self._done - self._before
-        rate = f"{new / elapsed:,.0f} patches/s" if new else ""
-        self._bar.update(self._task, completed=min(self._done, self._total), rate=rate)
-        if self._shown and not self._bar.console.is_terminal and now - self._said > _EVERY_S:
-            self._said = now
-            left = elapsed * (self._total - self._done) / max(new, 1)
-            self._bar.console.print(f"{self._done:,}/{self._total:,} patches  {rate}  {left / 60:.0f} min left")
+    is_live = is_live and shown
+    with _Bar(*columns, console=console, disable=not is_live) as bar:
+        try:
+            yield ProgressBar(bar, title, total, is_live, shown)
+        except BaseException:
+            bar.live.transient = True
+            raise
 
 
 @contextmanager
-def show_patches(title: str, total: int, shown: bool = True) -> Iterator[PatchProgress]:
-    """A bar while patches are worked on one after the other; `shown` on one rank only."""
-    console = Console(file=sys.stderr, soft_wrap=True)
-    columns = (
-        SpinnerColumn(),
-        TextColumn(title),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} patches"),
-        TextColumn("{task.fields[rate]}"),
-        _Left(),
-    )
-    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
-        yield PatchProgress(bar, total, shown)
+def show_patches(title: str, total: int, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """A bar of patches; called with how many more are done, first with those that were done before."""
+    done = 0
+    with show_progress(title, total, shown) as bar:
 
+        def add(count: int) -> None:
+            nonlocal done
+            done += count
+            rate = f"  {bar.speed:,.0f} patches/s" if bar.speed else ""
+            bar.update(done, f"{min(done, total):,}/{total:,} patches{rate}")
 
-class CellProgress:
-    """Cells done of a benchmark, and the time left by the steps that trainings have done."""
-
-    def __init__(self, bar: Progress, cells: int, done: int, steps: int) -> None:
-        self._bar, self._cells, self._done, self._total = bar, cells, done, max(steps, 1)
-        self._steps, self._failed = 0, 0
-        self._task = bar.add_task("", total=self._total, cells=self._text())
-        self._start = self._said = time.monotonic()
-
-    def steps(self, count: int) -> None:
-        """`count` more steps were trained somewhere."""
-        self._steps += count
-        self._show()
-
-    def cell(self, failed: bool = False) -> None:
-        """One more cell is finished."""
-        self._done += 1
-        self._failed += failed
-        self._show()
-
-    def _text(self) -> str:
-        failed = f", {self._failed} failed" if self._failed else ""
-        return f"{self._done}/{self._cells} cells{failed}"
-
-    def _show(self) -> None:
-        self._bar.update(self._task, completed=min(self._steps, self._total), cells=self._text())
-        now = time.monotonic()
-        if not self._bar.console.is_terminal and now - self._said > _EVERY_S:
-            self._said = now
-            left = (now - self._start) * (self._total - self._steps) / max(self._steps, 1)
-            self._bar.console.print(f"{self._text()}, {left / 60:.0f} min left")
+        yield add
 
 
 @contextmanager
-def show_cells(cells: int, done: int, steps: int) -> Iterator[CellProgress]:
-    """A bar while the cells of a benchmark are done."""
-    console = Console(file=sys.stderr, soft_wrap=True)
-    columns = (SpinnerColumn(), TextColumn("training"), BarColumn(), TextColumn("{task.fields[cells]}"), _Left())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        yield CellProgress(bar, cells, done, steps)
+def show_training(steps: int, shown: bool) -> Iterator[Callable[["StepsDone"], None]]:
+    """A bar of steps with the last losses and the images per second; called after every step."""
+    hidden = {"step", "learning_rate", "grad_norm", "images_per_s", "wait_share"}
+    names = {"effective_rank": "rank", "knn_accuracy": "kNN"}
+    with show_progress("training", steps, shown) as bar:
+
+        def show(now: "StepsDone") -> None:
+            values = [
+                f"{names.get(name, name)} {value:.3f}"
+                for name, value in now.row.items()
+                if name not in hidden and not isnan(value)
+            ]
+            if "images_per_s" in now.row:
+                values.append(f"{now.row['images_per_s']:,.0f} images/s")
+            bar.update(now.step, "  ".join([f"step {now.step:,}/{now.steps:,}", *values]))
+
+        yield show

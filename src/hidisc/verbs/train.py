@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from hidisc.artefacts.artefact import make
 from hidisc.ground.checksums import hash_file
 from hidisc.ground.files import full_disk_said
@@ -16,6 +19,7 @@ from hidisc.training.metrics import METRICS
 from hidisc.training.processes import finished_before, made_by_first, start
 from hidisc.training.run import RUN, Run
 from hidisc.verbs.progress import show_training
+from hidisc.verbs.threads import use_threads
 
 
 def train(
@@ -26,13 +30,15 @@ def train(
     device: str = "auto",
     devices: str | int = "auto",
     nodes: int = 1,
+    threads: int | None = None,
     say: Say = lambda _: None,
     watch: Watch | None = None,
 ) -> Run | None:
     """Learn an encoder from a store; an unfinished run goes on from its last checkpoint.
 
-    On several devices every process calls this and only the first gets the run, the others None. `watch` is told of
-    every step instead of a progress bar.
+    On several devices every process calls this and only the first gets the run, the others None. `threads`: threads
+    to compute with on a CPU; None: the faster of one and all, measured. `watch` is called after every step, instead
+    of a progress bar.
     """
     config, out = config or TrainConfig(), Path(out)
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
@@ -52,10 +58,32 @@ def train(
                     f"note: {out / METRICS} is lost. What was measured up to the last checkpoint cannot be made again "
                     "without training anew, in a new --out; the encoder is as it was."
                 )
-            with show_training(config.optim.steps, shown=is_first and watch is None) as bar:
+            if is_first:
+                _note_single_slides(store, config, say)
+            if fabric.device.type != "cpu" or fabric.world_size > 1:
+                threads = torch.get_num_threads()
+            with (
+                use_threads(threads, store, out, config, say),
+                show_training(config.optim.steps, shown=is_first and watch is None) as bar,
+            ):
                 fit(fabric, store, out, config, say, watch or bar)
             if work is not None:
                 remove_old(out, config.checkpoint)  # what a run that was killed after its last step has left
                 checkpoints = [path.relative_to(out).as_posix() for path in list_checkpoints(out)]
                 work.finish((RUN, CARD, WEIGHTS, METRICS), checkpoints)
     return Run.load(out) if is_first else None
+
+
+def _note_single_slides(store: PatchStore, config: TrainConfig, say: Say) -> None:
+    """Say that the patient level and the slide level are the same where every patient has one slide."""
+    weights = config.objective.get("weights", {})
+    levels = [level for level in ("patient", "slide") if level in config.batch.levels and weights.get(level, 1) > 0]
+    if config.objective["name"] != "hidisc" or len(levels) < 2:
+        return
+    rows = store.table.in_splits(config.data.splits, "data.splits", store.path)
+    patients, slides = (len(np.unique(store.table.codes(level)[0][rows])) for level in levels)
+    if patients == slides:
+        say(
+            "note: every patient has one slide, so the patient level and the slide level are the same; "
+            "--recipe hidisc-slide is the method for such cohorts."
+        )

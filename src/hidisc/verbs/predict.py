@@ -1,4 +1,4 @@
-"""Let a trained run say what every stored patch shows, so that `prepare` and `import` can drop some of it.
+"""Predict a label for every stored patch with a trained run, so that `prepare` and `import` can drop some patches.
 
 The paper drops blank and non-diagnostic SRH patches with a trained model; here it is any supervised run.
 """
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
+from hidisc.ground.text import count
 from hidisc.models.encoder import WEIGHTS, Encoder
 from hidisc.patches.codec import decode
 from hidisc.patches.commit import PatchClassifier, Recipe
@@ -26,8 +27,10 @@ from hidisc.training.run import Run
 _BATCH = 256
 
 
-def judge_slides(out: Path, rows: Sequence[SlideRow], recipe: Recipe, say: Callable[[str], None]) -> PatchClassifier:
-    """Predict for every stored patch that has no prediction yet; one file a slide, so that a killed one goes on."""
+def predict_labels(
+    out: Path, slides: Sequence[SlideRow], recipe: Recipe, say: Callable[[str], None]
+) -> PatchClassifier:
+    """Predict a label for every stored patch that has none yet; one file per slide, so a killed command goes on."""
     run = Run.load(Path(recipe.filter.run or ""))
     encoder = run.encoder()
     labels = encoder.card.classes
@@ -38,28 +41,29 @@ def judge_slides(out: Path, rows: Sequence[SlideRow], recipe: Recipe, say: Calla
             f"({', '.join(labels) or 'it predicts none'}). Give labels of a run made with "
             "`hidisc train --recipe supervised`."
         )
-    classifier = PatchClassifier(hash_file(run.path / WEIGHTS)[:12], labels)
+    predictor = PatchClassifier(hash_file(run.path / WEIGHTS)[:12], labels)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encoder.to(device)
-    judged = 0
-    for row in rows:
-        folder = out / slide_folder(row.slide)
+    predicted = 0
+    for slide in slides:
+        folder = out / slide_folder(slide.slide)
         if (folder / RECORD).exists():
-            judged += _judge_slide(folder, encoder, classifier, recipe, device)
-    say(f"{run.path} judged {judged:,} patches; {', '.join(recipe.filter.drop_labels)} dropped")
-    return classifier
+            predicted += _predict_slide(folder, encoder, predictor.checksum, recipe, device)
+    dropped = ", ".join(recipe.filter.drop_labels)
+    say(f"{run.path} predicted labels for {count(predicted, 'patch')}; those predicted as {dropped} are dropped")
+    return predictor
 
 
-def _judge_slide(folder: Path, encoder: Encoder, classifier: PatchClassifier, recipe: Recipe, device: str) -> int:
-    """Predict what is missing of one slide; how many patches that was."""
+def _predict_slide(folder: Path, encoder: Encoder, checksum: str, recipe: Recipe, device: str) -> int:
+    """Predict the labels that a slide lacks; the number of patches predicted."""
     record = SlideRecord.load(folder)
     if (record.size_px, record.channels) != (encoder.card.size_px, _stored_channels(encoder)):
         raise UserError(
             f"filter.run was trained on {encoder.card.size_px} px patches of {_stored_channels(encoder)} channels, and "
             f"slide {record.slide!r} has {record.channels} channels at {record.size_px} px. Train it on such patches."
         )
-    codes, scores = load_predicted(folder, classifier.checksum, record.boxes)
-    count = 0
+    codes, scores = load_predicted(folder, checksum, record.boxes)
+    predicted = 0
     for file in record.shards:
         shard = Shard(folder / file)
         boxes = shard.boxes()
@@ -69,10 +73,10 @@ def _judge_slide(folder: Path, encoder: Encoder, classifier: PatchClassifier, re
             shape, dtype = (record.size_px, record.size_px, record.channels), np.dtype(record.dtype)
             pixels = np.stack([decode(shard[int(row)], recipe.pixels.codec, shape, dtype) for row in rows])
             codes[boxes[rows]], scores[boxes[rows]] = _predict(encoder, as_input(pixels, recipe.input), device)
-        count += len(missing)
-    if count:
-        save_predicted(folder, classifier.checksum, codes, scores)
-    return count
+        predicted += len(missing)
+    if predicted:
+        save_predicted(folder, checksum, codes, scores)
+    return predicted
 
 
 def _stored_channels(encoder: Encoder) -> int:
