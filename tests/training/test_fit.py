@@ -20,8 +20,7 @@ from hidisc.objectives.hidisc import hidisc_loss
 from hidisc.objectives.objective import Losses, Rows, find_objective, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches, to_input
-from hidisc.training import checkpoint, fit
-from hidisc.training import sanity
+from hidisc.training import checkpoint, fit, sanity
 from hidisc.training.build import build_learner, choose_training_set
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
 from hidisc.training.processes import asks_others

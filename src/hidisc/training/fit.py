@@ -1,4 +1,4 @@
-"""The training loop, read top to bottom: build, resume, then for each step: learn, log, stop or save; at last finish."""
+"""The training loop, read top to bottom: build and resume; learn, log, stop or save at every step; finish."""
 
 import time
 from collections.abc import Callable, Iterator
