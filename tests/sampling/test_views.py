@@ -90,6 +90,12 @@ def test_hue(size):
     assert_equal(colour.turn_hue(pictures.clone(), colour.hue_shifts(turns)), theirs)
 
 
+def test_hue_of_the_docstring_s_orange():
+    orange = torch.tensor([0.9, 0.5, 0.1]).view(1, 3, 1, 1)
+    moved = colour.turn_hue(orange, colour.hue_shifts(torch.tensor([1 / 6])))
+    torch.testing.assert_close(moved.flatten(), torch.tensor([0.5, 0.9, 0.1]))
+
+
 def test_hue_of_every_pair_of_equal_channels():
     levels = torch.tensor(list(itertools.product([0.0, 0.25, 0.5, 1.0], repeat=3))).T.reshape(1, 3, 8, 8)
     for turn in (-0.5, -0.25, 0.0, 1 / 6, 0.3, 0.5):
@@ -444,6 +450,14 @@ def test_each_op_s_views_are_torchvisions(op):
         list(oracle(pictures, 2, config, 9, True)),
         atol=1e-4,
     )
+
+
+def test_the_docstring_s_mirror():
+    pictures = draw_pictures(1, 3, (4, 4))
+    along = torch.tensor([-0.75, -0.25, 0.25, 0.75])
+    none = torch.zeros(4)
+    places = torch.cat([torch.stack([-along, none], dim=1), torch.stack([none, along], dim=1)])
+    assert torch.equal(geometry.read(pictures, places[None], "nearest"), pictures.flip(3))
 
 
 @pytest.mark.parametrize(("alone", "values"), [(1, 1), (2**30, 2**13), (2**30, 2**30)])
