@@ -259,10 +259,7 @@ def test_a_buffer_on_the_cpu_is_noticed(plain: Training, monkeypatch: pytest.Mon
 
 
 def test_a_generator_on_the_cpu_is_noticed(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(generator: torch.Generator, device: torch.device) -> Any:
-        return lambda shape: torch.randn(shape, generator=generator, device=device)
-
-    monkeypatch.setattr(filters, "start_normals", start)
+    monkeypatch.setattr(filters, "start_generator", lambda generator, device: generator)
     assert "Expected a 'cuda' device type for generator but found 'cpu'" in failure_of(plain, monkeypatch)
 
 

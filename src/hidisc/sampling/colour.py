@@ -7,7 +7,6 @@ Meanings are those of `torchvision.transforms.v2.functional` on floats, with eve
 import torch
 from torch import Tensor
 
-from hidisc.sampling.planes import in_groups
 from hidisc.sampling.transfer import constant
 from hidisc.slides.stain import LIGHT, REFERENCE
 
@@ -76,10 +75,7 @@ def autocontrast(images: Tensor) -> Tensor:
 
 def solarize(images: Tensor, threshold: float) -> Tensor:
     """Pixels of at least `threshold` inverted."""
-    for planes in in_groups(images):
-        # |x - 1| or |x - 0|: `torch.where`, and a mask of booleans, take several times as long.
-        planes.sub_(torch.ge(planes, threshold, out=torch.empty_like(planes))).abs_()
-    return images
+    return images.sub_((images >= threshold).float()).abs_()  # |x - 1| or |x - 0|: quicker than `torch.where`
 
 
 def restain(images: Tensor, maps: Tensor) -> Tensor:

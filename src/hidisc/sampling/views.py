@@ -20,10 +20,8 @@ from hidisc.sampling.geometry import BOX_DRAWS, between
 from hidisc.sampling.transfer import to_device
 from hidisc.settings.train import Op, ViewsConfig
 
-ALONE_VALUES = 2**16
-"""On a CPU, images of at least as many values go through alone: they fill its cache and need not be gathered."""
-CPU_VALUES, DEVICE_VALUES = 2**21, 2**27
-"""Values of the images that go through together: enough that starting operations takes little of the time."""
+CPU_VALUES, DEVICE_VALUES = 2**19, 2**27
+"""Values of the images that go through together: few enough for a CPU's cache, enough to keep a GPU busy."""
 DRAWS: dict[Op, int] = {
     "flips": 2,
     "noise": 1 + 1,
@@ -66,20 +64,14 @@ def make_views(images: Tensor, views: int, config: ViewsConfig, generator: torch
     chosen = np.array([step.chosen.numpy() for step in steps]).reshape(len(steps), rows)
     made = _allocate((rows, channels, height, width), images.device)
     source = torch.arange(count, device=images.device).repeat_interleave(views)
-    size = _chunk_size(channels * height * width, images.device)
+    together = CPU_VALUES if images.device.type == "cpu" else DEVICE_VALUES
+    size = max(1, together // max(1, channels * height * width))
     for start in range(0, rows, size):
         chunk, here = made[start : start + size], chosen[:, start : start + size]
         torch.index_select(images, 0, source[start : start + size], out=chunk)
         for number in np.flatnonzero(here.any(axis=1)):
             _apply(steps[number], chunk, np.flatnonzero(here[number]), start)
     return made.view(count, views, channels, height, width)
-
-
-def _chunk_size(values: int, device: torch.device) -> int:
-    """How many images of so many values go through the operations together."""
-    if device.type != "cpu":
-        return max(1, DEVICE_VALUES // max(1, values))
-    return 1 if values >= ALONE_VALUES else CPU_VALUES // max(1, values)
 
 
 def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
