@@ -516,7 +516,7 @@ def test_too_many_bad_patches(own: Path, tmp_path: Path) -> None:
 def test_a_slide_that_cannot_be_read_at_all(own: Path, tmp_path: Path) -> None:
     damage(own, *range(6))
     said = refusal(own, tmp_path / "run", "data.max_bad_share=1", "optim.steps=30")
-    assert "No other patch beside it can be read (5 tried): mend or remove that slide, then train again." in said
+    assert "No other patch beside it can be read (5 tried): repair or remove that slide, then train again." in said
 
 
 def test_bad_patches_from_before_an_interruption_stop_nothing(

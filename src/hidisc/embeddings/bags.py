@@ -1,4 +1,4 @@
-"""Embeddings for other tools: one HDF5 a slide as CLAM, TRIDENT and STAMP read it, and one Parquet of everything.
+"""Embeddings for other tools: one HDF5 per slide as CLAM, TRIDENT and STAMP read it, and one Parquet of everything.
 
 What the tools ask for, as their public code reads it:
 
@@ -39,7 +39,7 @@ _COLUMNS = ("case_id", "slide_id", "label", "site", "split", "file", "patches", 
 _BLOCK_BYTES = 2**25
 _NUMBERED = "side by side in one row: where the patches lay is not known"
 _NOT_TEXT = {"na", "null", "none", "true", "false"}
-"""Names that a CSV reader (pandas) takes for something else."""
+"""Names that a CSV reader (pandas) reads as something else."""
 
 Say = Callable[[str], None]
 

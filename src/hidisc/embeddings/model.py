@@ -16,7 +16,7 @@ from hidisc.embeddings.embeddings import ModelCard, ModelKind
 from hidisc.ground.checksums import digest, hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_seed
-from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, build_encoder, read_card
+from hidisc.models.encoder import CARD, WEIGHTS, Encoder, build_encoder, describe_weights
 from hidisc.models.export import FILES, open_timm_folder
 from hidisc.models.foreign import (
     ONNX_SUFFIX,
@@ -27,7 +27,7 @@ from hidisc.models.foreign import (
     measure,
     size_of_timm,
 )
-from hidisc.models.history import NOTHING, UNKNOWN, History, believe
+from hidisc.models.history import NOTHING, UNKNOWN, History, trust_history
 from hidisc.models.preprocessing import PIXELS, Preprocessing, hash_weights, read_preprocessing
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import keep_facts
@@ -123,7 +123,9 @@ def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Found:
             "TorchScript or ONNX file."
         )
     if (path / RUN).is_file() or read_kind(path) == "train":
-        return _open_run(path, given)
+        run = Run.load(path)
+        _refuse_settings(spec, given, ForeignConfig())
+        return _found_encoder("run", path, run.encoder(), run)
     if (path / CARD).is_file():
         _refuse_settings(spec, given, ForeignConfig())
         return _found_encoder("encoder", path, Encoder.load(path))
@@ -144,37 +146,19 @@ def _check_export(folder: Path) -> None:
         open_artefact(folder, "export")
 
 
-def _open_run(path: Path, given: ForeignConfig) -> _Found:
-    """A finished run of ours."""
-    run = Run.load(path)
-    _refuse_settings(str(path), given, ForeignConfig())
-    return _found_encoder("run", path, run.encoder(), run)
-
-
 def _found_encoder(kind: ModelKind, path: Path, encoder: Encoder, run: Run | None = None) -> _Found:
-    """The encoder in a folder, of a run or alone."""
+    """The encoder in a folder, of a run or alone; it subtracts its mean itself."""
     card = encoder.card
     return _Found(
         kind,
         encoder,
         hash_file(path / WEIGHTS),
         card.size_px,
-        _fed_by(card),
+        card.describe().model_copy(update={"mean": None, "std": None}),
         group=_group_of(run) if run else None,
         seed=run.info.seed if run else None,
         objective=run.info.objective if run else None,
-        history=card.history if run else believe(card.history),
-    )
-
-
-def _fed_by(card: EncoderCard) -> Preprocessing:
-    """What an encoder of ours takes; it subtracts its mean itself."""
-    return Preprocessing(
-        backbone=card.backbone,
-        channels=card.channels,
-        size_px=card.size_px,
-        mpp=card.mpp,
-        pixels=PIXELS[card.input],
+        history=card.history if run else trust_history(card.history),
     )
 
 
@@ -192,7 +176,9 @@ def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
     given = config.model
     if name.startswith("local-dir:"):
         raise UserError(f"timm:{name} is a folder. Give the folder itself, {name.removeprefix('local-dir:')}.")
-    size_px = given.size_px or (_size_with(given.weights, name) if given.weights else None) or store.info.size_px
+    size_px = given.size_px or store.info.size_px
+    if given.weights and not given.size_px:
+        size_px = describe_weights(Path(given.weights)).size_px or size_of_timm(name) or size_px
     encoder = build_encoder(
         name,
         given.options,
@@ -221,14 +207,6 @@ def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
         seed=config.seed,
         history=NOTHING,
     )
-
-
-def _size_with(weights: str, name: str) -> int | None:
-    """Side of the pictures that weights were made with: as the card beside them says, else as timm does."""
-    path = Path(weights)
-    if path.name == WEIGHTS and (path.parent / CARD).is_file():
-        return read_card(path.parent).size_px
-    return size_of_timm(name)
 
 
 def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
@@ -299,16 +277,16 @@ def _foreign(
             f"{file} is not the file that preprocessing.json beside it speaks of. Export it again, or remove "
             "preprocessing.json and say what to feed it with --set model.size_px, model.mean and model.std."
         )
-    return _Found(kind, net, checksum, size_px, fed, history=believe(known.history))
+    return _Found(kind, net, checksum, size_px, fed, history=trust_history(known.history))
 
 
 def _given_scale(given: ForeignConfig, store: PatchStore) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """The user's (mean, std), one value a channel of the store."""
+    """The user's (mean, std), one value per channel of the store."""
     for name, values in (("mean", given.mean), ("std", given.std)):
         if values is not None and len(values) != store.input_channels:
             raise UserError(
                 f"model.{name} has {len(values)} values, and {store.path} gives {store.input_channels} channels. Give "
-                "one a channel."
+                "one per channel."
             )
     if given.std is not None and min(given.std) <= 0:
         raise UserError(f"model.std = {list(given.std)}: pixels are divided by it. Give values above 0.")
@@ -339,7 +317,7 @@ def _refuse_other_input(source: str, fed: Preprocessing, store: PatchStore) -> N
         if values is not None and len(values) != store.input_channels:
             raise UserError(
                 f"the {name} that came with {source} has {len(values)} values, and {store.path} gives "
-                f"{store.input_channels} channels. Mend preprocessing.json, or give model.{name}."
+                f"{store.input_channels} channels. Correct preprocessing.json, or give model.{name}."
             )
 
 

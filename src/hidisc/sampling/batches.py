@@ -103,7 +103,7 @@ class Batches:
             except PatchError as error:
                 bad.append(str(error))
         raise UserError(
-            f"{bad[-1]} No other patch beside it can be read ({len(others)} tried): mend or remove that slide, "
+            f"{bad[-1]} No other patch beside it can be read ({len(others)} tried): repair or remove that slide, "
             "then train again."
         )
 

@@ -1,7 +1,7 @@
 """What erases and moves pixels: random boxes, affine, resized crop, and how their parameters are drawn.
 
 As in `colour`, meanings are torchvision's, and `images` (n, C, H, W) in [0, 1] may be overwritten. The `draw_`
-functions turn uniform numbers in [0, 1) into parameters, a row an image; boxes are (top, left, height, width) in px.
+functions turn uniform numbers in [0, 1) into parameters, one row per image; boxes are (top, left, height, width) in px.
 """
 
 import math

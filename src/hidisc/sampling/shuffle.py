@@ -11,7 +11,7 @@ _ROUNDS = 3
 
 
 def shuffled(positions: Ints, size: int, rng: np.random.Generator) -> Ints:
-    """What stands at `positions` (B,) of a random order of 0 ... size - 1; one order a state of `rng`.
+    """What stands at `positions` (B,) of a random order of 0 ... size - 1; one order per state of `rng`.
 
     Up to a few thousand, the order itself; beyond, a keyed permutation of a grid that `size` just fits in (a Feistel
     network, walked on from the few numbers that are not below `size`), which costs the same for a million and for a

@@ -35,7 +35,7 @@ DRAWS: dict[Op, int] = {
     "crop": 1 + BOX_DRAWS,
     "stain": 1 + 4,
 }
-"""Uniform numbers a view needs for each operation: the first says whether it is applied (flips: both do)."""
+"""Uniform numbers per view for each operation: the first says whether it is applied (flips: both do)."""
 
 
 @dataclass(frozen=True, eq=False)
