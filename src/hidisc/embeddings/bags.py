@@ -125,11 +125,11 @@ def _gather(table: PatchTable) -> list[_Bag]:
     first_of_patient: dict[int, int] = {}
     for place in sorted(rows, key=lambda part: part[0]):
         first_of_patient.setdefault(int(patient_codes[place[0]]), int(place[0]))
-    found = [
+    bags = [
         _Bag(slides[code], patients[patient_codes[part[0]]], stem, part)
         for code, part, stem in zip(present, rows, stems, strict=True)
     ]
-    return sorted(found, key=lambda bag: (first_of_patient[int(patient_codes[bag.rows[0]])], bag.rows[0]))
+    return sorted(bags, key=lambda bag: (first_of_patient[int(patient_codes[bag.rows[0]])], bag.rows[0]))
 
 
 def _stems(slides: Sequence[str]) -> list[str]:
@@ -196,18 +196,18 @@ def _extent(record: SlideRecord | None) -> int | None:
 
 def _describe(bag: _Bag, record: SlideRecord | None, extent: int | None) -> dict[str, Any]:
     """The attributes of `coords`: TRIDENT's names, and ours for pixel sizes."""
-    found: dict[str, Any] = {"name": bag.stem, "slide": _text(bag.slide)}
+    attributes: dict[str, Any] = {"name": bag.stem, "slide": _text(bag.slide)}
     if record is None or extent is None:
-        return found
-    found |= {"patch_size": record.size_px, "patch_size_level0": extent}
+        return attributes
+    attributes |= {"patch_size": record.size_px, "patch_size_level0": extent}
     if record.mpp is not None:
         mpp = record.mpp * (record.downsample or 1)
-        found |= {"level0_mpp": record.mpp, "patch_mpp": mpp}
+        attributes |= {"level0_mpp": record.mpp, "patch_mpp": mpp}
         # by the usual reckoning, of which TRIDENT uses the ratio
-        found |= {"level0_magnification": 10 / record.mpp, "target_magnification": 10 / mpp}
+        attributes |= {"level0_magnification": 10 / record.mpp, "target_magnification": 10 / mpp}
     if record.width is not None and record.height is not None:
-        found |= {"level0_width": record.width, "level0_height": record.height}
-    return found
+        attributes |= {"level0_width": record.width, "level0_height": record.height}
+    return attributes
 
 
 def _text(value: str) -> str:

@@ -107,14 +107,14 @@ def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor
             store.read(int(row), pixels[place])
         except PatchError as error:
             unread.append((place, str(error)))
-    found = as_tensor(pixels, store.info.input)
-    return found.pin_memory() if pin else found, unread
+    images = as_tensor(pixels, store.info.input)
+    return images.pin_memory() if pin else images, unread
 
 
 def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor) -> Tensor:
     with fabric.autocast():
-        found: Tensor = net(to_input(pixels))
-    return found.float()
+        vectors: Tensor = net(to_input(pixels))
+    return vectors.float()
 
 
 def _check(vectors: NDArray[Any], store: PatchStore, rows: NDArray[np.int64], dtype: str) -> None:

@@ -191,10 +191,10 @@ class OnnxNet(nn.Module):
         images = x.detach().to("cpu", torch.float32).numpy().astype(self.dtype, copy=False)
         pieces = [self._run(piece) for piece in _split(images, self.shape[0])]
         joined = (np.concatenate(of_one)[: len(images)] for of_one in zip(*pieces, strict=True))
-        return {name: torch.from_numpy(found).to(x.device) for name, found in zip(self.outputs, joined, strict=True)}
+        return {name: torch.from_numpy(values).to(x.device) for name, values in zip(self.outputs, joined, strict=True)}
 
     def _run(self, images: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        return [np.atleast_1d(found) for found in self.session.run(None, {self.input: images})]
+        return [np.atleast_1d(values) for values in self.session.run(None, {self.input: images})]
 
 
 _ONNX_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
@@ -239,8 +239,8 @@ def size_of_timm(name: str) -> int | None:
         if name.startswith(HUB_NAMES):
             known: dict[str, Any] = timm.models.load_model_config_from_hf(name.partition(":")[2])[0]
         else:
-            found = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
-            known = {"input_size": found.input_size} if found else {}
+            weights = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+            known = {"input_size": weights.input_size} if weights else {}
         return int(known["input_size"][-1])
     except (OSError, RuntimeError, ValueError, KeyError, AssertionError):
         return None  # `create_backbone` says what is wrong with the name or the network

@@ -22,10 +22,10 @@ def shuffled(positions: Ints, size: int, rng: np.random.Generator) -> Ints:
     keys = rng.integers(0, 2**63, (_ROUNDS, 2), dtype=np.uint64)
     rows = isqrt(size - 1) + 1
     grid = np.array([rows, -(-size // rows)], np.uint64)
-    found = _permute(positions.astype(np.uint64), keys, grid)
-    while (outside := np.flatnonzero(found >= size)).size:
-        found[outside] = _permute(found[outside], keys, grid)
-    return found.astype(np.int64)
+    values = _permute(positions.astype(np.uint64), keys, grid)
+    while (outside := np.flatnonzero(values >= size)).size:
+        values[outside] = _permute(values[outside], keys, grid)
+    return values.astype(np.int64)
 
 
 def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], grid: NDArray[np.uint64]) -> NDArray[np.uint64]:
