@@ -123,8 +123,8 @@ def _gather(table: PatchTable) -> list[_Bag]:
     rows = [np.sort(part) for part in np.split(order, starts[1:])]
     stems = _stems([slides[code] for code in present])
     first_of_patient: dict[int, int] = {}
-    for place in sorted(rows, key=lambda part: part[0]):
-        first_of_patient.setdefault(int(patient_codes[place[0]]), int(place[0]))
+    for part in sorted(rows, key=lambda part: part[0]):
+        first_of_patient.setdefault(int(patient_codes[part[0]]), int(part[0]))
     bags = [
         _Bag(slides[code], patients[patient_codes[part[0]]], stem, part)
         for code, part, stem in zip(present, rows, stems, strict=True)

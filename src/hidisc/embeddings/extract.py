@@ -75,8 +75,8 @@ def extract(
             check_others(fabric)
             vectors = _embed(fabric, net, to_device(pixels, device)).to(dtype).cpu().numpy()
             _check(vectors, store, batch, config.dtype)
-            for place, reason in unread:
-                vectors[place] = np.nan
+            for index, reason in unread:
+                vectors[index] = np.nan
                 say(f"warning: {reason} It is left out.")
             read, bad = read + len(batch), bad + len(unread)
             if bad > config.max_bad_share * max(read, _FEW):
@@ -102,11 +102,11 @@ def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor
     """
     pixels = np.zeros((len(rows), *store.shape), store.dtype)
     unread = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         try:
-            store.read(int(row), pixels[place])
+            store.read(int(row), pixels[index])
         except PatchError as error:
-            unread.append((place, str(error)))
+            unread.append((index, str(error)))
     images = as_tensor(pixels, store.info.input)
     return images.pin_memory() if pin else images, unread
 

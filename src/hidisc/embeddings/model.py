@@ -93,7 +93,7 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
         opened = _open(spec, store, config)
     _refuse_other_input(spec, opened.fed, store)
     net = Prepared(opened.net, opened.size_px, opened.fed.mean, opened.fed.std).eval()
-    dim, said = measure(net, store.input_channels, store.info.size_px, spec)
+    dim, notes = measure(net, store.input_channels, store.info.size_px, spec)
     card = ModelCard(
         name=name or (spec.removeprefix(TIMM) if spec.startswith(TIMM) else Path(spec).resolve().name),
         kind=opened.kind,
@@ -106,7 +106,7 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
         size_px=opened.size_px,
         history=opened.history,
     )
-    return OpenedModel(card, net, dim, (*_notes_on(opened, store), *said))
+    return OpenedModel(card, net, dim, (*_notes_on(opened, store), *notes))
 
 
 def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Opened:

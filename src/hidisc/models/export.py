@@ -43,14 +43,14 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     generator = torch.Generator().manual_seed(make_seed(0, Purpose.EXPORT_CHECK))
     x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=generator)
     write(encoder, out, x)
-    said = card.describe().model_copy(
+    preprocessing = card.describe().model_copy(
         update={
             "mean_and_std_are_applied": BEFORE if to == "timm" else INSIDE,
             "history": card.history.without_names(),
             "weights": hash_weights(out / FILES[to]),
         }
     )
-    write_atomic(out / PREPROCESSING, (said.model_dump_json(indent=1) + "\n").encode())
+    write_atomic(out / PREPROCESSING, (preprocessing.model_dump_json(indent=1) + "\n").encode())
     with torch.inference_mode():
         ours = encoder.features(x)
         theirs = run_exported(out, to, x)

@@ -101,7 +101,7 @@ def _tensors_of(given: Any, key: str = "0") -> list[tuple[str, Tensor]]:
     if isinstance(given, Mapping):
         return [pair for name, value in given.items() for pair in _tensors_of(value, str(name))]
     if isinstance(given, list | tuple):
-        return [pair for place, value in enumerate(given) for pair in _tensors_of(value, str(place))]
+        return [pair for index, value in enumerate(given) for pair in _tensors_of(value, str(index))]
     return []
 
 
@@ -171,7 +171,7 @@ class OnnxNet(nn.Module):
             raise UserError(f"{path} is not an ONNX file that can be run ({_last_words(error)}).") from error
         inputs = self.session.get_inputs()
         if len(inputs) != 1:
-            names = ", ".join(item.name for item in inputs)
+            names = ", ".join(taken.name for taken in inputs)
             raise UserError(
                 f"{path} has {len(inputs)} inputs ({names or 'none'}). Export it with one: pictures (B, C, H, W)."
             )
@@ -184,7 +184,7 @@ class OnnxNet(nn.Module):
             )
         self.dtype = _ONNX_TYPES[taken.type]
         self.input = taken.name
-        self.outputs = tuple(item.name for item in self.session.get_outputs())
+        self.outputs = tuple(given.name for given in self.session.get_outputs())
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Outputs by name, on the device of x."""

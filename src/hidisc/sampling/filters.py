@@ -22,7 +22,7 @@ def sharpen(images: Tensor, factor: float) -> Tensor:
 def blur(images: Tensor, kernel_px: int, sigma: float) -> Tensor:
     """Gaussian blur with a kernel of odd side, the image reflected at its edges."""
     reach = kernel_px // 2
-    weights = [math.exp(-(((place - reach) / sigma) ** 2) / 2) for place in range(kernel_px)]
+    weights = [math.exp(-(((position - reach) / sigma) ** 2) / 2) for position in range(kernel_px)]
     weights = [weight / sum(weights) for weight in weights]
     padded = F.pad(images, (reach,) * 4, mode="reflect")
     return _correlate(_correlate(padded, weights, 3), weights, 2)

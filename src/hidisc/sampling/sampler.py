@@ -76,12 +76,12 @@ class Sampler:
 
     def _take(self, size: int, count: int, step: int, group: int) -> Ints:
         """(world, count / world) of 0 ... size - 1."""
-        steps_a_pass = -(-size // count)
-        number, place = divmod(step, steps_a_pass)
+        steps_per_pass = -(-size // count)
+        number, step_of_pass = divmod(step, steps_per_pass)
         rng = make_rng(self._seed, Purpose.PATIENT_ORDER, number, group)
         each = count // self._world
         if size >= count:
-            positions = (place * count + np.arange(count)) % size
+            positions = (step_of_pass * count + np.arange(count)) % size
             return shuffled(positions, size, rng).reshape(self._world, each)
         order = rng.permutation(size)  # too few: each rank repeats its own
         return np.stack([np.resize(order[rank :: self._world], each) for rank in range(self._world)])

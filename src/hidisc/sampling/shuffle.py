@@ -32,9 +32,9 @@ def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], grid: NDArray
     """One-to-one on the numbers of the places of a grid (rows, columns): each half in turn moves the other around."""
     rows, columns = grid
     row, column = values // columns, values % columns
-    for one, other in keys:
-        row = (row + _mix(column ^ one) % rows) % rows
-        column = (column + _mix(row ^ other) % columns) % columns
+    for row_key, column_key in keys:
+        row = (row + _mix(column ^ row_key) % rows) % rows
+        column = (column + _mix(row ^ column_key) % columns) % columns
     return row * columns + column
 
 
