@@ -2,7 +2,7 @@
 
     python bench/views.py
 
-Both sides turn the same drawn tissue, float tensors already in memory, into two views a patch with the paper's ten
+Both sides turn the same drawn tissue, float tensors already in memory, into two views per patch with the paper's ten
 operations at probability 0.3, on one thread of one process, in turns. torchvision's reference is the faster of its
 two generations; it is spared putting its views together to a batch, and is told that outside a turned picture
 there is nothing (`fill=None`), which gives the same black as its default and takes half the time.

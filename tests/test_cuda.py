@@ -30,8 +30,7 @@ from hidisc.sampling.batches import Batches
 from hidisc.sampling.transfer import to_device
 from hidisc.sampling.views import DRAWS, make_views
 from hidisc.settings.train import ViewsConfig
-from hidisc.training import sanity as alarm
-from hidisc.training import step
+from hidisc.training import sanity, step
 from hidisc.training.build import build_learner, build_optimizer, choose_training_set
 from hidisc.training.monitor import Monitor
 from hidisc.training.processes import Fabric
@@ -174,7 +173,7 @@ def test_what_is_logged(store: PatchStore, monkeypatch: pytest.MonkeyPatch, tmp_
         assert waits == []
         float(taken.norm)
         effective_rank(taken.embeddings)
-        alarm.check_weights(run.fabric, run.learner, 1, tmp_path)
+        sanity.check_weights(run.fabric, run.learner, 1, tmp_path)
         assert waits
 
 
@@ -260,10 +259,7 @@ def test_a_buffer_on_the_cpu_is_noticed(plain: Training, monkeypatch: pytest.Mon
 
 
 def test_a_generator_on_the_cpu_is_noticed(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(generator: torch.Generator, device: torch.device) -> Any:
-        return lambda shape: torch.randn(shape, generator=generator, device=device)
-
-    monkeypatch.setattr(filters, "start_normals", start)
+    monkeypatch.setattr(filters, "start_generator", lambda generator, device: generator)
     assert "Expected a 'cuda' device type for generator but found 'cpu'" in failure_of(plain, monkeypatch)
 
 

@@ -107,7 +107,7 @@ def test_killed_between_leaving_out_and_the_record(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(extract, "_slides", dies)  # after the file has shrunk
+        patch.setattr(extract, "list_slides", dies)  # after the file has shrunk
         with pytest.raises(KeyboardInterrupt):
             made(broken, run, tmp_path / "e")
     again = made(broken, run, tmp_path / "e")

@@ -385,8 +385,8 @@ def test_torchscript_of_others(store: Path, tmp_path: Path, kind: str, note: str
 
 WRONG = {
     "tokens": r"tokens.pt returns tokens \(2, 64, 6\), and which of them stand for the picture is not known",
-    "one": r"one.pt returns \(2,\) for a batch of 2, not one vector a picture. Export it so that it returns \(B, D\)",
-    "channels last": r"returns \(2, 8, 8, 6\) for a batch of 2, not one vector a picture",
+    "one": r"one.pt returns \(2,\) for a batch of 2, not one vector per picture. Export it so that it returns \(B, D\)",
+    "channels last": r"returns \(2, 8, 8, 6\) for a batch of 2, not one vector per picture",
 }
 
 
@@ -402,7 +402,7 @@ def test_torchscript_traced_for_one_batch_size_is_refused(store: Path, tmp_path:
         def forward(self, x: Tensor) -> Tensor:
             return self.conv(x).mean((2, 3)).reshape(1, -1)
 
-    with pytest.raises(UserError, match=r"returns \(1, 12\) for a batch of 2, not one vector a picture"):
+    with pytest.raises(UserError, match=r"returns \(1, 12\) for a batch of 2, not one vector per picture"):
         opened(script(tmp_path / "a.pt", Fixed(), batch=1), store)
 
 
@@ -438,12 +438,12 @@ def test_settings_that_would_do_nothing_are_refused(run: Run, scaled: Path, stor
 
 def test_a_mean_has_one_value_a_channel(store: Path, tmp_path: Path) -> None:
     file = onnx_file(tmp_path / "a.onnx")
-    with pytest.raises(UserError, match=r"model.mean has 2 values, and .*store gives 3 channels. Give one a channel."):
+    with pytest.raises(UserError, match=r"model.mean has 2 values, and .* gives 3 channels. Give one per channel."):
         opened(file, store, mean=(0.5, 0.5))
     with pytest.raises(UserError, match=r"model.std = \[1.0, 0.0, 1.0\]: pixels are divided by it"):
         opened("timm:test_resnet", store, std=(1.0, 0.0, 1.0))
     (tmp_path / "preprocessing.json").write_text('{"std": [1, 1]}')
-    with pytest.raises(UserError, match=r"the std that came with .*a.onnx has 2 values, and .* gives 3 channels. Mend"):
+    with pytest.raises(UserError, match=r"the std that came with .*a.onnx has 2 values, .* gives 3 channels. Correct"):
         opened(file, store)
 
 
@@ -585,6 +585,8 @@ def test_weights_of_an_export_bring_what_they_have_seen_and_their_scale(
         assert same(model, run.encoder()(pictures()))  # not scaled as timm's own weights of that name
     alone = Path(shutil.copy(weights, tmp_path / "alone.safetensors"))
     assert opened("timm:test_resnet", store, weights=str(alone), size_px=SIZE).card.history == UNKNOWN
+    sizes = [opened("timm:test_resnet", store, weights=str(file)).card.size_px for file in (weights, alone)]
+    assert sizes == [SIZE, 160], "as preprocessing.json beside the file says; without it, as timm says"
 
 
 def test_an_exported_file_that_was_swapped_is_refused(run: Run, store: Path, scaled: Path, tmp_path: Path) -> None:

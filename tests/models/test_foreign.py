@@ -80,7 +80,7 @@ def test_maps_are_averaged_over_the_picture() -> None:
             lambda x: x.flatten(2),
             r"^it returns tokens \(2, 3, 16\), and which of them stand for the picture",
         ),
-        (lambda x: x.sum(), r"^it returns \(\) for a batch of 2, not one vector a picture"),
+        (lambda x: x.sum(), r"^it returns \(\) for a batch of 2, not one vector per picture"),
         (lambda x: x[:, :, :2], r"^it returns \(2, 3, 2, 4\) for a batch of 2, not one vector"),
         (lambda x: x.flatten(1)[:1], r"^it returns \(1, 48\) for a batch of 2, not one vector"),
         (lambda x: x.flatten(1)[:, :0], r"^it returns \(2, 0\) for a batch of 2, not one vector"),

@@ -30,7 +30,7 @@ PATCHES = 6
 PICTURES = pictures_of("P1/A", "P1/B", "P2/A", "P3/A", "P4/A", "P4/B", patches=PATCHES)
 FOUR = BatchConfig(images=32)
 """All four patients, two slides each, two patches, two views."""
-NONE_BESIDE = " No other patch beside it can be read ({} tried): mend or remove that slide, then train again."
+NONE_BESIDE = " No other patch beside it can be read ({} tried): repair or remove that slide, then train again."
 
 
 @pytest.fixture(scope="module")

@@ -141,6 +141,13 @@ def test_root_leaves_are_the_first_patch_of_every_root(case: Case) -> None:
         assert [coarsest.index(coarsest[place]) for place in firsts] == firsts.tolist()
 
 
+def test_the_six_rows_of_the_docstring() -> None:
+    rows = [("A", "A1"), ("A", "A1"), ("B", "B1"), ("B", "B2"), ("B", "B2"), ("A", "A1")]
+    tree = grow(table_of(("patient", "slide", "patch"), rows), "patient", "slide", "patch")
+    assert tree.leaves.tolist() == [0, 1, 5, 2, 3, 4]
+    assert [starts.tolist() for starts in tree.starts] == [[0, 1, 3], [0, 3, 4, 6]]
+
+
 def test_one_name_under_two_patients_is_two_slides() -> None:
     table = table_of(("patient", "slide", "patch"), [("p", "1"), ("q", "1"), ("q", "2"), ("p", "1")])
     tree = grow(table, "patient", "slide", "patch")

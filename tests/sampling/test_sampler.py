@@ -523,13 +523,13 @@ def test_a_draw_below_the_last_level() -> None:
 
 def test_images_that_do_not_come_out_even() -> None:
     assert refusal(even(4), BatchConfig(images=100)) == (
-        "batch.images = 100 is not a multiple of 8 (8 images a patient). Set batch.images=96."
+        "batch.images = 100 is not a multiple of 8 (8 images per patient). Set batch.images=96."
     )
     assert refusal(even(4), BatchConfig(images=100), world=3, labels=[0, 0, 0, 1]) == (
-        "batch.images = 100 is not a multiple of 48 (8 images a patient x 2 labels x 3 devices). Set batch.images=96."
+        "batch.images = 100 is not a multiple of 48 (8 images per patient x 2 labels x 3 devices). Set batch.images=96."
     )
     assert refusal(even(4), BatchConfig(images=4)) == (
-        "batch.images = 4 is not a multiple of 8 (8 images a patient). Set batch.images=8."
+        "batch.images = 4 is not a multiple of 8 (8 images per patient). Set batch.images=8."
     )
 
 

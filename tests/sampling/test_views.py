@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from hidisc.ground.errors import UserError
-from hidisc.sampling import colour, filters, geometry, planes
+from hidisc.sampling import colour, filters, geometry
 from hidisc.sampling import views as views_module
 from hidisc.sampling.views import DRAWS, make_views
 from hidisc.settings.train import STRONG, ViewsConfig
@@ -88,6 +88,12 @@ def test_hue(size):
     pictures[:, :, 2, :2] = torch.tensor([[0.5, 0.9], [0.5000001, 0.9], [0.5, 0.90000004]])  # and these hardly one
     theirs = [tv.adjust_hue(x, float(t)) for x, t in zip(pictures, turns, strict=True)]
     assert_equal(colour.turn_hue(pictures.clone(), colour.hue_shifts(turns)), theirs)
+
+
+def test_hue_of_the_docstring_s_orange():
+    orange = torch.tensor([0.9, 0.5, 0.1]).view(1, 3, 1, 1)
+    moved = colour.turn_hue(orange, colour.hue_shifts(torch.tensor([1 / 6])))
+    torch.testing.assert_close(moved.flatten(), torch.tensor([0.5, 0.9, 0.1]))
 
 
 def test_hue_of_every_pair_of_equal_channels():
@@ -229,10 +235,16 @@ def test_noise_is_normal_of_its_sigma_and_clipped():
     assert loud.max() == 1
 
 
-def test_drawn_normals_are_normal_independent_and_the_generators_own():
-    shape = (2, 3, 301, 299)
-    draw = filters.start_normals(generator(7), torch.device("cpu"))
-    first, second = draw(shape), draw(shape)
+def draw_noise(shape: tuple[int, ...], start: torch.Generator) -> Tensor:
+    """What is added to grey pictures, in standard deviations."""
+    sigma = 0.01
+    grey = torch.full(shape, 0.5)
+    return (filters.add_noise(grey.clone(), torch.full(shape[:1], sigma), start) - grey) / sigma
+
+
+def test_noise_is_normal_independent_and_the_generators_own():
+    shape, start = (2, 3, 301, 299), generator(7)
+    first, second = draw_noise(shape, start), draw_noise(shape, start)
     assert first.shape == shape
     assert stats.kstest(first.flatten().numpy(), "norm").pvalue > 0.01
     flat = torch.cat([first, second]).reshape(12, -1).double().numpy()
@@ -240,9 +252,9 @@ def test_drawn_normals_are_normal_independent_and_the_generators_own():
     for lag in (1, 2, 3, 4, 8, 299):
         assert abs(np.corrcoef(flat[:, lag:].ravel(), flat[:, :-lag].ravel())[0, 1]) < 0.005
     same = generator(7)
-    assert torch.equal(filters.start_normals(same, torch.device("cpu"))(shape), first)
-    assert not torch.equal(filters.start_normals(same, torch.device("cpu"))(shape), first)
-    assert draw((0, 3, 4, 4)).shape == (0, 3, 4, 4)
+    assert torch.equal(draw_noise(shape, same), first)
+    assert not torch.equal(draw_noise(shape, same), first)
+    assert draw_noise((0, 3, 4, 4), same).shape == (0, 3, 4, 4)
 
 
 def test_noise_differs_between_the_images_and_channels_of_a_batch():
@@ -446,14 +458,20 @@ def test_each_op_s_views_are_torchvisions(op):
     )
 
 
-@pytest.mark.parametrize(("alone", "values"), [(1, 1), (2**30, 2**13), (2**30, 2**30)])
-def test_how_many_are_worked_on_at_a_time_changes_nothing(alone, values, monkeypatch):
+def test_the_docstring_s_mirror():
+    pictures = draw_pictures(1, 3, (4, 4))
+    along = torch.tensor([-0.75, -0.25, 0.25, 0.75])
+    none = torch.zeros(4)
+    places = torch.cat([torch.stack([-along, none], dim=1), torch.stack([none, along], dim=1)])
+    assert torch.equal(geometry.read(pictures, places[None], "nearest"), pictures.flip(3))
+
+
+@pytest.mark.parametrize("values", [1, 2**13, 2**30])
+def test_how_many_are_worked_on_at_a_time_changes_nothing(values, monkeypatch):
     pictures = draw_pictures(9, 3, (24, 20))
     config = ViewsConfig(ops=tuple(op for op in (*STRONG, "stain") if op != "noise"), probability=0.5)
     expected = make_views(pictures, 2, config, generator(), colour=True)
-    monkeypatch.setattr(views_module, "ALONE_VALUES", alone)
     monkeypatch.setattr(views_module, "CPU_VALUES", values)
-    monkeypatch.setattr(planes, "CPU_VALUES", values)
     torch.testing.assert_close(make_views(pictures, 2, config, generator(), colour=True), expected, atol=1e-5, rtol=0)
 
 
@@ -561,9 +579,9 @@ def test_two_views_of_a_picture_differ():
     assert (views[:, 0] != views[:, 1]).flatten(1).any(1).float().mean() > 0.95
 
 
-@pytest.mark.parametrize("alone", [1, 2**30])
-def test_the_input_is_not_changed_and_its_layout_does_not_matter(alone, monkeypatch):
-    monkeypatch.setattr(views_module, "ALONE_VALUES", alone)
+@pytest.mark.parametrize("values", [1, 2**30])
+def test_the_input_is_not_changed_and_its_layout_does_not_matter(values, monkeypatch):
+    monkeypatch.setattr(views_module, "CPU_VALUES", values)
     pictures = draw_pictures(8, 3, (27, 22))
     kept = pictures.clone()
     for op in ALL:

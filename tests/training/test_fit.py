@@ -20,11 +20,11 @@ from hidisc.objectives.hidisc import hidisc_loss
 from hidisc.objectives.objective import Losses, Rows, find_objective, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches, to_input
-from hidisc.training import checkpoint, fit
-from hidisc.training import sanity as alarm
+from hidisc.training import checkpoint, fit, sanity
 from hidisc.training.build import build_learner, choose_training_set
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
 from hidisc.training.processes import asks_others
+from hidisc.verbs import train as verb
 from tests.training.stores import damage, losses, outcome, tiny, train, train_until
 
 VIT = ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5}")
@@ -113,6 +113,23 @@ def test_two_threads_add_up_in_one_order(name: str) -> None:
     finally:
         torch.set_num_threads(1)
     assert len(seen) == 1
+
+
+def test_losses_are_shown_from_the_first_step_on(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The progress bar need not wait for the first row of metrics.csv; a device waits once for it, not every step."""
+    reads = []
+    monkeypatch.setattr(fit, "mean_of_all", lambda fabric, value: (reads.append(1), float(value))[1])
+    out, shown = tmp_path / "run", list[fit.StepsDone]()
+    config = tiny("optim.steps=5", "log.every=4", "checkpoint.every=2")
+    verb.train(store, out, config, device="cpu", devices=1, watch=shown.append)
+    assert [now.row["step"] for now in shown] == [1, 1, 1, 4, 5]
+    assert shown[0].row.keys() == {"step", "loss", "patient", "slide", "patch", "images_per_s", "wait_share"}
+    assert [row["step"] for row in losses(out)] == [4, 5]
+    assert len(reads) == 3 * 4, "loss and its parts in three steps of five"
+    every, exact = tmp_path / "every", list[fit.StepsDone]()
+    verb.train(store, every, tiny("optim.steps=5"), device="cpu", devices=1, watch=exact.append)
+    names_of_losses = ("loss", "patient", "slide", "patch")
+    assert [shown[0].row[name] for name in names_of_losses] == [losses(every)[0][name] for name in names_of_losses]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -359,8 +376,8 @@ def test_a_collapsed_run_goes_on_when_told_to(store: Path, tmp_path: Path, monke
     assert train(store, tmp_path / "run", "log.min_rank=0", "optim.warmup=0.5").info.steps == 6
 
 
-def test_alarms_name_a_checkpoint_that_is_there(tmp_path: Path) -> None:
-    assert alarm._kept(tmp_path) == "No checkpoint had been written"
+def test_refusals_name_a_checkpoint_that_is_there(tmp_path: Path) -> None:
+    assert sanity._kept(tmp_path) == "No checkpoint had been written"
 
 
 # What a step is
@@ -499,7 +516,7 @@ def test_too_many_bad_patches(own: Path, tmp_path: Path) -> None:
 def test_a_slide_that_cannot_be_read_at_all(own: Path, tmp_path: Path) -> None:
     damage(own, *range(6))
     said = refusal(own, tmp_path / "run", "data.max_bad_share=1", "optim.steps=30")
-    assert "No other patch beside it can be read (5 tried): mend or remove that slide, then train again." in said
+    assert "No other patch beside it can be read (5 tried): repair or remove that slide, then train again." in said
 
 
 def test_bad_patches_from_before_an_interruption_stop_nothing(

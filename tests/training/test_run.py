@@ -11,8 +11,8 @@ import yaml
 from hidisc.artefacts.artefact import MANIFEST, verify
 from hidisc.ground.errors import UserError
 from hidisc.ground.machine import versions
-from hidisc.models.encoder import CARD, WEIGHTS, history_of_weights
-from hidisc.models.history import UNKNOWN
+from hidisc.models.encoder import CARD, WEIGHTS, describe_weights
+from hidisc.models.history import UNKNOWN, trust_history
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints
@@ -278,7 +278,7 @@ def test_a_card_speaks_only_of_its_own_weights(store: Path, run: Run, tmp_path: 
     other = train(store, tmp_path / "other", "seed=9", "optim.steps=1")
     shutil.copy(run.path / CARD, folder / CARD)
     shutil.copy(other.path / WEIGHTS, folder / WEIGHTS)
-    assert history_of_weights(folder / WEIGHTS) == UNKNOWN
+    assert trust_history(describe_weights(folder / WEIGHTS).history) == UNKNOWN
 
 
 def test_other_weights_under_the_same_name_are_refused(

@@ -281,7 +281,7 @@ def test_a_folder_that_another_process_holds(store: Path, forks: Forks, tmp_path
         (("optim.sleps=3",), "'optim.sleps' is not a setting. Did you mean 'optim.steps'?"),
         (("objective.name=hidsic",), "objective.name = 'hidsic' is none of byol, hidisc, simclr, "),
         (("model.backbone=resnet51",), "model.backbone = 'resnet51' is no timm model. Near it are "),
-        (("batch.images=30",), "batch.images = 30 is not a multiple of 8 (8 images a patient). Set batch.images=32."),
+        (("batch.images=30",), "batch.images = 30 is not a multiple of 8 (8 images per patient). Set batch.images=32."),
     ],
 )
 def test_what_one_can_mend_is_said_in_a_sentence(
@@ -366,7 +366,7 @@ def test_two_devices_stopped_and_killed(on_two: tuple[Path, Ended], store: Path,
     ("changes", "sentence"),
     [
         (("seed=1",), "was begun with other settings (seed: 0 -> 1)"),
-        (("batch.images=40",), "batch.images = 40 is not a multiple of 16 (8 images a patient x 2 devices)"),
+        (("batch.images=40",), "batch.images = 40 is not a multiple of 16 (8 images per patient x 2 devices)"),
     ],
 )
 def test_two_devices_say_what_is_wrong_once(

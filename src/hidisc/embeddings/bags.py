@@ -1,4 +1,4 @@
-"""Embeddings for other tools: one HDF5 a slide as CLAM, TRIDENT and STAMP read it, and one Parquet of everything.
+"""Embeddings for other tools: one HDF5 per slide as CLAM, TRIDENT and STAMP read it, and one Parquet of everything.
 
 What the tools ask for, as their public code reads it:
 
@@ -39,7 +39,7 @@ _COLUMNS = ("case_id", "slide_id", "label", "site", "split", "file", "patches", 
 _BLOCK_BYTES = 2**25
 _NUMBERED = "side by side in one row: where the patches lay is not known"
 _NOT_TEXT = {"na", "null", "none", "true", "false"}
-"""Names that a CSV reader (pandas) takes for something else."""
+"""Names that a CSV reader (pandas) reads as something else."""
 
 Say = Callable[[str], None]
 
@@ -123,13 +123,13 @@ def _gather(table: PatchTable) -> list[_Bag]:
     rows = [np.sort(part) for part in np.split(order, starts[1:])]
     stems = _stems([slides[code] for code in present])
     first_of_patient: dict[int, int] = {}
-    for place in sorted(rows, key=lambda part: part[0]):
-        first_of_patient.setdefault(int(patient_codes[place[0]]), int(place[0]))
-    found = [
+    for part in sorted(rows, key=lambda part: part[0]):
+        first_of_patient.setdefault(int(patient_codes[part[0]]), int(part[0]))
+    bags = [
         _Bag(slides[code], patients[patient_codes[part[0]]], stem, part)
         for code, part, stem in zip(present, rows, stems, strict=True)
     ]
-    return sorted(found, key=lambda bag: (first_of_patient[int(patient_codes[bag.rows[0]])], bag.rows[0]))
+    return sorted(bags, key=lambda bag: (first_of_patient[int(patient_codes[bag.rows[0]])], bag.rows[0]))
 
 
 def _stems(slides: Sequence[str]) -> list[str]:
@@ -196,18 +196,18 @@ def _extent(record: SlideRecord | None) -> int | None:
 
 def _describe(bag: _Bag, record: SlideRecord | None, extent: int | None) -> dict[str, Any]:
     """The attributes of `coords`: TRIDENT's names, and ours for pixel sizes."""
-    found: dict[str, Any] = {"name": bag.stem, "slide": _text(bag.slide)}
+    attributes: dict[str, Any] = {"name": bag.stem, "slide": _text(bag.slide)}
     if record is None or extent is None:
-        return found
-    found |= {"patch_size": record.size_px, "patch_size_level0": extent}
+        return attributes
+    attributes |= {"patch_size": record.size_px, "patch_size_level0": extent}
     if record.mpp is not None:
         mpp = record.mpp * (record.downsample or 1)
-        found |= {"level0_mpp": record.mpp, "patch_mpp": mpp}
+        attributes |= {"level0_mpp": record.mpp, "patch_mpp": mpp}
         # by the usual reckoning, of which TRIDENT uses the ratio
-        found |= {"level0_magnification": 10 / record.mpp, "target_magnification": 10 / mpp}
+        attributes |= {"level0_magnification": 10 / record.mpp, "target_magnification": 10 / mpp}
     if record.width is not None and record.height is not None:
-        found |= {"level0_width": record.width, "level0_height": record.height}
-    return found
+        attributes |= {"level0_width": record.width, "level0_height": record.height}
+    return attributes
 
 
 def _text(value: str) -> str:

@@ -1,7 +1,7 @@
 """A large .npy file written in blocks by several processes, that a killed one can go on with.
 
-Beside `NAME.npy` lies `NAME.done`, one byte a block: 1 once the block is on the disk. Written by `pwrite`, not through
-a memory map: a full disk is then an error with a sentence and not the end of the process.
+Beside `NAME.npy` lies `NAME.done`, one byte per block: 1 once the block is on the disk. Both are written by `pwrite`,
+not through a memory map: a full disk is then an error with a sentence and not the end of the process.
 """
 
 import errno

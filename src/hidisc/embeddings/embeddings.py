@@ -1,4 +1,4 @@
-"""Embeddings: one vector a patch beside the patches' own table."""
+"""Embeddings: one vector per patch beside the patches' own table."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -17,13 +17,13 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate, replaced, write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.prefetch import prefetch
-from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.sampling.batches import as_tensor, to_input
 from hidisc.sampling.transfer import to_device
 from hidisc.settings.embed import EmbedConfig
 from hidisc.training.processes import Fabric, check_others
+from hidisc.training.training_set import list_slides
 
 _BATCHES = 16
 """Batches between two writes; at most this many are lost to a crash on each device."""
@@ -56,7 +56,7 @@ def extract(
         file.create()
     fabric.barrier()
     missing = file.missing()
-    fabric.barrier()  # nobody writes before everyone has looked
+    fabric.barrier()  # nobody writes before all have read what is missing
     mine = missing[fabric.global_rank :: fabric.world_size]
     watch(len(rows) - sum(len(rows[file.rows(block)]) for block in missing))
     device = torch.device("cpu") if model.runs_on_cpu_only else fabric.device
@@ -75,8 +75,8 @@ def extract(
             check_others(fabric)
             vectors = _embed(fabric, net, to_device(pixels, device)).to(dtype).cpu().numpy()
             _check(vectors, store, batch, config.dtype)
-            for place, reason in unread:
-                vectors[place] = np.nan
+            for index, reason in unread:
+                vectors[index] = np.nan
                 say(f"warning: {reason} It is left out.")
             read, bad = read + len(batch), bad + len(unread)
             if bad > config.max_bad_share * max(read, _FEW):
@@ -102,19 +102,19 @@ def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor
     """
     pixels = np.zeros((len(rows), *store.shape), store.dtype)
     unread = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         try:
-            store.read(int(row), pixels[place])
+            store.read(int(row), pixels[index])
         except PatchError as error:
-            unread.append((place, str(error)))
-    found = as_tensor(pixels, store.info.input)
-    return found.pin_memory() if pin else found, unread
+            unread.append((index, str(error)))
+    images = as_tensor(pixels, store.info.input)
+    return images.pin_memory() if pin else images, unread
 
 
 def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor) -> Tensor:
     with fabric.autocast():
-        found: Tensor = net(to_input(pixels))
-    return found.float()
+        vectors: Tensor = net(to_input(pixels))
+    return vectors.float()
 
 
 def _check(vectors: NDArray[Any], store: PatchStore, rows: NDArray[np.int64], dtype: str) -> None:
@@ -149,7 +149,7 @@ def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out:
         model=_relate_source(model.card, out),
         store=relate(store.path, out),
         store_checksum=store.checksum,
-        slides=_slides(store, table),
+        slides=list_slides(store, *table.codes("slide")),
         splits=config.splits,
         per_slide=config.per_slide,
         seed=config.seed,
@@ -174,13 +174,3 @@ def _compact(path: Path, good: NDArray[np.bool_]) -> None:
         for start in range(0, len(kept), _ROWS):
             new[start : start + _ROWS] = old[kept[start : start + _ROWS]]
         new.flush()
-
-
-def _slides(store: PatchStore, table: PatchTable) -> tuple[SlideId, ...]:
-    codes, names = table.codes("slide")
-    present = {names[code] for code in np.unique(codes)}
-    return tuple(
-        SlideId(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
-        for slide in store.info.slides
-        if slide.slide in present
-    )

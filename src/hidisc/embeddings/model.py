@@ -16,7 +16,7 @@ from hidisc.embeddings.embeddings import ModelCard, ModelKind
 from hidisc.ground.checksums import digest, hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_seed
-from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, build_encoder, read_card
+from hidisc.models.encoder import CARD, WEIGHTS, Encoder, build_encoder, describe_weights
 from hidisc.models.export import FILES, open_timm_folder
 from hidisc.models.foreign import (
     ONNX_SUFFIX,
@@ -27,7 +27,7 @@ from hidisc.models.foreign import (
     measure,
     size_of_timm,
 )
-from hidisc.models.history import NOTHING, UNKNOWN, History, believe
+from hidisc.models.history import NOTHING, UNKNOWN, History, trust_history
 from hidisc.models.preprocessing import PIXELS, Preprocessing, hash_weights, read_preprocessing
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import keep_facts
@@ -66,7 +66,7 @@ class OpenedModel:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Opened:
     """An encoder and what is known of it; None: not known."""
 
     kind: ModelKind
@@ -90,30 +90,26 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(make_seed(config.seed, Purpose.UNTRAINED_WEIGHTS))
-        found = _open(spec, store, config)
-    _refuse_other_input(spec, found.fed, store)
-    net = Prepared(found.net, found.size_px, found.fed.mean, found.fed.std).eval()
-    dim, said = measure(net, store.input_channels, store.info.size_px, spec)
+        opened = _open(spec, store, config)
+    _refuse_other_input(spec, opened.fed, store)
+    net = Prepared(opened.net, opened.size_px, opened.fed.mean, opened.fed.std).eval()
+    dim, notes = measure(net, store.input_channels, store.info.size_px, spec)
     card = ModelCard(
-        name=name or _name_of(spec),
-        kind=found.kind,
+        name=name or (spec.removeprefix(TIMM) if spec.startswith(TIMM) else Path(spec).resolve().name),
+        kind=opened.kind,
         source=spec,
-        checksum=found.checksum,
-        group=found.group or found.checksum,
-        seed=found.seed,
-        objective=found.objective,
-        backbone=found.fed.backbone,
-        size_px=found.size_px,
-        history=found.history,
+        checksum=opened.checksum,
+        group=opened.group or opened.checksum,
+        seed=opened.seed,
+        objective=opened.objective,
+        backbone=opened.fed.backbone,
+        size_px=opened.size_px,
+        history=opened.history,
     )
-    return OpenedModel(card, net, dim, (*_notes_on(found, store), *said))
+    return OpenedModel(card, net, dim, (*_notes_on(opened, store), *notes))
 
 
-def _name_of(spec: str) -> str:
-    return spec.removeprefix(TIMM) if spec.startswith(TIMM) else Path(spec).resolve().name
-
-
-def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Found:
+def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Opened:
     path, given = Path(spec), config.model
     if spec.startswith(TIMM):
         return _open_timm(spec.removeprefix(TIMM), store, config)
@@ -122,11 +118,11 @@ def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Found:
             f"{spec} does not exist. Give the folder of a run, one that `hidisc export` wrote, `timm:NAME`, or a "
             "TorchScript or ONNX file."
         )
-    if (path / RUN).is_file() or read_kind(path) == "train":
-        return _open_run(path, given)
-    if (path / CARD).is_file():
+    is_run = (path / RUN).is_file() or read_kind(path) == "train"
+    if is_run or (path / CARD).is_file():
+        run = Run.load(path) if is_run else None
         _refuse_settings(spec, given, ForeignConfig())
-        return _found_encoder("encoder", path, Encoder.load(path))
+        return _open_encoder(path, run)
     _check_export(path if path.is_dir() else path.parent)
     if path.is_dir():
         return _open_folder(path, store, given)
@@ -144,37 +140,20 @@ def _check_export(folder: Path) -> None:
         open_artefact(folder, "export")
 
 
-def _open_run(path: Path, given: ForeignConfig) -> _Found:
-    """A finished run of ours."""
-    run = Run.load(path)
-    _refuse_settings(str(path), given, ForeignConfig())
-    return _found_encoder("run", path, run.encoder(), run)
-
-
-def _found_encoder(kind: ModelKind, path: Path, encoder: Encoder, run: Run | None = None) -> _Found:
-    """The encoder in a folder, of a run or alone."""
+def _open_encoder(path: Path, run: Run | None) -> _Opened:
+    """The encoder in a folder, of a run or alone; it subtracts its mean itself."""
+    encoder = Encoder.load(path)
     card = encoder.card
-    return _Found(
-        kind,
+    return _Opened(
+        "run" if run else "encoder",
         encoder,
         hash_file(path / WEIGHTS),
         card.size_px,
-        _fed_by(card),
+        card.describe().model_copy(update={"mean": None, "std": None}),
         group=_group_of(run) if run else None,
         seed=run.info.seed if run else None,
         objective=run.info.objective if run else None,
-        history=card.history if run else believe(card.history),
-    )
-
-
-def _fed_by(card: EncoderCard) -> Preprocessing:
-    """What an encoder of ours takes; it subtracts its mean itself."""
-    return Preprocessing(
-        backbone=card.backbone,
-        channels=card.channels,
-        size_px=card.size_px,
-        mpp=card.mpp,
-        pixels=PIXELS[card.input],
+        history=card.history if run else trust_history(card.history),
     )
 
 
@@ -187,12 +166,14 @@ def _group_of(run: Run) -> str | None:
     return digest({"settings": facts, "store": run.info.store})[:16]
 
 
-def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
+def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Opened:
     """A timm model, random from the seed, from timm's hub or from a file."""
     given = config.model
     if name.startswith("local-dir:"):
         raise UserError(f"timm:{name} is a folder. Give the folder itself, {name.removeprefix('local-dir:')}.")
-    size_px = given.size_px or (_size_with(given.weights, name) if given.weights else None) or store.info.size_px
+    size_px = given.size_px or store.info.size_px
+    if given.weights and not given.size_px:
+        size_px = describe_weights(Path(given.weights)).size_px or size_of_timm(name) or size_px
     encoder = build_encoder(
         name,
         given.options,
@@ -207,31 +188,15 @@ def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
     encoder = Encoder(card.model_copy(update={"mean": mean or card.mean, "std": std or card.std}), encoder.backbone)
     fed = Preprocessing(backbone=name, channels=card.channels, size_px=size_px)
     if given.weights is not None:
-        is_file = Path(given.weights).is_file()
-        checksum = hash_file(Path(given.weights)) if is_file else _hash_tensors(encoder.backbone)
-        return _Found("timm", encoder, checksum, size_px, fed, history=card.history)
+        file = Path(given.weights)
+        checksum = hash_file(file) if file.is_file() else _hash_tensors(encoder.backbone)
+        return _Opened("timm", encoder, checksum, size_px, fed, history=card.history)
     made = {"timm": name, "options": card.options, "channels": card.channels, "size_px": size_px}
-    return _Found(
-        "timm",
-        encoder,
-        digest({**made, "seed": config.seed}),
-        size_px,
-        fed,
-        group=digest(made)[:16],
-        seed=config.seed,
-        history=NOTHING,
-    )
+    checksum, group = digest({**made, "seed": config.seed}), digest(made)[:16]
+    return _Opened("timm", encoder, checksum, size_px, fed, group=group, seed=config.seed, history=NOTHING)
 
 
-def _size_with(weights: str, name: str) -> int | None:
-    """Side of the pictures that weights were made with: as the card beside them says, else as timm does."""
-    path = Path(weights)
-    if path.name == WEIGHTS and (path.parent / CARD).is_file():
-        return read_card(path.parent).size_px
-    return size_of_timm(name)
-
-
-def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
+def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Opened:
     """What `hidisc export` wrote, or a timm folder from elsewhere."""
     there = [file for file in FILES.values() if (path / file).is_file()]
     if not there:
@@ -247,7 +212,7 @@ def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
     return _foreign("timm", net, path / FILES["timm"], fed, store, given)
 
 
-def _open_file(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
+def _open_file(path: Path, store: PatchStore, given: ForeignConfig) -> _Opened:
     """A TorchScript or ONNX file, ours or another's."""
     suffix = path.suffix.lower()
     known = read_preprocessing(path.parent) or Preprocessing()
@@ -263,7 +228,7 @@ def _open_file(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
     )
 
 
-def _open_onnx(path: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig) -> _Found:
+def _open_onnx(path: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig) -> _Opened:
     """An ONNX file; sizes that are written in it are what it takes."""
     net = OnnxNet(path)
     _, channels, height, width = net.shape
@@ -280,7 +245,7 @@ def _open_onnx(path: Path, known: Preprocessing, store: PatchStore, given: Forei
 
 def _foreign(
     kind: ModelKind, net: nn.Module, file: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig
-) -> _Found:
+) -> _Opened:
     """An encoder from elsewhere with what it is fed: as the user says, else as is known, else as pixels are."""
     _refuse_settings(str(file), given, ForeignConfig(size_px=given.size_px, mean=given.mean, std=given.std))
     mean, std = _given_scale(given, store)
@@ -299,16 +264,16 @@ def _foreign(
             f"{file} is not the file that preprocessing.json beside it speaks of. Export it again, or remove "
             "preprocessing.json and say what to feed it with --set model.size_px, model.mean and model.std."
         )
-    return _Found(kind, net, checksum, size_px, fed, history=believe(known.history))
+    return _Opened(kind, net, checksum, size_px, fed, history=trust_history(known.history))
 
 
 def _given_scale(given: ForeignConfig, store: PatchStore) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """The user's (mean, std), one value a channel of the store."""
+    """The user's (mean, std), one value per channel of the store."""
     for name, values in (("mean", given.mean), ("std", given.std)):
         if values is not None and len(values) != store.input_channels:
             raise UserError(
                 f"model.{name} has {len(values)} values, and {store.path} gives {store.input_channels} channels. Give "
-                "one a channel."
+                "one per channel."
             )
     if given.std is not None and min(given.std) <= 0:
         raise UserError(f"model.std = {list(given.std)}: pixels are divided by it. Give values above 0.")
@@ -339,29 +304,29 @@ def _refuse_other_input(source: str, fed: Preprocessing, store: PatchStore) -> N
         if values is not None and len(values) != store.input_channels:
             raise UserError(
                 f"the {name} that came with {source} has {len(values)} values, and {store.path} gives "
-                f"{store.input_channels} channels. Mend preprocessing.json, or give model.{name}."
+                f"{store.input_channels} channels. Correct preprocessing.json, or give model.{name}."
             )
 
 
-def _notes_on(found: _Found, store: PatchStore) -> tuple[str, ...]:
+def _notes_on(opened: _Opened, store: PatchStore) -> tuple[str, ...]:
     """What the user should know before trusting the numbers."""
     notes = []
     stored_px = store.info.size_px
-    if found.size_px != stored_px:
-        notes.append(f"patches are resized from {stored_px} to {found.size_px} px")
-    if found.fed.mpp and store.info.mpp:
-        seen = store.info.mpp * stored_px / found.size_px
-        if abs(seen / found.fed.mpp - 1) > _CLOSE:
+    if opened.size_px != stored_px:
+        notes.append(f"patches are resized from {stored_px} to {opened.size_px} px")
+    if opened.fed.mpp and store.info.mpp:
+        seen = store.info.mpp * stored_px / opened.size_px
+        if abs(seen / opened.fed.mpp - 1) > _CLOSE:
             notes.append(
-                f"the encoder learned at {found.fed.mpp:g} um/px and sees these patches at {seen:.3g} "
+                f"the encoder learned at {opened.fed.mpp:g} um/px and sees these patches at {seen:.3g} "
                 f"(the store has {store.info.mpp:g})"
             )
-    if found.kind == "timm" and found.seed is not None:
+    if opened.kind == "timm" and opened.seed is not None:
         notes.append(
-            f"the encoder's weights are random (seed {found.seed}); --set model.weights=hub or a .safetensors file "
+            f"the encoder's weights are random (seed {opened.seed}); --set model.weights=hub or a .safetensors file "
             "gives trained ones"
         )
-    if not found.history.is_complete:
+    if not opened.history.is_complete:
         notes.append("what the encoder has seen is not known, so overlap with these patients cannot be ruled out")
     return tuple(notes)
 

@@ -126,7 +126,7 @@ def count_features(backbone: nn.Module, channels: int, size_px: int) -> int:
         width = int(backbone(torch.zeros(1, channels, size_px, size_px)).shape[-1])
     except (AssertionError, RuntimeError) as error:
         raise UserError(
-            f"the backbone takes no pictures of {channels} channels and {size_px} px ({str(error).splitlines()[0]}). "
+            f"the backbone takes no pictures of {channels} channels and {size_px} px ({first_line(error)}). "
             "Change model.backbone or model.options, or prepare patches of another size."
         ) from error
     backbone.train(was_training)

@@ -16,9 +16,9 @@ from hidisc.ground.files import write_atomic
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
 from hidisc.models.backbone import count_features, create_backbone, read_tensors
-from hidisc.models.history import NOTHING, History, believe
+from hidisc.models.history import NOTHING, History, trust_history
 from hidisc.models.hub import find_architecture
-from hidisc.models.preprocessing import Preprocessing, read_preprocessing
+from hidisc.models.preprocessing import PIXELS, Preprocessing, read_preprocessing
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.record import SlideId
 from hidisc.settings.train import HeadConfig
@@ -41,12 +41,12 @@ class EncoderCard(Record):
     size_px: int
     """Side of the patches learned from."""
     mpp: float | None
-    """Their micrometres a pixel."""
+    """Their micrometres per pixel."""
     input: InputRule
     """How stored pixels become the input (`patches/inputs.py`); always float in [0, 1]."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """The encoder itself subtracts the mean and divides by this, a channel each."""
+    """The encoder itself subtracts the mean and divides by this; one value per channel."""
     features: int
     """Width of the embedding."""
     classes: tuple[str, ...] = ()
@@ -55,6 +55,20 @@ class EncoderCard(Record):
     """What it has seen, for leakage checks."""
     weights: str = ""
     """SHA-256 of encoder.safetensors beside it."""
+
+    def describe(self) -> Preprocessing:
+        """What the backbone takes and has seen, in the words of `preprocessing.json`."""
+        return Preprocessing(
+            backbone=self.backbone,
+            channels=self.channels,
+            size_px=self.size_px,
+            mpp=self.mpp,
+            pixels=PIXELS[self.input],
+            mean=self.mean,
+            std=self.std,
+            features=self.features,
+            history=self.history,
+        )
 
 
 class Encoder(nn.Module):
@@ -141,7 +155,15 @@ def build_encoder(
     """A new encoder, its random weights from torch's seed; given weights bring the mean and deviation they expect."""
     made_as = find_architecture(backbone, options)
     net, options = create_backbone(made_as.name, channels, size_px, made_as.options, weights, made_as.notes)
-    mean, std = _scale_of(net, weights, channels)
+    mean, std, history = (0.0,) * channels, (1.0,) * channels, NOTHING
+    if weights is not None:
+        beside = describe_weights(Path(weights))
+        of_timm: dict[str, Any] = getattr(net, "pretrained_cfg", None) or {}
+        if beside.mean is not None and beside.std is not None:
+            mean, std = beside.mean, beside.std
+        elif len(of_timm.get("mean", ())) == channels:
+            mean, std = tuple(of_timm["mean"]), tuple(of_timm["std"])
+        history = trust_history(beside.history)
     card = EncoderCard(
         backbone=made_as.name,
         options=options,
@@ -154,39 +176,22 @@ def build_encoder(
         std=std,
         features=count_features(net, channels, size_px),
         classes=classes,
-        history=NOTHING if weights is None else history_of_weights(Path(weights)),
+        history=history,
     )
     return Encoder(card, net)
 
 
-def history_of_weights(weights: Path) -> History:
-    """What the weights in a file have seen: as the card beside it says, if it speaks of this very file."""
+def describe_weights(weights: Path) -> Preprocessing:
+    """What the files beside weights say of them: `encoder.json`, else `preprocessing.json`; nothing without either.
+
+    A history counts only where it is bound to this very file by its SHA-256, and so does all of `preprocessing.json`.
+    """
     if weights.name == WEIGHTS and (weights.parent / CARD).is_file():
         card = read_card(weights.parent)
-        if card.weights == hash_file(weights):
-            return believe(card.history)
-    exported = _read_exported(weights)
-    return believe(exported.history if exported is not None else None)
-
-
-def _read_exported(weights: Path) -> Preprocessing | None:
-    """`preprocessing.json` beside a file of weights, None where there is none or it speaks of another file."""
-    found = read_preprocessing(weights.parent) if weights.is_file() else None
-    return found if found is not None and found.weights == hash_file(weights) else None
-
-
-def _scale_of(net: nn.Module, weights: str | None, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(mean, std) a channel: none for random weights, else what the weights were trained with."""
-    if weights is not None and Path(weights).name == WEIGHTS and (Path(weights).parent / CARD).is_file():
-        card = read_card(Path(weights).parent)
-        return card.mean, card.std
-    exported = _read_exported(Path(weights)) if weights is not None else None
-    if exported is not None and exported.mean is not None and exported.std is not None:
-        return exported.mean, exported.std
-    known: dict[str, Any] = getattr(net, "pretrained_cfg", None) or {}
-    if weights is not None and len(known.get("mean", ())) == channels:
-        return tuple(known["mean"]), tuple(known["std"])
-    return (0.0,) * channels, (1.0,) * channels
+        is_bound = card.weights == hash_file(weights)
+        return card.describe().model_copy(update={} if is_bound else {"history": None})
+    exported = read_preprocessing(weights.parent) if weights.is_file() else None
+    return exported if exported is not None and exported.weights == hash_file(weights) else Preprocessing()
 
 
 def read_card(folder: Path) -> EncoderCard:

@@ -23,7 +23,6 @@ from hidisc.models.foreign import OnnxNet, TorchScriptNet
 from hidisc.models.preprocessing import (
     BEFORE,
     INSIDE,
-    PIXELS,
     PREPROCESSING,
     Preprocessing,
     hash_weights,
@@ -44,7 +43,14 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     generator = torch.Generator().manual_seed(make_seed(0, Purpose.EXPORT_CHECK))
     x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=generator)
     write(encoder, out, x)
-    write_atomic(out / PREPROCESSING, (_preprocessing(encoder, out, to).model_dump_json(indent=1) + "\n").encode())
+    preprocessing = card.describe().model_copy(
+        update={
+            "mean_and_std_are_applied": BEFORE if to == "timm" else INSIDE,
+            "history": card.history.without_names(),
+            "weights": hash_weights(out / FILES[to]),
+        }
+    )
+    write_atomic(out / PREPROCESSING, (preprocessing.model_dump_json(indent=1) + "\n").encode())
     with torch.inference_mode():
         ours = encoder.features(x)
         theirs = run_exported(out, to, x)
@@ -118,28 +124,10 @@ def _to_torchscript(encoder: Encoder, out: Path, x: Tensor) -> None:
     part.replace(out / FILES["torchscript"])
 
 
-def _preprocessing(encoder: Encoder, out: Path, to: Target) -> Preprocessing:
-    """What to feed the exported network."""
-    card = encoder.card
-    return Preprocessing(
-        backbone=card.backbone,
-        channels=card.channels,
-        size_px=card.size_px,
-        mpp=card.mpp,
-        pixels=PIXELS[card.input],
-        mean=card.mean,
-        std=card.std,
-        mean_and_std_are_applied=BEFORE if to == "timm" else INSIDE,
-        features=card.features,
-        history=card.history.without_names(),
-        weights=hash_weights(out / FILES[to]),
-    )
-
-
 def open_timm_folder(folder: Path) -> tuple[nn.Module, Preprocessing]:
     """The network (B, C, H, W) -> (B, D) in a timm folder (`config.json`, `model.safetensors`), and what it takes.
 
-    `preprocessing.json` is believed before config.json. Nothing is unpickled, as timm itself might.
+    `preprocessing.json` counts before config.json. Nothing is unpickled, as timm itself might.
     """
     path = folder / TIMM_CONFIG
     try:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hidisc.ground.errors import UserError
+from hidisc.models.hub import HUB_NAMES, first_line
 
 TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".ts", ".torchscript")
 ONNX_SUFFIX = ".onnx"
@@ -51,7 +52,7 @@ class Prepared(nn.Module):
         return self.net(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One vector a picture (B, D)."""
+        """One vector per picture (B, D)."""
         given = _tensors_of(self.encode(x))[0][1]
         return (given.mean(dim=(2, 3)) if given.ndim == 4 else given).float()
 
@@ -69,7 +70,7 @@ def measure(net: Prepared, channels: int, size_px: int, name: str) -> tuple[int,
     tensors = _tensors_of(given)
     if not tensors:
         raise UserError(
-            f"{name} returns {type(given).__name__}, not a tensor. Export it so that it returns (B, D), one vector a "
+            f"{name} returns {type(given).__name__}, not a tensor. Export it so that it returns (B, D), one vector per "
             "picture."
         )
     key, first = tensors[0]
@@ -82,7 +83,7 @@ def measure(net: Prepared, channels: int, size_px: int, name: str) -> tuple[int,
         )
     if (first.ndim != 2 and not is_map) or shape[0] != 2 or not shape[1]:
         raise UserError(
-            f"{name} returns {shape} for a batch of 2, not one vector a picture. Export it so that it returns (B, D) "
+            f"{name} returns {shape} for a batch of 2, not one vector per picture. Export it so that it returns (B, D) "
             "for any B."
         )
     notes = []
@@ -100,7 +101,7 @@ def _tensors_of(given: Any, key: str = "0") -> list[tuple[str, Tensor]]:
     if isinstance(given, Mapping):
         return [pair for name, value in given.items() for pair in _tensors_of(value, str(name))]
     if isinstance(given, list | tuple):
-        return [pair for place, value in enumerate(given) for pair in _tensors_of(value, str(place))]
+        return [pair for index, value in enumerate(given) for pair in _tensors_of(value, str(index))]
     return []
 
 
@@ -119,7 +120,7 @@ class TorchScriptNet(nn.Module):
         try:
             self.net = _load_script(path, self.on)
         except (RuntimeError, ValueError) as error:
-            raise UserError(f"{path} is a damaged TorchScript file ({_first_line(error)}).") from error
+            raise UserError(f"{path} is a damaged TorchScript file ({first_line(error)}).") from error
 
     def forward(self, x: Tensor) -> Any:
         """Whatever the file's program gives."""
@@ -170,7 +171,7 @@ class OnnxNet(nn.Module):
             raise UserError(f"{path} is not an ONNX file that can be run ({_last_words(error)}).") from error
         inputs = self.session.get_inputs()
         if len(inputs) != 1:
-            names = ", ".join(item.name for item in inputs)
+            names = ", ".join(taken.name for taken in inputs)
             raise UserError(
                 f"{path} has {len(inputs)} inputs ({names or 'none'}). Export it with one: pictures (B, C, H, W)."
             )
@@ -183,17 +184,17 @@ class OnnxNet(nn.Module):
             )
         self.dtype = _ONNX_TYPES[taken.type]
         self.input = taken.name
-        self.outputs = tuple(item.name for item in self.session.get_outputs())
+        self.outputs = tuple(given.name for given in self.session.get_outputs())
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Outputs by name, on the device of x."""
         images = x.detach().to("cpu", torch.float32).numpy().astype(self.dtype, copy=False)
         pieces = [self._run(piece) for piece in _split(images, self.shape[0])]
         joined = (np.concatenate(of_one)[: len(images)] for of_one in zip(*pieces, strict=True))
-        return {name: torch.from_numpy(found).to(x.device) for name, found in zip(self.outputs, joined, strict=True)}
+        return {name: torch.from_numpy(values).to(x.device) for name, values in zip(self.outputs, joined, strict=True)}
 
     def _run(self, images: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        return [np.atleast_1d(found) for found in self.session.run(None, {self.input: images})]
+        return [np.atleast_1d(values) for values in self.session.run(None, {self.input: images})]
 
 
 _ONNX_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
@@ -219,17 +220,12 @@ def _runtime_errors() -> tuple[type[Exception], ...]:
     """What onnxruntime raises; its errors have no parent of their own."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    names = ("EPFail", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")
-    return tuple(getattr(state, name) for name in (*names, "RuntimeException") if hasattr(state, name))
+    return tuple(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception))
 
 
 def _last_words(error: BaseException) -> str:
     """onnxruntime tells codes and paths before it tells what."""
-    return _first_line(error).rpartition(" : ")[2].rpartition("failed:")[2]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line(error).rpartition(" : ")[2].rpartition("failed:")[2]
 
 
 def _last_line(error: BaseException) -> str:
@@ -240,11 +236,11 @@ def _last_line(error: BaseException) -> str:
 def size_of_timm(name: str) -> int | None:
     """Side of the pictures that timm's weights of this name learned from, None when timm does not say."""
     try:
-        if name.startswith(("hf-hub:", "hf_hub:")):
+        if name.startswith(HUB_NAMES):
             known: dict[str, Any] = timm.models.load_model_config_from_hf(name.partition(":")[2])[0]
         else:
-            found = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
-            known = {"input_size": found.input_size} if found else {}
+            weights = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+            known = {"input_size": weights.input_size} if weights else {}
         return int(known["input_size"][-1])
     except (OSError, RuntimeError, ValueError, KeyError, AssertionError):
         return None  # `create_backbone` says what is wrong with the name or the network

@@ -28,12 +28,12 @@ class History(Record):
 
     def without_names(self) -> "History":
         """The same with hashes in place of names, for files that leave the lab; leakage checks compare these too."""
-        slides = [SlideId(patient=hash_name(one.patient), slide="", checksum=one.checksum) for one in self.slides]
+        slides = [SlideId(patient=hash_name(seen.patient), slide="", checksum=seen.checksum) for seen in self.slides]
         return self.model_copy(update={"slides": tuple(slides)})
 
     @property
     def patients(self) -> tuple[str, ...]:
-        """Whom it has learned from; names, or hashes of names."""
+        """The patients it has learned from; names, or hashes of names."""
         return tuple(dict.fromkeys(slide.patient for slide in self.slides))
 
 
@@ -43,8 +43,8 @@ UNKNOWN = History(is_complete=False)
 """Of weights from elsewhere."""
 
 
-def believe(history: History | None) -> History:
-    """What is known of weights that come without their run: an empty history proves nothing."""
+def trust_history(history: History | None) -> History:
+    """The history of weights that come without their run: an empty one proves nothing."""
     return history if history is not None and history.slides else UNKNOWN
 
 

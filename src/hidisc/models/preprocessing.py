@@ -28,13 +28,13 @@ class Preprocessing(Record):
     size_px: int | None = None
     """Side of the pictures."""
     mpp: float | None = None
-    """Micrometres a pixel it learned at."""
+    """Micrometres per pixel at which it learned."""
     pixels: str | None = None
     """How stored pixels become the input: `8-bit / 255`, or a rule of `patches/inputs.py`."""
     value_range: tuple[float, float] = (0, 1)
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    """A channel each."""
+    """One value per channel."""
     mean_and_std_are_applied: Literal["before the network", "inside the network"] = BEFORE
     features: int | None = None
     """Width of the embedding."""
@@ -55,7 +55,7 @@ def read_preprocessing(folder: Path) -> Preprocessing | None:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UserError(
-            f"{path} is damaged, or not what `hidisc export` writes ({where}: {first['msg']}). Mend it, or move it "
+            f"{path} is damaged, or not what `hidisc export` writes ({where}: {first['msg']}). Correct it, or move it "
             "away and say what to feed the encoder with --set model.size_px, model.mean and model.std."
         ) from error
 

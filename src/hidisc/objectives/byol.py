@@ -15,8 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from hidisc.models.encoder import Encoder
-from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
-from hidisc.objectives.positives import attract, level_weights
+from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.objectives.positives import attract
 from hidisc.objectives.predictor import make_predictor
 from hidisc.settings.config import Config
 
@@ -39,8 +39,6 @@ class Loss(Objective):
 
     def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
         super().__init__(settings, encoder, levels, classes)
-        self.levels, self.weights = tuple(levels), level_weights(settings.weights, levels)
-        self.momentum = settings.momentum
         self.predictor = make_predictor(encoder.dim, settings.predictor_dim)
         self.target = deepcopy(encoder).requires_grad_(False)
 
@@ -50,13 +48,12 @@ class Loss(Objective):
         with torch.no_grad():
             target = F.normalize(self.target.project(images).float(), dim=1)
         total, values = attract(p, target, rows.ancestry, self.weights)
-        parts = parts_by_level(self.levels, self.weights, 2 + 2 * values)
+        parts = self.name_levels(2 + 2 * values)
         return Losses(2 * sum(self.weights) + 2 * total, parts, target)
 
     @torch.no_grad()
     def after_step(self, encoder: Encoder, progress: float) -> None:
         """Move the target's weights a little towards the online network's; their batch statistics are their own."""
-        share = (1 - self.momentum) * (cos(pi * progress) + 1) / 2
-        pairs = zip(self.target.parameters(), encoder.parameters(), strict=True)
-        for slow, quick in pairs:
+        share = (1 - self.settings.momentum) * (cos(pi * progress) + 1) / 2
+        for slow, quick in zip(self.target.parameters(), encoder.parameters(), strict=True):
             slow.lerp_(quick, share)

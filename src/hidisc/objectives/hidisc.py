@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hidisc.ground.errors import UserError
+from hidisc.ground.text import count
 from hidisc.models.encoder import Encoder
 from hidisc.objectives.gather import gather
-from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
-from hidisc.objectives.positives import group, level_weights, mean_positive
+from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.objectives.positives import group, mean_positive
 from hidisc.sampling.transfer import constant
 from hidisc.settings.config import Config
 
@@ -45,7 +46,7 @@ def hidisc_loss(
 ) -> tuple[Tensor, Tensor]:
     """Eq. 1-4 of the paper: (weighted sum, value of each level (L,)).
 
-    `z` (N, D) unit vectors, `ancestry` (N, L) ids from coarse to fine, `weights` one a level. Positives of an anchor
+    `z` (N, D) unit vectors, `ancestry` (N, L) ids from coarse to fine, `weights` one per level. Positives of an anchor
     are all other rows with its id at that level, so a repeated slide is a positive. An anchor without any takes no part
     in that level. Across ranks, `keys` are everyone's (z (M, D), ancestry (M, L)) and the place of our first row
     among them: the mean of the ranks' values is then the loss of the one large batch. Computed in float32 or better.
@@ -76,27 +77,23 @@ def hidisc_loss(
     return (values * constant(weights, values)).sum(), values.detach()
 
 
+def contrast_ranks(
+    z: Tensor, ids: Tensor, weights: Sequence[float], temperature: float, reduction: Literal["mean", "sum"] = "mean"
+) -> tuple[Tensor, Tensor]:
+    """`hidisc_loss` of this rank's anchors z (N, D) with ids (N, L) against the keys of all ranks."""
+    (keys, first), (all_ids, _) = gather(z), gather(ids)
+    return hidisc_loss(z, ids, weights, temperature, reduction=reduction, keys=(keys, all_ids, first))
+
+
 class Loss(Objective):
     """HiDisc over the levels of the batch."""
-
-    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
-        super().__init__(settings, encoder, levels, classes)
-        self.settings, self.levels = settings, tuple(levels)
-        self.weights = level_weights(settings.weights, levels)
 
     def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
         """Anchors of this rank against the keys of all."""
         z = F.normalize(encoder.project(images).float(), dim=1)
-        (keys, first), (ancestry, _) = gather(z), gather(rows.ancestry)
-        total, values = hidisc_loss(
-            z,
-            rows.ancestry,
-            self.weights,
-            self.settings.temperature,
-            reduction=self.settings.reduction,
-            keys=(keys, ancestry, first),
-        )
-        return Losses(total, parts_by_level(self.levels, self.weights, values), z.detach())
+        tau, reduction = self.settings.temperature, self.settings.reduction
+        total, values = contrast_ranks(z, rows.ancestry, self.weights, tau, reduction)
+        return Losses(total, self.name_levels(values), z.detach())
 
 
 class _LogSumExp(Function):
@@ -148,6 +145,7 @@ def _check(z: Tensor, ancestry: Tensor, weights: Sequence[float], temperature: f
             "integer ids (N, levels), from coarse to fine."
         )
     if len(weights) != ancestry.shape[1] or not len(weights):
-        raise UserError(f"{len(weights)} weights for {ancestry.shape[1]} levels. Give one weight a level.")
+        given, levels = count(len(weights), "weight"), count(ancestry.shape[1], "level")
+        raise UserError(f"{given} for {levels}. Give one weight per level.")
     if temperature <= 0:
         raise UserError(f"temperature is {temperature}. Give a number above 0, such as 0.7.")

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from hidisc import objectives
 from hidisc.ground.errors import UserError
 from hidisc.models.encoder import Encoder
+from hidisc.objectives.positives import level_weights
 from hidisc.settings.config import Config
 from hidisc.settings.load import validate
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Whose the N = M V images of a batch are, views of a patch next to each other."""
+    """To whom the N = M V images of a batch belong; views of a patch are next to each other."""
 
     ancestry: Tensor
     """(N, L) ids from coarse to fine."""
@@ -33,13 +34,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Losses:
-    """What a batch came to."""
+    """The loss of a batch and what is logged of it."""
 
     total: Tensor
     parts: dict[str, Tensor]
-    """Values to write down, by name: one a level, or the terms of the loss."""
+    """Values to log, by name: one per level, or the terms of the loss."""
     embeddings: Tensor
-    """(N, D) what the loss saw, detached: its effective rank tells a collapse."""
+    """(N, D) what the loss saw, detached: its effective rank shows a collapse."""
 
 
 class Objective(nn.Module):
@@ -49,7 +50,10 @@ class Objective(nn.Module):
     uses_head: ClassVar[bool] = True
 
     def __init__(self, settings: Any, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
+        """Keep the settings, the levels of the batch and their weights, which are 1 where settings name none."""
         super().__init__()
+        self.settings, self.levels = settings, tuple(levels)
+        self.weights = level_weights(getattr(settings, "weights", {}), levels)
 
     def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
         """The losses of images (N, C, H, W)."""
@@ -57,6 +61,10 @@ class Objective(nn.Module):
 
     def after_step(self, encoder: Encoder, progress: float) -> None:
         """What follows an optimiser step; `progress` from 0 to 1 over the run."""
+
+    def name_levels(self, values: Tensor) -> dict[str, Tensor]:
+        """The values (L,) of the levels whose weight is not 0, by name."""
+        return {name: value for name, weight, value in zip(self.levels, self.weights, values, strict=True) if weight}
 
 
 def list_objectives() -> list[str]:
@@ -85,8 +93,3 @@ def _find(values: dict[str, Any]) -> Any:
 
 def _module(name: str) -> Any:
     return import_module(f"{objectives.__name__}.{name}")
-
-
-def parts_by_level(levels: Sequence[str], weights: Sequence[float], values: Tensor) -> dict[str, Tensor]:
-    """The values (L,) of the levels that count, by name."""
-    return {level: value for level, weight, value in zip(levels, weights, values, strict=True) if weight}

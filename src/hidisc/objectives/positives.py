@@ -73,11 +73,11 @@ def attract(queries: Tensor, targets: Tensor, ancestry: Tensor, weights: Sequenc
 
 
 def level_weights(weights: dict[str, float], levels: Sequence[str]) -> tuple[float, ...]:
-    """One weight a level, 1 where none is given."""
-    found = tuple(weights.get(level, 1.0) for level in levels)
-    if not set(weights) <= set(levels) or min(found) < 0 or max(found) == 0:
+    """One weight per level, 1 where none is given."""
+    values = tuple(weights.get(level, 1.0) for level in levels)
+    if not set(weights) <= set(levels) or min(values) < 0 or max(values) == 0:
         raise UserError(
             f"objective.weights = {weights}: the levels of this run are {', '.join(levels)}, and weights are at least "
             "0, one of them above. Change objective.weights or batch.levels."
         )
-    return found
+    return values

@@ -1,6 +1,5 @@
 """SimCLR (Chen et al., ICML 2020): two views of a patch against everything else in the batch (NT-Xent)."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch.nn.functional as F
@@ -8,8 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hidisc.models.encoder import Encoder
-from hidisc.objectives.gather import gather
-from hidisc.objectives.hidisc import hidisc_loss
+from hidisc.objectives.hidisc import contrast_ranks
 from hidisc.objectives.objective import Losses, Objective, Rows
 from hidisc.settings.config import Config
 
@@ -26,14 +24,8 @@ class Settings(Config):
 class Loss(Objective):
     """NT-Xent, which is HiDisc's patch level."""
 
-    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
-        super().__init__(settings, encoder, levels, classes)
-        self.settings = settings
-
     def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
         """Anchors of this rank against the keys of all."""
         z = F.normalize(encoder.project(images).float(), dim=1)
-        patch = rows.ancestry[:, -1:]
-        (keys, first), (ids, _) = gather(z), gather(patch)
-        total, values = hidisc_loss(z, patch, [1.0], self.settings.temperature, keys=(keys, ids, first))
+        total, values = contrast_ranks(z, rows.ancestry[:, -1:], [1.0], self.settings.temperature)
         return Losses(total, {"patch": values[0]}, z.detach())

@@ -12,8 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from hidisc.models.encoder import Encoder
-from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
-from hidisc.objectives.positives import attract, level_weights
+from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.objectives.positives import attract
 from hidisc.objectives.predictor import make_predictor
 from hidisc.settings.config import Config
 
@@ -34,7 +34,6 @@ class Loss(Objective):
 
     def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
         super().__init__(settings, encoder, levels, classes)
-        self.levels, self.weights = tuple(levels), level_weights(settings.weights, levels)
         self.predictor = make_predictor(encoder.dim, settings.predictor_dim)
 
     def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
@@ -43,4 +42,4 @@ class Loss(Objective):
         p = F.normalize(self.predictor(z).float(), dim=1)
         target = F.normalize(z.detach().float(), dim=1)
         total, values = attract(p, target, rows.ancestry, self.weights)
-        return Losses(total, parts_by_level(self.levels, self.weights, values), target)
+        return Losses(total, self.name_levels(values), target)

@@ -1,6 +1,5 @@
 """SupCon (Khosla et al., NeurIPS 2020): all patches with the same label are positives; the paper's upper bound."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch.nn.functional as F
@@ -8,8 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hidisc.models.encoder import Encoder
-from hidisc.objectives.gather import gather
-from hidisc.objectives.hidisc import hidisc_loss
+from hidisc.objectives.hidisc import contrast_ranks
 from hidisc.objectives.objective import Losses, Objective, Rows
 from hidisc.settings.config import Config
 
@@ -28,14 +26,8 @@ class Loss(Objective):
 
     needs_labels = True
 
-    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
-        super().__init__(settings, encoder, levels, classes)
-        self.settings = settings
-
     def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
         """Anchors of this rank against the keys of all."""
         z = F.normalize(encoder.project(images).float(), dim=1)
-        label = rows.labels[:, None]
-        (keys, first), (ids, _) = gather(z), gather(label)
-        total, values = hidisc_loss(z, label, [1.0], self.settings.temperature, keys=(keys, ids, first))
+        total, values = contrast_ranks(z, rows.labels[:, None], [1.0], self.settings.temperature)
         return Losses(total, {"label": values[0]}, z.detach())

@@ -1,6 +1,5 @@
 """Supervised: cross-entropy of a linear classifier on the embedding, the paper's labelled reference."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch.nn.functional as F
@@ -26,10 +25,6 @@ class Loss(Objective):
 
     needs_labels = True
     uses_head = False
-
-    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
-        super().__init__(settings, encoder, levels, classes)
-        self.settings = settings
 
     def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
         """The classifier is the encoder's own and is saved with it."""

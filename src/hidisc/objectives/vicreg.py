@@ -4,7 +4,6 @@ With the levels `[patch]` and two views this is the paper's loss (the variance t
 its public code); with more levels, the invariance term is over all rows that share an ancestor, level by level.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -13,8 +12,8 @@ from torch import Tensor
 
 from hidisc.models.encoder import Encoder
 from hidisc.objectives.gather import gather
-from hidisc.objectives.objective import Losses, Objective, Rows, parts_by_level
-from hidisc.objectives.positives import group, level_weights, sum_groups
+from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.objectives.positives import group, sum_groups
 from hidisc.sampling.transfer import constant
 from hidisc.settings.config import Config
 
@@ -39,11 +38,6 @@ class Settings(Config):
 class Loss(Objective):
     """Invariance, variance and covariance over the rows of all ranks."""
 
-    def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
-        super().__init__(settings, encoder, levels, classes)
-        self.settings, self.levels = settings, tuple(levels)
-        self.weights = level_weights(settings.weights, levels)
-
     def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
         """Every rank computes the loss of the whole batch, as the paper's code does."""
         (z, _), (ancestry, _) = gather(encoder.project(images).float()), gather(rows.ancestry)
@@ -55,7 +49,7 @@ class Loss(Objective):
         unrelated = 2 * torch.stack([covariance(branch) for branch in branches]).mean()
         weigh = self.settings
         total = weigh.invariance * alike + weigh.variance * varied + weigh.covariance * unrelated
-        parts = parts_by_level(self.levels, self.weights, torch.stack(values).detach())
+        parts = self.name_levels(torch.stack(values).detach())
         return Losses(total, parts | {"variance": varied.detach(), "covariance": unrelated.detach()}, z.detach())
 
 

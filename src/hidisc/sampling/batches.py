@@ -1,6 +1,6 @@
 """Batches read ahead of training; an unreadable patch is replaced by another of its slide."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ _FEW = 1000
 
 @dataclass(frozen=True)
 class Batch:
-    """M patches as they are stored, and whose they are."""
+    """M patches as they are stored, and to whom they belong."""
 
     step: int
     pixels: Tensor
@@ -76,36 +76,38 @@ class Batches:
         store, ancestry = self._store, draw.ancestry.copy()
         pixels = np.empty((len(draw.places), *store.shape), store.dtype)
         bad: list[str] = []
-        for index, place in enumerate(draw.places):
-            ancestry[index, -1] = self._read(int(place), pixels[index], step, index, bad)
+        for index, leaf in enumerate(draw.places):
+            ancestry[index, -1] = self._read(int(leaf), pixels[index], step, index, bad)
         labels = self._labels[ancestry[:, -1]].astype(np.int64)
         tensors = as_tensor(pixels, store.info.input), torch.from_numpy(ancestry), torch.from_numpy(labels)
         if self._pin:
             tensors = tensors[0].pin_memory(), tensors[1].pin_memory(), tensors[2].pin_memory()
         return Batch(step, *tensors, tuple(bad))
 
-    def _read(self, place: int, out: NDArray[np.generic], step: int, index: int, bad: list[str]) -> int:
-        """Read the patch at a place of the tree, or another of its slide; the table row that was read."""
-        leaves = self._tree.leaves
-        try:
-            self._store.read(int(leaves[place]), out)
-            return int(leaves[place])
-        except PatchError as error:
-            bad.append(str(error))
-        first, last = self._tree.siblings(place)
-        beside = first + np.flatnonzero(self._slides[leaves[first:last]] == self._slides[leaves[place]])
-        rng = make_rng(self._seed, Purpose.REPLACEMENT, step, self._rank, index)
-        others = rng.permutation(beside[beside != place])[:_TRIES]
-        for other in others:
+    def _read(self, leaf: int, out: NDArray[np.generic], step: int, index: int, bad: list[str]) -> int:
+        """Read a leaf of the tree, or another of its slide; the table row that was read."""
+        bad_before = len(bad)
+        for candidate in self._candidates(leaf, step, index):
+            row = int(self._tree.leaves[candidate])
             try:
-                self._store.read(int(leaves[other]), out)
-                return int(leaves[other])
+                self._store.read(row, out)
+                return row
             except PatchError as error:
                 bad.append(str(error))
+        others = len(bad) - bad_before - 1
         raise UserError(
-            f"{bad[-1]} No other patch beside it can be read ({len(others)} tried): mend or remove that slide, "
+            f"{bad[-1]} No other patch beside it can be read ({others} tried): repair or remove that slide, "
             "then train again."
         )
+
+    def _candidates(self, leaf: int, step: int, index: int) -> Iterator[int]:
+        """The leaf itself, then a few others of its slide with the same parent, in random order."""
+        yield leaf
+        first, last = self._tree.siblings(leaf)
+        slides = self._slides[self._tree.leaves[first:last]]
+        same_slide = first + np.flatnonzero(slides == self._slides[self._tree.leaves[leaf]])
+        rng = make_rng(self._seed, Purpose.REPLACEMENT, step, self._rank, index)
+        yield from rng.permutation(same_slide[same_slide != leaf])[:_TRIES]
 
     def _count(self, batch: Batch) -> None:
         """Stop when more than the set share of what was read is bad."""

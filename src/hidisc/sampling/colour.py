@@ -7,7 +7,6 @@ Meanings are those of `torchvision.transforms.v2.functional` on floats, with eve
 import torch
 from torch import Tensor
 
-from hidisc.sampling.planes import in_groups
 from hidisc.sampling.transfer import constant
 from hidisc.slides.stain import LIGHT, REFERENCE
 
@@ -37,24 +36,30 @@ def saturate(images: Tensor, factor: Tensor) -> Tensor:
 def turn_hue(images: Tensor, shifts: Tensor) -> Tensor:
     """RGB pixels with their hue in HSV moved along the colour circle; `shifts` (n, 3) are those of `hue_shifts`.
 
-    On a circle of length 6 with red at 0, green at 2 and blue at -2, a channel is largest within 1 of its place
-    and smallest beyond 2. So with the least channel taken off and the largest scaled to 1, hue is plus or minus
-    1 + g + b - r, and a channel is its distance from the opposite place, less 1, cut to [0, 1].
+    The circle has length 6: red is at 0, yellow at 1, green at 2, cyan at 3 and -3, blue at -2, magenta at -1.
+    Orange, (0.9, 0.5, 0.1), moved by 1, a sixth of the circle:
+
+    1. Without the least channel (0.1) and divided by the span (0.8), it is (1, 0.5, 0).
+    2. The hue is 1 + g + b - r with the sign of g - b: 0.5, between red and yellow.
+    3. The new hue is 1.5. A channel is 2 - distance from its own place on the circle, cut to [0, 1]: red is 1.5 away
+       and becomes 0.5, green 0.5 away and becomes 1, blue 2.5 away and becomes 0.
+    4. With the span and the least channel put back, it is a yellowish green, (0.5, 0.9, 0.1).
     """
     red, green, blue = images.unbind(1)
     least = torch.minimum(torch.minimum(red, green), blue)
     span = torch.maximum(torch.maximum(red, green), blue).sub_(least)
     hue = (green + blue).sub_(red).sub_(least).div_(span.clamp(min=1e-9)).add_(1)
     hue.copysign_(green - blue)
+    # The distance is 3 - | |hue + shift| - 3 |, so that 2 - distance is | |hue + shift| - 3 | - 1.
     for channel, shift in zip((red, green, blue), shifts[:, :, None, None].unbind(1), strict=True):
         torch.add(hue, shift, out=channel).abs_().sub_(3).abs_().sub_(1).clamp_(0, 1).mul_(span).add_(least)
     return images
 
 
 def hue_shifts(turns: Tensor) -> Tensor:
-    """What to add to a hue in [-3, 3] to have its place as R, G and B (n, 3) see it, after `turns` (n,) of the circle.
+    """What to add to a hue in [-3, 3] so that R, G and B (n, 3) are each at 0, after `turns` (n,) of the circle.
 
-    Within [-3, 3] themselves, so that the sum is in [-6, 6], where | |sum| - 3 | is the distance from the opposite.
+    Shifts are within [-3, 3], so that their sum with a hue is in [-6, 6], as `turn_hue` needs it.
     """
     shifts = 6 * turns[:, None] - turns.new_tensor([0, 2, -2])
     return shifts - 6 * (shifts / 6).round()
@@ -70,10 +75,7 @@ def autocontrast(images: Tensor) -> Tensor:
 
 def solarize(images: Tensor, threshold: float) -> Tensor:
     """Pixels of at least `threshold` inverted."""
-    for planes in in_groups(images):
-        # |x - 1| or |x - 0|: `torch.where`, and a mask of booleans, take several times as long.
-        planes.sub_(torch.ge(planes, threshold, out=torch.empty_like(planes))).abs_()
-    return images
+    return images.sub_((images >= threshold).float()).abs_()  # |x - 1| or |x - 0|: quicker than `torch.where`
 
 
 def restain(images: Tensor, maps: Tensor) -> Tensor:

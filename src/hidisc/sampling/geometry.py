@@ -1,7 +1,7 @@
 """What erases and moves pixels: random boxes, affine, resized crop, and how their parameters are drawn.
 
 As in `colour`, meanings are torchvision's, and `images` (n, C, H, W) in [0, 1] may be overwritten. The `draw_`
-functions turn uniform numbers in [0, 1) into parameters, a row an image; boxes are (top, left, height, width) in px.
+functions turn uniform numbers in [0, 1) into parameters, one row per image; boxes are (top, left, height, width) in px.
 """
 
 import math
@@ -78,21 +78,22 @@ def erase(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def affine_places(moves: Tensor, size: tuple[int, int]) -> Tensor:
-    """Where `read` finds the pixels of pictures turned clockwise about their centre and then shifted.
+    """Places (n, W + H, 2), for `read`, of pictures turned clockwise about their centre and then shifted.
 
-    Moves (n, 3) are degrees, x and y. Turned back, both parts of a place are a sum of a term in x and one in y.
+    Moves (n, 3) are degrees, x and y. Pixel (x, y) is turned back: it comes from (x cos + y sin, y cos - x sin), which
+    is the sum of a pair that depends on x and a pair that depends on y.
     """
     height, width = size
     angle, right, down = moves[:, :, None].unbind(1)  # (n, 1) each
     cos, sin = angle.deg2rad().cos(), angle.deg2rad().sin()
     x, y = _pixels(width) - width / 2 - right, _pixels(height) - height / 2 - down  # (n, W), (n, H)
-    columns = torch.complex(x * cos * (2 / width), x * -sin * (2 / height))
-    rows = torch.complex(y * sin * (2 / width), y * cos * (2 / height))
-    return torch.cat([columns, rows], dim=1)
+    of_columns = torch.stack([x * cos * (2 / width), x * -sin * (2 / height)], dim=2)
+    of_rows = torch.stack([y * sin * (2 / width), y * cos * (2 / height)], dim=2)
+    return torch.cat([of_columns, of_rows], dim=1)
 
 
 def crop_places(boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Where `read` finds the pixels of boxes (n, 4) resized to the whole picture.
+    """Places (n, W + H, 2), for `read`, of boxes (n, 4) resized to the whole picture.
 
     A box is no larger than the picture, so that antialiasing would change nothing.
     """
@@ -102,17 +103,20 @@ def crop_places(boxes: Tensor, size: tuple[int, int]) -> Tensor:
         place = torch.minimum(place.clamp_(min=0.5), extent[:, None] - 0.5)  # as if its border pixels went on
         along.append((place + start[:, None]) * (2 / length) - 1)
     y, x = along
-    return torch.cat([torch.complex(x, torch.zeros_like(x)), torch.complex(torch.zeros_like(y), y)], dim=1)
+    of_columns, of_rows = torch.stack([x, torch.zeros_like(x)], dim=2), torch.stack([torch.zeros_like(y), y], dim=2)
+    return torch.cat([of_columns, of_rows], dim=1)
 
 
 def read(images: Tensor, places: Tensor, mode: str) -> Tensor:
     """Images read at other places, black outside; `mode` is grid_sample's: "nearest" or "bilinear".
 
-    Pixel (x, y) comes from place[x] + place[W + y] of places (n, W + H), complex numbers x + iy, where -1 and 1 are
-    the picture's edges: adding them makes the grid of pairs in one pass over contiguous memory.
+    Places (n, W + H, 2) are pairs (x, y), first one for each column, then one for each row; -1 and 1 are the picture's
+    edges. The pixel in column c and row r comes from places[c] + places[W + r]. To mirror a picture of 4 px, for
+    example, columns have (0.75, 0), (0.25, 0), (-0.25, 0), (-0.75, 0) and rows (0, -0.75), (0, -0.25), ...: the upper
+    left pixel comes from (0.75, -0.75), the upper right one.
     """
-    width = images.shape[3]
-    grid = torch.view_as_real(places[:, None, :width] + places[:, width:, None])  # (n, H, W, 2)
+    columns, rows = places[:, None, : images.shape[3]], places[:, images.shape[3] :, None]
+    grid = torch.stack([columns[..., 0] + rows[..., 0], columns[..., 1] + rows[..., 1]], dim=3)  # (n, H, W, 2)
     return F.grid_sample(images, grid, mode=mode, padding_mode="zeros", align_corners=False)
 
 

@@ -25,24 +25,32 @@ class Hierarchy:
             )
 
     def grow(self, table: PatchTable, rows: NDArray[np.bool_]) -> "Tree":
-        """The tree of those patches of a table that the mask `rows` (N,) marks."""
+        """The tree of those patches of a table that the mask `rows` (N,) marks.
+
+        Six rows, all of them marked, with the levels patient, slide and patch:
+
+            row      0   1   2   3   4   5
+            patient  A   A   B   B   B   A
+            slide    A1  A1  B1  B2  B2  A1
+
+        1. Sorted by patient, then by slide, the rows are 0 1 5 2 3 4: these are the `leaves`.
+        2. A patient begins at the leaves 0 and 3, a slide at the leaves 0, 3 and 4: where its own name or a name above
+           it changes (slides of different patients may have the same name).
+        3. Patient A begins with slide 0 and B with slide 1, so `starts` of the patients is 0 1 3, whose last number is
+           the end; the slides begin with the leaves 0, 3 and 4, so `starts` of the slides is 0 3 4 6.
+        """
         chosen = np.flatnonzero(rows).astype(np.int32)
         if len(self.levels) == 1 or not len(chosen):
             return Tree(self.levels, (), chosen)
-        codes = np.stack([self._codes(table, level, chosen) for level in self.levels[:-1]])
-        # siblings mostly follow each other: sort runs of them, not millions of rows
-        first = np.flatnonzero(np.r_[True, (codes[:, 1:] != codes[:, :-1]).any(axis=0)])
-        length = np.diff(np.r_[first, len(chosen)])
-        order = np.lexsort(codes[::-1, first])
-        ancestors, first, length = codes[:, first[order]], first[order], length[order]
-        before = np.cumsum(length) - length
-        leaves = chosen[np.repeat(first - before, length) + np.arange(len(chosen))]
-        # a node begins wherever its own name or one above it changes
-        changes = np.logical_or.accumulate(np.diff(ancestors, axis=1, prepend=-1) != 0, axis=0)
-        heads = [np.flatnonzero(level) for level in changes]
+        codes = [self._codes(table, level, chosen) for level in self.levels[:-1]]
+        order = np.lexsort(codes[::-1])  # its last key is the one that counts first
+        heads, is_new = [], np.zeros(len(chosen), bool)
+        for code in codes:
+            is_new |= np.diff(code[order], prepend=-1) != 0
+            heads.append(np.flatnonzero(is_new))
         starts = [np.r_[np.searchsorted(finer, coarser), len(finer)] for coarser, finer in pairwise(heads)]
-        starts.append(np.r_[before[heads[-1]], len(chosen)])
-        return Tree(self.levels, tuple(starts), leaves)
+        starts.append(np.r_[heads[-1], len(chosen)])
+        return Tree(self.levels, tuple(starts), chosen[order])
 
     def _codes(self, table: PatchTable, level: str, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """(N,) which `level` each of the rows belongs to."""
@@ -66,12 +74,12 @@ class Hierarchy:
 class Tree:
     """The nodes of every level, numbered so that the children of a node follow each other.
 
-    Memory: 4 bytes a patch, 8 bytes a node above.
+    Memory: 4 bytes per patch and 8 bytes per node above.
     """
 
     levels: tuple[str, ...]
     starts: tuple[NDArray[np.int64], ...]
-    """A level above the patch each: children of its node i are `starts[i]` to `starts[i + 1]` of the next level."""
+    """For each level above the patch: children of its node i are nodes `starts[i]` to `starts[i + 1]` of the next."""
     leaves: NDArray[np.int32]
     """(N,) table row of each patch, in the order of the tree."""
 

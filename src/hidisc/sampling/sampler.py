@@ -36,30 +36,15 @@ class Sampler:
         self, tree: Tree, config: BatchConfig, seed: int, world: int = 1, labels: NDArray[np.int32] | None = None
     ) -> None:
         """`labels` (roots,): draw the roots of each label equally often."""
-        if not len(tree.leaves):
-            raise UserError("there is no patch to learn from. Check data.splits and the store's `split` column.")
+        _check_draw(tree, config)
         self._tree, self._seed, self._world = tree, seed, world
         self._children = [config.draw.get(level, 1) for level in tree.levels[1:]]
-        below = {level: count for level, count in config.draw.items() if level not in tree.levels[1:] or count < 1}
-        if below:
-            can = f"it can name {', '.join(tree.levels[1:])}, each at least 1. Change batch.draw or batch.levels."
-            nothing = "there is nothing to draw. Set batch.draw={}."
-            raise UserError(
-                f"batch.draw = {config.draw}: below {tree.levels[0]!r} {can if tree.levels[1:] else nothing}"
-            )
         self._groups = None if labels is None else [np.flatnonzero(labels == label) for label in np.unique(labels)]
         groups = len(self._groups) if self._groups else 1
-        each = prod(self._children) * config.views
-        self.roots = config.images // each
+        images_per_root = prod(self._children) * config.views
+        _check_images(config.images, images_per_root, groups, world, tree.levels[0])
+        self.roots = config.images // images_per_root
         """P, over all ranks."""
-        if config.images % (each * groups * world) or not self.roots:
-            step = each * groups * world
-            near = max(step, round(config.images / step) * step)
-            raise UserError(
-                f"batch.images = {config.images} is not a multiple of {step} ({each} images a {tree.levels[0]}"
-                f"{f' x {groups} labels' if groups > 1 else ''}{f' x {world} devices' if world > 1 else ''}). "
-                f"Set batch.images={near}."
-            )
         fewest = min(len(group) for group in self._groups) if self._groups else tree.roots
         if fewest < world:
             raise UserError(
@@ -91,15 +76,38 @@ class Sampler:
 
     def _take(self, size: int, count: int, step: int, group: int) -> Ints:
         """(world, count / world) of 0 ... size - 1."""
-        steps_a_pass = -(-size // count)
-        number, place = divmod(step, steps_a_pass)
+        steps_per_pass = -(-size // count)
+        number, step_of_pass = divmod(step, steps_per_pass)
         rng = make_rng(self._seed, Purpose.PATIENT_ORDER, number, group)
         each = count // self._world
         if size >= count:
-            positions = (place * count + np.arange(count)) % size
+            positions = (step_of_pass * count + np.arange(count)) % size
             return shuffled(positions, size, rng).reshape(self._world, each)
         order = rng.permutation(size)  # too few: each rank repeats its own
         return np.stack([np.resize(order[rank :: self._world], each) for rank in range(self._world)])
+
+
+def _check_draw(tree: Tree, config: BatchConfig) -> None:
+    """Refuse a tree without patches, and `batch.draw` that names other levels than those below the first."""
+    if not len(tree.leaves):
+        raise UserError("there is no patch to learn from. Check data.splits and the store's `split` column.")
+    first, *below = tree.levels
+    if any(level not in below or count < 1 for level, count in config.draw.items()):
+        can = f"it can name {', '.join(below)}, each at least 1. Change batch.draw or batch.levels."
+        nothing = "there is nothing to draw. Set batch.draw={}."
+        raise UserError(f"batch.draw = {config.draw}: below {first!r} {can if below else nothing}")
+
+
+def _check_images(images: int, images_per_root: int, groups: int, world: int, root: str) -> None:
+    """Refuse a number of images that cannot be shared out equally to roots, labels and devices."""
+    unit = images_per_root * groups * world
+    if images % unit or not images:
+        near = max(unit, round(images / unit) * unit)
+        raise UserError(
+            f"batch.images = {images} is not a multiple of {unit} ({images_per_root} images per {root}"
+            f"{f' x {groups} labels' if groups > 1 else ''}{f' x {world} devices' if world > 1 else ''}). "
+            f"Set batch.images={near}."
+        )
 
 
 def _draw_children(nodes: Ints, starts: Ints, count: int, rng: np.random.Generator) -> Ints:

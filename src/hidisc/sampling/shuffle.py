@@ -11,7 +11,7 @@ _ROUNDS = 3
 
 
 def shuffled(positions: Ints, size: int, rng: np.random.Generator) -> Ints:
-    """What stands at `positions` (B,) of a random order of 0 ... size - 1; one order a state of `rng`.
+    """What stands at `positions` (B,) of a random order of 0 ... size - 1; one order per state of `rng`.
 
     Up to a few thousand, the order itself; beyond, a keyed permutation of a grid that `size` just fits in (a Feistel
     network, walked on from the few numbers that are not below `size`), which costs the same for a million and for a
@@ -22,19 +22,19 @@ def shuffled(positions: Ints, size: int, rng: np.random.Generator) -> Ints:
     keys = rng.integers(0, 2**63, (_ROUNDS, 2), dtype=np.uint64)
     rows = isqrt(size - 1) + 1
     grid = np.array([rows, -(-size // rows)], np.uint64)
-    found = _permute(positions.astype(np.uint64), keys, grid)
-    while (outside := np.flatnonzero(found >= size)).size:
-        found[outside] = _permute(found[outside], keys, grid)
-    return found.astype(np.int64)
+    values = _permute(positions.astype(np.uint64), keys, grid)
+    while (outside := np.flatnonzero(values >= size)).size:
+        values[outside] = _permute(values[outside], keys, grid)
+    return values.astype(np.int64)
 
 
 def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], grid: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One-to-one on the numbers of the places of a grid (rows, columns): each half in turn moves the other around."""
     rows, columns = grid
     row, column = values // columns, values % columns
-    for one, other in keys:
-        row = (row + _mix(column ^ one) % rows) % rows
-        column = (column + _mix(row ^ other) % columns) % columns
+    for row_key, column_key in keys:
+        row = (row + _mix(column ^ row_key) % rows) % rows
+        column = (column + _mix(row ^ column_key) % columns) % columns
     return row * columns + column
 
 

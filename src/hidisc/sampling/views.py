@@ -4,8 +4,8 @@ All parameters are drawn first, for every view at once; then a few views at a ti
 order, each of which sees only the views it was drawn for. `colour`, `filters` and `geometry` hold the operations.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,10 +20,8 @@ from hidisc.sampling.geometry import BOX_DRAWS, between
 from hidisc.sampling.transfer import to_device
 from hidisc.settings.train import Op, ViewsConfig
 
-ALONE_VALUES = 2**16
-"""On a CPU, images of at least as many values go through alone: they fill its cache and need not be gathered."""
-CPU_VALUES, DEVICE_VALUES = 2**21, 2**27
-"""Values of the images that go through together: enough that starting operations takes little of the time."""
+CPU_VALUES, DEVICE_VALUES = 2**19, 2**27
+"""Values of the images that go through together: few enough for a CPU's cache, enough to keep a GPU busy."""
 DRAWS: dict[Op, int] = {
     "flips": 2,
     "noise": 1 + 1,
@@ -37,7 +35,7 @@ DRAWS: dict[Op, int] = {
     "crop": 1 + BOX_DRAWS,
     "stain": 1 + 4,
 }
-"""Uniform numbers a view needs for each operation: the first says whether it is applied (flips: both do)."""
+"""Uniform numbers per view for each operation: the first says whether it is applied (flips: both do)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +46,6 @@ class _Step:
     parameters: Tensor
     apply: Callable[[Tensor, Tensor], Tensor]
     """From images (n, C, H, W), which it may overwrite, and their parameters (n, ...) to images of the same shape."""
-    keeps: bool = False
-    """Whether it never overwrites them."""
 
 
 @torch.no_grad()
@@ -63,59 +59,35 @@ def make_views(images: Tensor, views: int, config: ViewsConfig, generator: torch
     _check(images, config, colour)
     count, channels, height, width = images.shape
     rows = count * views
-    numbers = sum(DRAWS[op] for op in config.ops)
-    uniform = torch.rand((rows, numbers), generator=generator)
+    uniform = torch.rand((rows, sum(DRAWS[op] for op in config.ops)), generator=generator)
     steps = list(_plan(uniform, (height, width), config, generator, colour))
     chosen = np.array([step.chosen.numpy() for step in steps]).reshape(len(steps), rows)
-    steps = [replace(step, parameters=to_device(step.parameters, images.device)) for step in steps]
-    taken = [np.flatnonzero(mask) for mask in chosen]
-    places = _split_on(images.device, taken)
-
     made = _allocate((rows, channels, height, width), images.device)
     source = torch.arange(count, device=images.device).repeat_interleave(views)
-    size = _chunk_size(channels * height * width, images.device)
-    alone = size == 1 and images.is_contiguous()
+    together = CPU_VALUES if images.device.type == "cpu" else DEVICE_VALUES
+    size = max(1, together // max(1, channels * height * width))
     for start in range(0, rows, size):
         chunk, here = made[start : start + size], chosen[:, start : start + size]
-        used = np.flatnonzero(here.any(axis=1))
-        if alone and len(used) and steps[used[0]].keeps:
-            now = images[start // views].unsqueeze(0)  # its first step makes the copy
-        else:
-            now = torch.index_select(images, 0, source[start : start + size], out=chunk)
-        for step in used:
-            first, last = np.searchsorted(taken[step], (start, start + len(chunk)))
-            now = _apply(steps[step], now, places[step][first:last], start)
-        if now is not chunk:
-            chunk.copy_(now)
+        torch.index_select(images, 0, source[start : start + size], out=chunk)
+        for number in np.flatnonzero(here.any(axis=1)):
+            _apply(steps[number], chunk, np.flatnonzero(here[number]), start)
     return made.view(count, views, channels, height, width)
 
 
-def _chunk_size(values: int, device: torch.device) -> int:
-    """How many images of so many values go through the operations together."""
-    if device.type != "cpu":
-        return max(1, DEVICE_VALUES // max(1, values))
-    return 1 if values >= ALONE_VALUES else CPU_VALUES // max(1, values)
-
-
 def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Memory for float32; on a CPU NumPy's, which asks for huge pages: a quarter of the time to touch it first."""
-    if device.type == "cpu":
-        return torch.from_numpy(np.empty(shape, np.float32))
-    return torch.empty(shape, device=device)
+    """Memory for float32; on a CPU NumPy's, which asks for huge pages: at 300 px a third of the time of all views."""
+    return torch.from_numpy(np.empty(shape, np.float32)) if device.type == "cpu" else torch.empty(shape, device=device)
 
 
-def _split_on(device: torch.device, arrays: Sequence[NDArray[np.int64]]) -> tuple[Tensor, ...]:
-    """The arrays on a device, in one copy."""
-    whole = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *arrays]))
-    return torch.split(to_device(whole, device), [len(array) for array in arrays])
-
-
-def _apply(step: _Step, chunk: Tensor, places: Tensor, start: int) -> Tensor:
-    """Return a chunk of rows from `start` on, which may be overwritten, with those at `places` put through a step."""
-    if len(places) == len(chunk):
-        return step.apply(chunk, step.parameters[start : start + len(chunk)])
-    where = places - start
-    return chunk.index_copy_(0, where, step.apply(chunk[where], step.parameters[places]))
+def _apply(step: _Step, chunk: Tensor, rows: NDArray[np.int64], start: int) -> None:
+    """Put some rows of a chunk, whose first one is view `start`, through a step."""
+    where = torch.from_numpy(rows)
+    parameters = to_device(step.parameters[start + where], chunk.device)
+    if len(rows) == len(chunk):
+        chunk.copy_(step.apply(chunk, parameters))  # which does nothing for a step that works in place
+    else:
+        where = to_device(where, chunk.device)
+        chunk.index_copy_(0, where, step.apply(chunk[where], parameters))
 
 
 def _plan(
@@ -127,8 +99,8 @@ def _plan(
         chosen, numbers = column[:, 0] < config.probability, column[:, 1:]
         match op:
             case "flips":
-                yield _Step(chosen, numbers, lambda x, _: x.flip(3), keeps=True)
-                yield _Step(numbers[:, 0] < config.probability, numbers, lambda x, _: x.flip(2), keeps=True)
+                yield _Step(chosen, numbers, lambda x, _: x.flip(3))
+                yield _Step(numbers[:, 0] < config.probability, numbers, lambda x, _: x.flip(2))
             case "noise":
                 sigma = between(numbers[:, 0], config.noise_sigma)
                 yield _Step(chosen, sigma, lambda x, sigma: filters.add_noise(x, sigma, generator))
@@ -148,11 +120,11 @@ def _plan(
             case "affine":
                 moves = geometry.draw_affine(numbers, size, config.affine_degrees, config.affine_translate)
                 places = geometry.affine_places(moves, size)
-                yield _Step(chosen, places, partial(geometry.read, mode="nearest"), keeps=True)
+                yield _Step(chosen, places, partial(geometry.read, mode="nearest"))
             case "crop":
                 boxes = geometry.draw_crop(numbers, size, config.crop_scale, config.crop_ratio)
                 places = geometry.crop_places(boxes, size)
-                yield _Step(chosen, places, partial(geometry.read, mode="bilinear"), keeps=True)
+                yield _Step(chosen, places, partial(geometry.read, mode="bilinear"))
             case "stain":
                 factor = _about(1, config.stain_sigma, numbers[:, :2])
                 bias = _about(0, config.stain_bias, numbers[:, 2:])

@@ -1,6 +1,7 @@
 """Batches of views -> Run.
 
-`schedule` (learning rate), `learner` (encoder and objective as one module), `fit` (the loop), `checkpoint` (what a
-killed run resumes from), `metrics` (metrics.csv), `loggers`, `monitor` (nearest neighbours on the way), `stop`
-(Ctrl-C), `run` (the artefact), `export`.
+`training_set` (which patches), `build` and `learner` (encoder and objective as one module, optimiser), `fit` (the
+loop), `step` (one step of it), `schedule` (learning rate), `checkpoint` (what a killed run resumes from), `log`,
+`metrics` and `loggers` (metrics.csv and further loggers), `monitor` (accuracy of nearest neighbours on the way),
+`sanity` (what stops a run), `processes` and `failures` (several devices), `run` (the artefact).
 """

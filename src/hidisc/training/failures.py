@@ -2,7 +2,7 @@
 
 Without this, the process that fails closes its connections, and the others say only that a connection was closed. Here
 a process writes its reason into the store of the process group before it closes anything. Whoever then finds a
-connection closed looks there first. A thread of every process looks there too, for two cases: loops in which processes
+connection closed reads it there first. A thread of every process reads it too, for two cases: loops in which processes
 do not wait for each other, and a process that waits for ever for one that is gone.
 """
 
@@ -23,7 +23,7 @@ import torch.distributed as dist
 from hidisc.ground.errors import ReportedElsewhereError, UserError
 
 _EVERY_S = 0.5
-"""Seconds between two looks into the store."""
+"""Seconds between two readings of the store."""
 PATIENCE_S = 60.0
 """Seconds after which a process that does not come out of its work by itself is ended; a checkpoint takes less."""
 _FAREWELL_S = 10.0
@@ -41,12 +41,12 @@ class RankError(Exception):
 
 
 class OthersEndedError(Exception):
-    """Another process has failed, or is about to say so; `Watch.report` learns its reason."""
+    """Another process has failed, or is about to say so; `FailureWatch.report` learns its reason."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a process."""
+    """The reason why a process ended."""
 
     rank: int
     code: int
@@ -55,7 +55,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, rank: int, world: int) -> "Failure":
-        """What an exception says."""
+        """The failure that an exception stands for."""
         if isinstance(error, UserError):
             return cls(rank, 2, str(error))
         if isinstance(error, KeyboardInterrupt):
@@ -68,7 +68,7 @@ class Failure:
 
     @property
     def line(self) -> str:
-        """What the command line says of it; nothing when a signal was obeyed."""
+        """The line that the command line prints; empty when a signal was obeyed."""
         if self.code >= 128:
             return ""
         return f"hidisc: {self.reason}" if self.code == 2 else f"hidisc: {RankError.__name__}: {self.reason}"
@@ -80,8 +80,8 @@ class Failure:
         return SystemExit(self.code) if self.code >= 128 else RankError(self.reason)
 
 
-class Watch:
-    """Knows of a failure of any process of the group; one for each process, from its launch to its end."""
+class FailureWatch:
+    """Learns of a failure of any process of the group; every process has one from its launch to its end."""
 
     def __init__(self, store: Any, rank: int, world: int) -> None:
         """`store` is that of the process group of `world` processes."""
@@ -90,7 +90,7 @@ class Watch:
         self._failure: Failure | None = None
         self._is_leaving = threading.Event()
         self._has_departed = threading.Lock()
-        self._thread = threading.Thread(target=self._look, name="hidisc-failures", daemon=True)
+        self._thread = threading.Thread(target=self._wait_for_failure, name="hidisc-failures", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
@@ -122,11 +122,11 @@ class Watch:
         return error if isinstance(error, UserError) else failure.as_error()
 
     def depart(self) -> None:
-        """Stop looking. The first process, which may keep the store, waits until the others need it no more."""
+        """Stop the thread. The first process, which may keep the store, waits until the others need it no more."""
         self._is_leaving.set()
         self._thread.join(_FAREWELL_S)
         try:
-            self._need_no_more()
+            self._count_as_departed()
             until = time.monotonic() + (0 if self._is_lost else _FAREWELL_S)
             while not self._rank and self._store.add(_DEPARTED, 0) < self._world and time.monotonic() < until:
                 time.sleep(0.01)
@@ -144,19 +144,19 @@ class Watch:
     def _read(self) -> Failure | None:
         return _parse(self._store.get(_FAILURE)) if self._store.check([_FAILURE]) else None
 
-    def _need_no_more(self) -> None:
+    def _count_as_departed(self) -> None:
         """Count this process, once, as one that does without the store from now on."""
         if self._has_departed.acquire(blocking=False):
             self._store.add(_DEPARTED, 1)
 
-    def _look(self) -> None:
-        """Look for a failure until this process leaves; end it if it does not leave after one."""
+    def _wait_for_failure(self) -> None:
+        """Read the store until a process fails or this one leaves; end this one if it does not leave after that."""
         try:
             while (failure := self._read()) is None:
                 if self._is_leaving.wait(_EVERY_S):
                     return
             self._failure = failure
-            self._need_no_more()
+            self._count_as_departed()
         except RuntimeError:
             return  # what the process itself meets will be said
         patience = PATIENCE_S * (2 if self._rank else 1)  # the first one is to say it before others end
@@ -180,8 +180,8 @@ def _is_consequence(error: BaseException) -> bool:
     return isinstance(error, OthersEndedError) or _is_lost_connection(error)
 
 
-def let_go(error: BaseException | None) -> None:
-    """Drop what the failed code held, so that the process group has no owner but torch.
+def release_frames(error: BaseException | None) -> None:
+    """Clear the local variables of the code that failed, so that the process group has no owner but torch.
 
     Its connections close with its last owner, and only a closed connection ends the others' waiting. A model wrapped
     for several devices is such an owner; it lives in the local variables of the frames that the exception keeps.

@@ -1,4 +1,4 @@
-"""The training loop, read top to bottom: build, resume, step, write down, save."""
+"""The training loop, read top to bottom: build and resume; learn, log, stop or save at every step; finish."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -28,8 +28,7 @@ from hidisc.training.processes import asks_others, check_others, mean_of_all, on
 from hidisc.training.run import RUN, RunInfo
 from hidisc.training.sanity import check_finite, check_rank, check_weights, note_finite
 from hidisc.training.schedule import learning_rate
-from hidisc.training.step import take_step
-from hidisc.training.training_set import TrainingSet
+from hidisc.training.step import StepResult, take_step
 
 _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
 
@@ -41,7 +40,7 @@ class StepsDone:
     step: int
     steps: int
     row: dict[str, float]
-    """The last row of metrics, empty before the first."""
+    """The last row of metrics; before the first one, the losses and the speed of the first step."""
 
 
 Say = Callable[[str], None]
@@ -52,153 +51,179 @@ def fit(fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: 
     """Train, from the beginning or from the last checkpoint, and write the encoder and `run.json`.
 
     The caller holds `out`. Memory: the model with its gradients and two moments, the activations of one batch and
-    the batches read ahead; nothing grows with the number of patches but the table's few bytes a patch.
+    the batches read ahead; nothing grows with the number of patches but the few bytes per patch of the table.
     """
-    training_set = choose_training_set(store, config)
-    sampler = training_set.sampler(config, fabric.world_size)
-    if sampler.repeats and fabric.is_global_zero:
-        say(
-            f"note: a batch of {config.batch.images} images draws {sampler.roots} {config.batch.levels[0]}s and there "
-            f"are {training_set.tree.roots}: some repeat within a batch, as positives. Smaller batch.images avoid it."
-        )
-    learner: Any = build_learner(training_set, config, fabric.world_size)
-    learner, optimizer = fabric.setup(learner, build_optimizer(learner, config))
-    module: Learner = learner.module
-
-    done = _resume(fabric, out, module, optimizer.optimizer, say)
-    rank, pin = fabric.global_rank, fabric.device.type == "cuda"
-    batches = Batches(store, training_set.tree, sampler, config.data, config.seed, rank, pin=pin)
-    monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
-    log = TrainingLog(fabric, out, config, done.step)
-    began = time.monotonic()
-    first_bad = torch.full((), -1, device=fabric.device)  # a step; on the device, so that none waits to look at it
-
-    def save(step: int) -> None:
-        check_finite(fabric, int(first_bad), out)
-        check_weights(fabric, module, step, out)
-        bad_patches = done.bad_patches + sum_of_all(fabric, batches.bad)
-        if fabric.is_global_zero:
-            save_checkpoint(
-                out,
-                module,
-                optimizer.optimizer,
-                config.checkpoint,
-                step=step,
-                store=store.checksum,
-                seconds=done.seconds + time.monotonic() - began,
-                bad_patches=bad_patches,
-                scaler=_scaler_state(fabric),
-            )
-
-    steps, accumulate = config.optim.steps, config.optim.accumulate
-
-    def read(step: int) -> Iterator[Batch]:
-        for _ in range(accumulate):
-            asked = time.monotonic()
-            batch = next(source)
-            log.waited += time.monotonic() - asked
-            for reason in batch.bad:
-                say(f"warning: step {step}: {reason} Another patch of its slide was taken.")
-            yield batch
-
-    learner.train()
-    source = batches.steps(done.step * accumulate, steps * accumulate)
-    with closing(log), closing(source), StopRequest() as stop, torch.random.fork_rng(devices=[]):
-        for step in range(done.step + 1, steps + 1):
+    training, steps = _Training(fabric, store, out, config, say), config.optim.steps
+    with closing(training.log), closing(training.source), StopRequest() as stop, torch.random.fork_rng(devices=[]):
+        for step in range(training.resumed.step + 1, steps + 1):
             check_others(fabric)
-            is_looked_at = monitor is not None and monitor.is_due(step, steps)
-            is_logged = step % config.log.every == 0 or step == steps or is_looked_at
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step - 1, config.optim)
-            taken = take_step(
-                fabric,
-                learner,
-                optimizer,
-                read(step),
-                config,
-                colour=store.is_colour,
-                progress=step / steps,
-                wants_norm=is_logged,
-            )
-            first_bad = note_finite(first_bad, taken.losses["loss"], step)
-
-            if is_logged:
-                values = {name: mean_of_all(fabric, value) for name, value in taken.losses.items()}
-                values |= {"learning_rate": learning_rate(step - 1, config.optim), "grad_norm": float(taken.norm)}
-                values["effective_rank"] = effective_rank(taken.embeddings)
-                if monitor:
-                    values["knn_accuracy"] = monitor.accuracy(module.encoder, fabric.device) if is_looked_at else nan
-                log.write(step, values)
-                check_finite(fabric, int(first_bad), out)
-                check_rank(fabric, values["effective_rank"], step, config, out)
-            watch(StepsDone(step, steps, log.row))
+            result = training.learn(step)
+            if training.is_logged(step):
+                training.write_row(step, result)
+            elif not training.log.row:
+                training.log.show(step, training.read_losses(result))
+            watch(StepsDone(step, steps, training.log.row))
             if fabric.is_global_zero:
                 reached("step.done")
-
-            is_asked = is_logged or asks_others(step, accumulate, fabric.world_size)
-            if is_asked and step < steps and on_any(fabric, stop.received is not None):
-                save(step)
-                if fabric.is_global_zero:
-                    say(f"stopped after step {step:,}, which is saved: run the same command to go on.")
+            if step < steps and training.may_stop(step) and on_any(fabric, stop.received is not None):
+                training.save(step)
+                training.say_once(f"stopped after step {step:,}, which is saved: run the same command to go on.")
                 stop.grant()
             if step % config.checkpoint.every == 0 or step in config.checkpoint.at or step == steps:
-                save(step)
-
-    bad_patches = done.bad_patches + sum_of_all(fabric, batches.bad)
-    if fabric.is_global_zero:
-        seconds = done.seconds + time.monotonic() - began
-        _finish(out, module, training_set, config, fabric, round(seconds, 1), bad_patches)
+                training.save(step)
+    training.finish()
     fabric.barrier()
 
 
-def _resume(fabric: Fabric, out: Path, learner: Learner, optimizer: torch.optim.Optimizer, say: Say) -> CheckpointInfo:
-    """Go on from the newest checkpoint; step 0 when there is none."""
-    found = list_checkpoints(out)
-    if not found:
-        return CheckpointInfo(step=0, store="", seconds=0, bad_patches=0, groups=[], checksum=0)
-    info = load_checkpoint(found[-1], learner, optimizer)
-    scaler = getattr(fabric.strategy.precision, "scaler", None)
-    if scaler is not None and info.scaler:
-        scaler.load_state_dict(info.scaler)
-    if fabric.is_global_zero:
-        say(f"going on after step {info.step:,} ({found[-1]})")
-    return info
+class _Training:
+    """What a run is made of, and what `fit` does with it; built in the state of the newest checkpoint."""
 
+    def __init__(self, fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, say: Say) -> None:
+        self._fabric, self._store, self._out, self._config, self._say = fabric, store, out, config, say
+        self._training_set = choose_training_set(store, config)
+        sampler = self._training_set.sampler(config, fabric.world_size)
+        if sampler.repeats:
+            self.say_once(
+                f"note: a batch of {config.batch.images} images draws {sampler.roots} {config.batch.levels[0]}s and "
+                f"there are {self._training_set.tree.roots}: some repeat within a batch, as positives. Smaller "
+                "batch.images avoid it."
+            )
+        learner: Any = build_learner(self._training_set, config, fabric.world_size)
+        self._learner, self._optimizer = fabric.setup(learner, build_optimizer(learner, config))
+        self._module: Learner = self._learner.module
+        self.resumed = self._resume()
+        rank, pin = fabric.global_rank, fabric.device.type == "cuda"
+        self._batches = Batches(store, self._training_set.tree, sampler, config.data, config.seed, rank, pin=pin)
+        accumulate = config.optim.accumulate
+        self.source = self._batches.steps(self.resumed.step * accumulate, config.optim.steps * accumulate)
+        self._monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
+        self.log = TrainingLog(fabric, out, config, self.resumed.step)
+        self._began = time.monotonic()
+        self._first_bad_step = torch.full((), -1, device=fabric.device)  # read when a row or a checkpoint is due
+        self._learner.train()
 
-def _scaler_state(fabric: Fabric) -> dict[str, float]:
-    scaler = getattr(fabric.strategy.precision, "scaler", None)
-    return dict(scaler.state_dict()) if scaler is not None else {}
+    def say_once(self, sentence: str) -> None:
+        """Say a sentence on the first rank only."""
+        if self._fabric.is_global_zero:
+            self._say(sentence)
 
+    def _resume(self) -> CheckpointInfo:
+        """Load the newest checkpoint; step 0 when there is none."""
+        checkpoints = list_checkpoints(self._out)
+        if not checkpoints:
+            return CheckpointInfo(step=0, store="", seconds=0, bad_patches=0, groups=[], checksum=0)
+        info = load_checkpoint(checkpoints[-1], self._module, self._optimizer.optimizer)
+        if self._scaler is not None and info.scaler:
+            self._scaler.load_state_dict(info.scaler)
+        self.say_once(f"going on after step {info.step:,} ({checkpoints[-1]})")
+        return info
 
-def _finish(
-    out: Path,
-    learner: Learner,
-    training_set: TrainingSet,
-    config: TrainConfig,
-    fabric: Fabric,
-    seconds: float,
-    bad: int,
-) -> None:
-    """Write the encoder with what it has seen, then `run.json`."""
-    slides = training_set.slides()
-    history = learner.encoder.card.history.then(slides, training_set.labels_used)
-    card = learner.encoder.card.model_copy(update={"history": history})
-    learner.encoder.save(out, card)
-    info = RunInfo(
-        objective=config.objective["name"],
-        backbone=config.model.backbone,
-        seed=config.seed,
-        steps=config.optim.steps,
-        images=config.batch.images * config.optim.accumulate * config.optim.steps,
-        seconds=seconds,
-        devices=f"{fabric.world_size} x {fabric.device.type}, {config.compute.precision}",
-        store=training_set.store.checksum,
-        splits=config.data.splits,
-        patients=tuple(dict.fromkeys(slide.patient for slide in slides)),
-        slides=len(slides),
-        patches=len(training_set.tree.leaves),
-        labels_used=training_set.labels_used,
-        bad_patches=bad,
-        versions=versions(*_PACKAGES),
-    )
-    write_atomic(out / RUN, (info.model_dump_json(indent=1) + "\n").encode())
+    @property
+    def _scaler(self) -> Any:
+        """What scales the loss of float16, None in other precisions."""
+        return getattr(self._fabric.strategy.precision, "scaler", None)
+
+    def learn(self, step: int) -> StepResult:
+        """Take one optimiser step, and note whether its loss was finite; nothing waits for the device."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(step - 1, self._config.optim)
+        result = take_step(
+            self._fabric,
+            self._learner,
+            self._optimizer,
+            self._read_batches(step),
+            self._config,
+            colour=self._store.is_colour,
+            progress=step / self._config.optim.steps,
+            wants_norm=self.is_logged(step),
+        )
+        self._first_bad_step = note_finite(self._first_bad_step, result.losses["loss"], step)
+        return result
+
+    def _read_batches(self, step: int) -> Iterator[Batch]:
+        """The batches of a step, as many as are accumulated; bad patches are said, time spent waiting is counted."""
+        for _ in range(self._config.optim.accumulate):
+            asked = time.monotonic()
+            batch = next(self.source)
+            self.log.waited += time.monotonic() - asked
+            for reason in batch.bad:
+                self._say(f"warning: step {step}: {reason} Another patch of its slide was taken.")
+            yield batch
+
+    def _is_monitored(self, step: int) -> bool:
+        return self._monitor is not None and self._monitor.is_due(step, self._config.optim.steps)
+
+    def is_logged(self, step: int) -> bool:
+        """Whether a row of metrics.csv is due."""
+        return step % self._config.log.every == 0 or step == self._config.optim.steps or self._is_monitored(step)
+
+    def read_losses(self, result: StepResult) -> dict[str, float]:
+        """The losses of a step by name, means over ranks; waits for the device."""
+        return {name: mean_of_all(self._fabric, value) for name, value in result.losses.items()}
+
+    def write_row(self, step: int, result: StepResult) -> None:
+        """Write a row of metrics.csv, then stop a run that learns nothing any more."""
+        row = self.read_losses(result)
+        row |= {"learning_rate": learning_rate(step - 1, self._config.optim), "grad_norm": float(result.norm)}
+        row["effective_rank"] = effective_rank(result.embeddings)
+        if self._monitor is not None:
+            encoder, device = self._module.encoder, self._fabric.device
+            row["knn_accuracy"] = self._monitor.accuracy(encoder, device) if self._is_monitored(step) else nan
+        self.log.write(step, row)
+        check_finite(self._fabric, int(self._first_bad_step), self._out)
+        check_rank(self._fabric, row["effective_rank"], step, self._config, self._out)
+
+    def may_stop(self, step: int) -> bool:
+        """Whether ranks ask each other after a step if one of them was told to stop."""
+        return self.is_logged(step) or asks_others(step, self._config.optim.accumulate, self._fabric.world_size)
+
+    def save(self, step: int) -> None:
+        """Write the checkpoint of a step, unless its numbers are not finite."""
+        check_finite(self._fabric, int(self._first_bad_step), self._out)
+        check_weights(self._fabric, self._module, step, self._out)
+        seconds, bad_patches = self._count_up()
+        if self._fabric.is_global_zero:
+            save_checkpoint(
+                self._out,
+                self._module,
+                self._optimizer.optimizer,
+                self._config.checkpoint,
+                step=step,
+                store=self._store.checksum,
+                seconds=seconds,
+                bad_patches=bad_patches,
+                scaler=dict(self._scaler.state_dict()) if self._scaler is not None else {},
+            )
+
+    def _count_up(self) -> tuple[float, int]:
+        """Seconds of training and bad patches of all ranks so far, over all resumptions."""
+        bad_patches = self.resumed.bad_patches + sum_of_all(self._fabric, self._batches.bad)
+        return self.resumed.seconds + time.monotonic() - self._began, bad_patches
+
+    def finish(self) -> None:
+        """Write the encoder with what it has seen, then `run.json`."""
+        seconds, bad_patches = self._count_up()
+        if not self._fabric.is_global_zero:
+            return
+        config, training_set, encoder = self._config, self._training_set, self._module.encoder
+        slides = training_set.slides()
+        history = encoder.card.history.then(slides, training_set.labels_used)
+        encoder.save(self._out, encoder.card.model_copy(update={"history": history}))
+        info = RunInfo(
+            objective=config.objective["name"],
+            backbone=config.model.backbone,
+            seed=config.seed,
+            steps=config.optim.steps,
+            images=config.batch.images * config.optim.accumulate * config.optim.steps,
+            seconds=round(seconds, 1),
+            devices=f"{self._fabric.world_size} x {self._fabric.device.type}, {config.compute.precision}",
+            store=self._store.checksum,
+            splits=config.data.splits,
+            patients=tuple(dict.fromkeys(slide.patient for slide in slides)),
+            slides=len(slides),
+            patches=len(training_set.tree.leaves),
+            labels_used=training_set.labels_used,
+            bad_patches=bad_patches,
+            versions=versions(*_PACKAGES),
+        )
+        write_atomic(self._out / RUN, (info.model_dump_json(indent=1) + "\n").encode())

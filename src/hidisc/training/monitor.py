@@ -1,4 +1,4 @@
-"""A look at how well nearest neighbours tell the labels while training; it changes nothing in it."""
+"""How well nearest neighbours predict labels in the middle of a training, which is not changed by it."""
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ _BATCH = 64
 class Monitor:
     """Accuracy of k nearest neighbours: a fixed sample of the split to predict against one of those learned from.
 
-    The guess is by majority of similarities; `hidisc evaluate` has the paper's protocol.
+    Neighbours vote with their similarities; `hidisc evaluate` has the paper's protocol.
     """
 
     def __init__(self, store: PatchStore, config: MonitorConfig, data: DataConfig, seed: int) -> None:
@@ -54,12 +54,12 @@ class Monitor:
         return True
 
     def is_due(self, step: int, steps: int) -> bool:
-        """Whether there is a look at a step."""
+        """Whether the accuracy is measured after a step."""
         return step % self._every == 0 or step == steps
 
     @torch.inference_mode()
     def accuracy(self, encoder: Encoder, device: torch.device) -> float:
-        """Share of the sampled patches whose label is guessed."""
+        """Share of the sampled patches whose label is predicted correctly."""
         was_training = encoder.training
         encoder.eval()
         bank, queries = (self._embed(encoder, rows, device) for rows in (self._bank, self._queries))

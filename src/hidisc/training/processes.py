@@ -8,21 +8,21 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed
-import torch.distributed.nn.functional  # imported later, it would own the process group for ever: see let_go
+import torch.distributed.nn.functional  # imported later, it would own the process group for ever: see release_frames
 from lightning.fabric import Fabric as Fabric  # later stages take it from here: Lightning has one door
 from torch import Tensor
 
 from hidisc.artefacts.artefact import Work
 from hidisc.ground.errors import UserError
-from hidisc.training.failures import OthersEndedError, Watch, let_go
+from hidisc.training.failures import FailureWatch, OthersEndedError, release_frames
 
-_watches: WeakKeyDictionary[Fabric, Watch] = WeakKeyDictionary()
+_failure_watches: WeakKeyDictionary[Fabric, FailureWatch] = WeakKeyDictionary()
 _PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 @contextmanager
 def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterator[Fabric]:
-    """This process, or one a device; torchrun and SLURM are recognised by Lightning.
+    """This process, or one per device; torchrun and SLURM are recognised by Lightning.
 
     What ends one of them ends all of them (`failures`): the first rank raises the reason, the others
     `ReportedElsewhereError`.
@@ -52,7 +52,7 @@ def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterat
         if watch is None:
             raise
         instead = watch.report(error)
-        let_go(error)
+        release_frames(error)
         if instead is error:
             raise
         raise instead from error
@@ -63,12 +63,12 @@ def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterat
             watch.depart()
 
 
-def _start_watch(fabric: Fabric) -> Watch:
+def _start_watch(fabric: Fabric) -> FailureWatch:
     """Begin to watch for failures of the other ranks."""
     fabric.barrier()  # one that fails while another still connects to it could not be heard
     store = torch.distributed.distributed_c10d._get_default_store()
-    _watches[fabric] = Watch(store, fabric.global_rank, fabric.world_size)
-    return _watches[fabric]
+    _failure_watches[fabric] = FailureWatch(store, fabric.global_rank, fabric.world_size)
+    return _failure_watches[fabric]
 
 
 def _end_group(failed: bool) -> None:
@@ -81,8 +81,8 @@ def _end_group(failed: bool) -> None:
 
 def check_others(fabric: Fabric) -> None:
     """Raise if another rank has failed: for loops in which ranks do not wait for each other."""
-    if fabric in _watches:
-        _watches[fabric].check()
+    if fabric in _failure_watches:
+        _failure_watches[fabric].check()
 
 
 def run_on_first_rank(fabric: Fabric, begin: Callable[[], None]) -> None:
@@ -121,7 +121,7 @@ def asks_others(step: int, accumulate: int, world: int) -> bool:
 
 
 def on_any(fabric: Fabric, mine: bool) -> bool:
-    """Whether it is so on any rank."""
+    """Whether something is true on any rank."""
     if fabric.world_size == 1:
         return mine
     count = torch.tensor(float(mine), device=fabric.device)

@@ -1,4 +1,4 @@
-"""What stops a run that learns nothing any more; its last checkpoint is from before."""
+"""Checks that stop a run which learns nothing any more; its last checkpoint is from before."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ _ADVICE = "Lower optim.learning_rate, set optim.clip=1, or use compute.precision
 
 
 def note_finite(first_bad_step: Tensor, loss: Tensor, step: int) -> Tensor:
-    """The first step whose loss was not finite, -1 while all were; on the device, so that none waits to look at it."""
+    """The first step whose loss was not finite, -1 while all were; it stays on the device, which nobody waits for."""
     return torch.where(~torch.isfinite(loss) & (first_bad_step < 0), step, first_bad_step)
 
 

@@ -1,4 +1,4 @@
-"""One optimiser step. Nothing in it waits for the device: what it came to stays there until someone asks."""
+"""One optimiser step. Nothing in it waits for the device: its result stays there until a row of metrics is due."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from hidisc.settings.train import TrainConfig
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step came to."""
+    """Losses, embeddings and gradient norm of a step, on the device."""
 
     losses: dict[str, Tensor]
     """`loss` and its parts, means over the batches of the step."""
     embeddings: Tensor
     """(N, D) what the loss of the last batch saw."""
     norm: float | Tensor
-    """Of the gradient before it was clipped; 0 when nobody asked."""
+    """Of the gradient before it was clipped; 0 when it was not asked for."""
 
 
 def take_step(

@@ -1,5 +1,6 @@
 """TrainingSet: which patches of a store a run learns from, and the record of whom they belong to."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ class TrainingSet:
     classes: tuple[str, ...]
     """Names of the label codes of batches; empty when labels are not used."""
     labels_used: tuple[str, ...]
-    """What for."""
+    """What labels are used for; empty when they are not."""
 
     @classmethod
     def choose(cls, store: PatchStore, config: TrainConfig, needs_labels: bool) -> "TrainingSet":
@@ -57,9 +58,14 @@ class TrainingSet:
     def slides(self) -> tuple[SlideId, ...]:
         """Every slide with a patch to learn from."""
         codes, names = self.store.table.codes("slide")
-        seen = {names[code] for code in np.unique(codes[self.tree.leaves])}
-        return tuple(
-            SlideId(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
-            for slide in self.store.info.slides
-            if slide.slide in seen
-        )
+        return list_slides(self.store, codes[self.tree.leaves], names)
+
+
+def list_slides(store: PatchStore, codes: NDArray[np.int32], names: Sequence[str]) -> tuple[SlideId, ...]:
+    """The slides of a store that codes (N,) of names stand for, with the checksums of their files."""
+    present = {names[code] for code in np.unique(codes)}
+    return tuple(
+        SlideId(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
+        for slide in store.info.slides
+        if slide.slide in present
+    )
