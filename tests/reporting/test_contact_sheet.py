@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 
 from hidisc.ground.checksums import FileEntry
-from hidisc.patches.commit import Member
 from hidisc.patches.folders import find_table
-from hidisc.patches.record import SlideRecord
+from hidisc.patches.record import SlideRecord, slide_folder
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.reporting import contact_sheet
 from hidisc.reporting.captions import ORANGE, add_caption
@@ -201,4 +200,4 @@ def test_hostile_slide_names_reach_the_pictures(tmp_path: Path) -> None:
     store = make_store(tmp_path, pictures_of(*(f"P/{name}" for name in names), patches=1))
     assert (store.path / "pictures/contact_sheet.jpg").stat().st_size > 0
     assert {entry.slide for entry in store.info.slides} == {f"P/{name}" for name in names}
-    assert len({Member("P", f"P/{name}").folder for name in names}) == len(names)
+    assert len({slide_folder(f"P/{name}") for name in names}) == len(names)

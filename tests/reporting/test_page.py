@@ -18,9 +18,11 @@ from hidisc.models.history import NOTHING, UNKNOWN, History
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.page import About, Page, Panel, PatchMap, ProbePart, Sheet, _to_grid, render, to_json
-from hidisc.reporting.pictures import Column, SheetRow, Shown, Sprite
+from hidisc.reporting.points import Column
+from hidisc.reporting.sheets import SheetRow, Shown
 from hidisc.reporting.table import Table
 from hidisc.reporting.tables import counts_table, metrics_table
+from hidisc.reporting.tiles import Sprite
 from hidisc.reporting.verdict import describe, find_verdict, gather_warnings
 from tests.evaluation.made import make_embeddings
 from tests.reporting.browser import open_browser, open_page

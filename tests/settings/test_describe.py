@@ -94,14 +94,14 @@ def test_recipes_are_listed_with_their_purposes() -> None:
         verb: list_recipes(verb) for verb in VERBS
     }
     assert all(purpose for names in list_purposes().values() for purpose in names.values())
-    assert "  small-regions         small pictures of tissue" in show_recipes("prepare")
+    assert "  small-regions         prepare small pictures of tissue" in show_recipes("prepare")
     with pytest.raises(UserError, match=r"^'doctor' is not a command with recipes\. There are prepare, train, "):
         show_recipes("doctor")
 
 
 def test_a_recipe_is_shown_with_all_that_it_results_in() -> None:
     text = show_recipe("prepare", "small-regions")
-    assert text.startswith("small-regions\n  Purpose   small pictures of tissue")
+    assert text.startswith("small-regions\n  Purpose   prepare small pictures of tissue")
     assert "hidisc prepare --recipe small-regions has these settings:" in text
     assert "  size_px: 96\n" in text
     assert resolve_recipe("prepare", "small-regions") == load_config(PrepareConfig, "small-regions").model_dump(

@@ -20,7 +20,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.reporting import drawings as writing
 from hidisc.reporting import figures
 from hidisc.reporting.evaluated import gather
-from hidisc.reporting.pictures import choose_points, find_map_input
+from hidisc.reporting.points import choose_points, find_map_input
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.slides.display import shrink

@@ -17,18 +17,10 @@ from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, compare_with_first, find_embeddings
 from hidisc.reporting.html import list_files
 from hidisc.reporting.page import About, Page, Panel, PatchMap, ProbePart, Sheet
-from hidisc.reporting.pictures import (
-    PatchReader,
-    choose_points,
-    choose_queries,
-    draw_sheet,
-    find_map_input,
-    judge_patches,
-    make_sheet,
-    name_points,
-    read_points,
-)
+from hidisc.reporting.points import choose_points, find_map_input, judge_patches, name_points, read_points
+from hidisc.reporting.sheets import choose_queries, draw_sheet, make_sheet
 from hidisc.reporting.table import Table, write_tables
+from hidisc.reporting.tiles import PatchReader
 from hidisc.reporting.tsne import map_points
 from hidisc.reporting.verdict import count_voters, describe, find_verdict, gather_warnings
 from hidisc.settings.config import to_yaml

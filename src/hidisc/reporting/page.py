@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from hidisc.reporting.drawings import Drawing
 from hidisc.reporting.html import BasePage, fill_template
-from hidisc.reporting.pictures import Column, SheetRow, Sprite
+from hidisc.reporting.points import Column
+from hidisc.reporting.sheets import SheetRow
 from hidisc.reporting.table import Table
+from hidisc.reporting.tiles import Sprite
 from hidisc.reporting.verdict import Verdict
 
 MAP_SIDE = 9999
