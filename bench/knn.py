@@ -107,12 +107,22 @@ def claims() -> list[Claim]:
     per_row = [1e9 / (rate * size) for size, rate in by_size.items()]
     found.append(
         Claim(
-            "ns a query and bank row, 10^6 rows : 10^5 rows", per_row[2], per_row[1], "ns", 1.3, higher_is_better=False
+            "ns per query and bank row, 10^6 rows : 10^5 rows",
+            per_row[2],
+            per_row[1],
+            "ns",
+            1.3,
+            higher_is_better=False,
         )
     )
     found.append(
         Claim(
-            "ns a query and bank row, 10^5 rows : 10^4 rows", per_row[1], per_row[0], "ns", 1.3, higher_is_better=False
+            "ns per query and bank row, 10^5 rows : 10^4 rows",
+            per_row[1],
+            per_row[0],
+            "ns",
+            1.3,
+            higher_is_better=False,
         )
     )
     with tempfile.TemporaryDirectory() as name:

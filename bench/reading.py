@@ -4,7 +4,7 @@
 
 Drawn tissue as JPEG patches of 300 px and of 96 px, batches of 64 patches, everything in the page cache. Both sides
 have two workers, four batches ahead and an idle consumer; the processes stay alive from round to round. Beside
-patches a second, what a patch costs in processor time, of which a training step on the same cores has that much less.
+patches per second, what a patch costs in processor time, of which a training step on the same cores has that much less.
 """
 
 import os
@@ -68,7 +68,7 @@ def processor_seconds() -> float:
 
 
 def measure(path: Path, steps: int) -> tuple[dict[str, float], dict[str, float]]:
-    """(patches a second, processor microseconds a patch), each of `threads` and of `processes`."""
+    """(patches per second, processor microseconds per patch), each of `threads` and of `processes`."""
     batches = open_batches(path)
     loader = DataLoader(
         Loads(batches, steps),
@@ -107,7 +107,7 @@ def claims() -> list[Claim]:
             what = f"reading {size_px} px, threads : processes"
             found += [
                 Claim(what, rate["threads"], rate["processes"], "patches/s", 1),
-                Claim(f"{what}, processor time", spent["threads"], spent["processes"], "us a patch", 1, False),
+                Claim(f"{what}, processor time", spent["threads"], spent["processes"], "us per patch", 1, False),
             ]
     return found
 

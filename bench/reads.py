@@ -1,4 +1,4 @@
-"""Random reads from a store against one file a patch: Pillow over JPEG files, tifffile over TIFF files.
+"""Random reads from a store against one file per patch: Pillow over JPEG files, tifffile over TIFF files.
 
 And against themselves without the checksum, which is compared when a patch is first read: here all patches have been
 read before, as in a training after its first pass. The first pass over raw patches takes up to 36 us more per 270 KB.
@@ -99,8 +99,8 @@ def measure() -> list[Claim]:
         )
     rate = {name: len(jpegs) / time for name, time in seconds.items()}
     return [
-        Claim("random JPEG reads : Pillow, a JPEG file a patch", rate["jpeg"], rate["pillow"], "patches/s", 1.3),
-        Claim("random raw reads : tifffile, a TIFF file a patch", rate["raw"], rate["tifffile"], "patches/s", 3),
+        Claim("random JPEG reads : Pillow, one JPEG file per patch", rate["jpeg"], rate["pillow"], "patches/s", 1.3),
+        Claim("random raw reads : tifffile, one TIFF file per patch", rate["raw"], rate["tifffile"], "patches/s", 3),
         Claim("random JPEG reads : without checksums", rate["jpeg"], rate["jpeg_unchecked"], "patches/s", 0.98),
         Claim("random raw reads : without checksums", rate["raw"], rate["raw_unchecked"], "patches/s", 0.85),
     ]

@@ -17,6 +17,7 @@ import colorcet
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
@@ -88,9 +89,16 @@ def figure_style() -> Iterator[None]:
 
 
 def palette(count: int) -> list[str]:
-    """Colours for so many names: Okabe and Ito's up to eight, else Glasbey's, which repeat after 256."""
-    glasbey = colorcet.glasbey_dark
-    return list(OKABE_ITO[:count]) if count <= len(OKABE_ITO) else [glasbey[at % len(glasbey)] for at in range(count)]
+    """Colours for so many names: Okabe and Ito's up to eight, else Glasbey's, which repeat after 211."""
+    if count <= len(OKABE_ITO):
+        return list(OKABE_ITO[:count])
+    colours = [colour for colour in colorcet.glasbey if _is_vivid(*to_rgb(colour))]
+    return [colours[number % len(colours)] for number in range(count)]
+
+
+def _is_vivid(*rgb: float) -> bool:
+    """Whether a colour is neither grey nor too pale to be seen on white."""
+    return max(rgb) - min(rgb) > 0.2 and sum(rgb) / 3 < 0.85
 
 
 def shorten(text: str, most: int = 24) -> str:
