@@ -107,7 +107,7 @@ def claims() -> list[Claim]:
     per_row = [1e9 / (rate * size) for size, rate in by_size.items()]
     found.append(
         Claim(
-            "ns per query and bank row, 10^6 rows : 10^5 rows",
+            "ns per query and row, 10^6 rows : 10^5 rows",
             per_row[2],
             per_row[1],
             "ns",
@@ -117,7 +117,7 @@ def claims() -> list[Claim]:
     )
     found.append(
         Claim(
-            "ns per query and bank row, 10^5 rows : 10^4 rows",
+            "ns per query and row, 10^5 rows : 10^4 rows",
             per_row[1],
             per_row[0],
             "ns",

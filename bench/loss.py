@@ -2,10 +2,10 @@
 
     python bench/loss.py
 
-Forward and backward on unit vectors (4096, 128), 8 rows per patient, 4 per slide and 2 per patch, temperature 0.7, each side
-on one thread. The one SupCon pass is plain torch (the whole similarity matrix, a mask, one log-sum-exp, autograd) for
-the patient level alone; the three calls are pytorch-metric-learning's `SupConLoss`, one per level. Memory is what a fresh
-process needs on top of what it held after a small call of the same function.
+Forward and backward on unit vectors (4096, 128), 8 rows per patient, 4 per slide and 2 per patch, temperature 0.7, each
+side on one thread. The one SupCon pass is plain torch (the whole similarity matrix, a mask, one log-sum-exp, autograd)
+for the patient level alone; the three calls are pytorch-metric-learning's `SupConLoss`, one per level. Memory is what a
+fresh process needs on top of what it held after a small call of the same function.
 """
 
 from collections.abc import Callable
