@@ -1,5 +1,6 @@
 """Commands run as a user runs them, in processes of their own, stopped at the step a test names."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer.main
+
+from hidisc.cli import app
 from hidisc.ground import steps
 
 ENVIRONMENT = {
@@ -218,6 +222,17 @@ def is_alive(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def parse(verb: str, arguments: list[str], folder: Path) -> None:
+    """Parse the words of a command in a folder where every path that they name exists; raises where one is wrong."""
+    for word in arguments:
+        path = folder / word.rpartition("=")[2].lstrip("/")
+        if not word.startswith("-") and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    with contextlib.chdir(folder):
+        typer.main.get_command(app).commands[verb].make_context(verb, list(arguments))  # type: ignore[attr-defined]
 
 
 def run(*command: str | Path, at: str = "", timeout: float = LIMIT_S) -> Ended:

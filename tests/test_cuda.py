@@ -36,7 +36,7 @@ from hidisc.training.monitor import Monitor
 from hidisc.training.processes import Fabric
 from hidisc.training.sanity import note_finite
 from hidisc.training.step import take_step
-from hidisc.verbs import judge
+from hidisc.verbs import predict
 from tests.fake_gpu import CUDA, fake_gpu, move
 from tests.training.stores import make_store, tiny
 
@@ -200,7 +200,7 @@ def test_labels_that_a_supervised_run_predicts(store: PatchStore, monkeypatch: p
     run = Training(store, *objective("supervised"))
     encoder = run.learner_on_cpu.encoder.eval()
     with fake_gpu(monkeypatch):
-        codes, scores = judge._predict(move(encoder), np.zeros((5, 32, 32, 3), np.float32), "cuda:0")  # type: ignore[arg-type]
+        codes, scores = predict._predict(move(encoder), np.zeros((5, 32, 32, 3), np.float32), "cuda:0")  # type: ignore[arg-type]
     assert codes.shape == scores.shape == (5,)
 
 

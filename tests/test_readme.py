@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-import typer.main
 import yaml
 from PIL import Image
 
-from hidisc.cli import app
 from hidisc.objectives.objective import list_objectives, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import SuiteConfig
@@ -27,7 +25,7 @@ from hidisc.settings.prepare import PrepareConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
-from tests.commands import Forks
+from tests.commands import Forks, parse
 from tests.patches.test_opensrh import study, write_opensrh
 
 ROOT = Path(__file__).parents[1]
@@ -109,12 +107,12 @@ def test_every_command_and_snippet_runs(lab: Path, forks: Forks) -> None:
     assert ran >= 40
 
 
-def test_commands_for_clusters_have_options_that_exist() -> None:
+def test_commands_for_clusters_have_options_that_exist(tmp_path: Path) -> None:
     found = [command for page in PAGES for command in commands(page, "sh") if command.startswith("hidisc ")]
     assert found
     for command in found:
         _, verb, *arguments = shlex.split(command)
-        typer.main.get_command(app).commands[verb].make_context(verb, arguments)
+        parse(verb, arguments, tmp_path)
 
 
 def anchors(page: Path) -> set[str]:

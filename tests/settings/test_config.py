@@ -256,7 +256,7 @@ def test_every_setting_of_an_objective_is_documented_and_read_in_its_file(name: 
     settings = load_settings({"name": name})
     for field, info in type(settings).model_fields.items():
         assert (info.description or "").endswith(".")
-        assert field == "name" or re.search(rf"(settings|weigh)\.{field}\b", text), field
+        assert field == "name" or re.search(rf"(settings|weigh|self)\.{field}\b", text), field
 
 
 def test_settings_cannot_be_changed_afterwards() -> None:

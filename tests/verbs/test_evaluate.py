@@ -352,5 +352,5 @@ def test_weights_without_a_past_are_not_known_on_the_verdict_line_and_page(
     scores = verdict_on(store, str(second.path), tmp_path / "judged")
     assert scores.verdict().endswith(" % (what it has seen before is not known)")
     verdict = find_verdict(gather([scores.path])[0])
-    assert verdict.trust[0] == "What it has seen before is not known, so it may have seen these patients."
+    assert verdict.trust[0] == ("It is not known what this encoder was trained on, so it may have seen these patients.")
     assert not any("none of these" in sentence for sentence in verdict.trust)

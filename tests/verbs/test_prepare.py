@@ -154,7 +154,7 @@ def test_sixteen_bit_channels_are_kept_to_the_last_bit(tmp_path: Path) -> None:
     cohort = one_slide(tmp_path / "srh", raman, photometric="minisblack")
     prepare(cohort, tmp_path / "store", load_config(PrepareConfig, "srh", ["grid.size_px=48"]), workers=0)
     store = PatchStore.load(tmp_path / "store")
-    assert (store.info.channels, store.info.dtype, store.info.codec) == (2, "uint16", "png")
+    assert (store.info.channels, store.info.dtype, store.info.codec) == (2, "uint16", "zstd")
     np.testing.assert_array_equal(store.read(0), np.moveaxis(raman, 0, 2)[:48, :48])
 
 
