@@ -213,11 +213,9 @@ def test_slides_without_patches_are_counted_and_the_advice_fits_the_settings(own
     write_rows(own_cohort, [*rows, {**rows[0], "slide": "tiny", "path": "tiny.png"}])
     said: list[str] = []
     built = prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0, say=said.append)
-    assert ", 16 of 17 slides have patches, " in built.sentence()
-    note = (
-        f"note: 1 slide has no patch: smaller than one patch, or all of its patches were dropped. {built.out}/pictures"
-    )
-    assert said[-1] == f"{note} shows them. Smaller patches fit into more slides: --set grid.size_px=24."
+    assert " patches of 16 of 17 slides and 8 of 8 patients, " in built.sentence()
+    note = f"note: 1 slide has no patch: it is smaller than one patch, or everything was dropped. {built.out}/pictures"
+    assert said[-1] == f"{note} shows why. Smaller patches fit into more slides: --set grid.size_px=24."
     assert _suggest_smaller(300) == " --recipe small-regions cuts patches of 96 px."
     assert _suggest_smaller(96) == " Smaller patches fit into more slides: --set grid.size_px=48."
     assert _suggest_smaller(16) == ""

@@ -77,8 +77,8 @@ class Built:
         patches, patients = count(counts["patches"], "patch"), count(counts["patients"], "patient")
         of = f"{count(slides, 'slide')} of {patients}"
         if empty:
-            have = "has" if slides - empty == 1 else "have"
-            of = f"{patients}, {slides - empty:,} of {count(slides, 'slide')} {have} patches"
+            shown = len({slide.patient for slide in self.info.slides if slide.kept})
+            of = f"{slides - empty:,} of {count(slides, 'slide')} and {shown:,} of {patients}"
         failed = counts["failed_slides"]
         more = f", {count(failed, 'slide')} failed (see {self.out / FAILURES})" if failed else ""
         return f"{self.out}: {patches} of {of}, {count(counts['dropped'], 'box')} dropped{more}"

@@ -58,9 +58,10 @@ def prepare(
     )
     empty = built.summary()["empty_slides"]
     if empty:
+        has, they = ("has", "it is") if empty == 1 else ("have", "they are")
         say(
-            f"note: {count(empty, 'slide')} {'has' if empty == 1 else 'have'} no patch: smaller than one patch, or all "
-            f"of its patches were dropped. {out / 'pictures'} shows them.{_suggest_smaller(config.grid.size_px)}"
+            f"note: {count(empty, 'slide')} {has} no patch: {they} smaller than one patch, or everything was dropped. "
+            f"{out / 'pictures'} shows why.{_suggest_smaller(config.grid.size_px)}"
         )
     return built
 
