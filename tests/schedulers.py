@@ -18,13 +18,21 @@ def start_scheduler(forks: Forks, folder: Path) -> Iterator[str]:
     words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     process = forks.start(*words, script=Path(dask_scheduler.__file__))
     end = time.monotonic() + 60
-    while not file.exists():
-        assert time.monotonic() < end, "the scheduler does not start"
-        time.sleep(0.02)
     try:
-        yield json.loads(file.read_text())["address"]
+        while (address := _read_address(file)) is None:
+            assert time.monotonic() < end, "the scheduler does not start"
+            time.sleep(0.02)
+        yield address
     finally:
         process.kill()
+
+
+def _read_address(file: Path) -> str | None:
+    """The address that a scheduler writes; None before the file is whole."""
+    try:
+        return str(json.loads(file.read_text())["address"])
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
 
 
 def start_worker(forks: Forks, address: str, folder: Path, at: str = "") -> Running:
