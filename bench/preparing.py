@@ -81,8 +81,20 @@ def measure() -> list[Claim]:
         )
     rate = {name: len(corners) / time for name, time in seconds.items()}
     return [
-        Claim("prepare, no stain : bare read-and-encode loop", rate["plain"], rate["bare"], "patches/s", 0.8),
-        Claim("prepare, Macenko : bare loop, same Macenko", rate["stained"], rate["bare_stained"], "patches/s", 0.8),
+        Claim(
+            "prepare, no stain : bare OpenSlide loop, read, shrink, encode",
+            rate["plain"],
+            rate["bare"],
+            "patches/s",
+            1.5,
+        ),
+        Claim(
+            "prepare, Macenko : bare OpenSlide loop, same Macenko",
+            rate["stained"],
+            rate["bare_stained"],
+            "patches/s",
+            1.2,
+        ),
     ]
 
 
