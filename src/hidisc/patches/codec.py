@@ -1,7 +1,7 @@
 """A patch as bytes and back: JPEG, Zstandard, PNG or raw; 8 or 16 bits; any number of channels.
 
-`zstd` is lossless and four to five times as fast to read as PNG at the same size (docs/decisions.md has the measurements): what
-is compressed is the difference of every value from the one to the left of it.
+`zstd` is lossless and four to five times as fast to read as PNG at the same size (docs/decisions.md has the
+measurements): what is compressed is the difference of every value from the one to the left of it.
 """
 
 from typing import Any, Literal
