@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from hidisc.patches.store import PatchStore
+from hidisc.settings.load import load_config
+from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.verbs import threads as verb
 from hidisc.verbs.threads import time_threads, use_threads
+from tests.models.hub import make_hub
 from tests.training.stores import make_store, outcome, tiny, train, train_until
 
 SAID = "1 of 2 threads is faster for this network on this machine now"
@@ -86,3 +89,9 @@ def test_threads_are_timed_without_touching_random_numbers(store: Path) -> None:
     assert min(one_s, all_s) > 0
     assert one_s + all_s < 20  # a second where nobody else is at work
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_backbone_of_the_hub_is_timed_too(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_hub(tmp_path / "hub", monkeypatch).add("lab/net", "test_resnet")
+    config = load_config(TrainConfig, "hidisc-patient+laptop", ["model.backbone=hf-hub:lab/net"])
+    assert min(time_threads(PatchStore.load(store), config, 2)) > 0

@@ -6,7 +6,6 @@ before: a level whose downsampling is not a whole number, a tile that the file l
 compression or colour model that is not in the list below.
 """
 
-import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import openslide
 import simplejpeg
 import tifffile
 
-from hidisc.slides.slide import Pixels, SlideError
+from hidisc.slides.slide import DAMAGE, Pixels, SlideError
 from hidisc.slides.wsi import CACHE_BYTES, WholeSlide
 
 FORMATS = ("aperio", "generic-tiff")
@@ -30,7 +29,6 @@ _JPEG_2000 = tifffile.COMPRESSION.APERIO_JP2000_RGB
 _PLAIN = (tifffile.COMPRESSION.NONE, tifffile.COMPRESSION.LZW, tifffile.COMPRESSION.ADOBE_DEFLATE)
 _COLOURS: dict[int, bytes] = {tifffile.PHOTOMETRIC.RGB: b"\0", tifffile.PHOTOMETRIC.YCBCR: b"\1"}
 """Colours that tiles may hold, as Adobe's marker of a JPEG calls them."""
-_BROKEN = (tifffile.TiffFileError, ValueError, KeyError, IndexError, TypeError, OSError, RuntimeError, struct.error)
 _MAX_GAP = 2**16
 """Bytes between two tiles up to which they are read in one request: on a network a request costs more than these."""
 _ITS_CACHE_BYTES = 16 * 2**20
@@ -105,13 +103,13 @@ class TiledSlide(WholeSlide):
         self._levels: dict[int, _Level] = {}
         try:
             self._tif = tifffile.TiffFile(path)
-        except _BROKEN as error:
+        except DAMAGE as error:
             super().close()
             raise SlideError(f"its TIFF is damaged ({error}).") from error
         try:
             self._levels = _find_levels(self._tif, self)
             self._levels = {number: level for number, level in self._levels.items() if self._agrees(number)}
-        except _BROKEN:
+        except DAMAGE:
             self._levels = {}
         if not self._levels:
             self.reader = super().reader
@@ -145,7 +143,7 @@ class TiledSlide(WholeSlide):
                     if not size or start + size > len(data):
                         return None
                     tiles[index] = level.decode(data[start : start + size], index)
-        except _BROKEN:
+        except DAMAGE:
             return None
         for index in indices:
             self._keep((number, index), tiles[index])

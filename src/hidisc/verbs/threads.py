@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from hidisc.models.backbone import create_backbone
+from hidisc.models.hub import find_architecture
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
@@ -53,8 +54,9 @@ def time_threads(store: PatchStore, config: TrainConfig, threads: int) -> tuple[
     """Seconds that forward and backward passes of the backbone take with one thread and with `threads`."""
     channels, size_px = store.input_channels, store.info.size_px
     layout = torch.channels_last if config.compute.channels_last else torch.contiguous_format
+    made_as = find_architecture(config.model.backbone, config.model.options)
     with torch.random.fork_rng(devices=[]):
-        backbone, _ = create_backbone(config.model.backbone, channels, size_px, config.model.options, None)
+        backbone, _ = create_backbone(made_as.name, channels, size_px, made_as.options, None, made_as.notes)
     backbone.to(memory_format=layout)
 
     def time_pass(images: int, threads: int) -> float:
