@@ -69,6 +69,10 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything ran
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Workers = Annotated[int | None, typer.Option("--workers", help="Processes here; default one per core, 0 none.", min=0)]
 Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")]
+Folds = Annotated[
+    int | None,
+    typer.Option("--folds", help="Cross-validation: every patient of the cohort is a test patient once.", min=2),
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Devices = Annotated[str, typer.Option("--devices", help="How many, or auto: all there are.")]
 Nodes = Annotated[int, typer.Option("--nodes", help="Machines; start the command on each.", min=1)]
@@ -235,6 +239,7 @@ def _evaluate(
     allow_leakage: Annotated[
         bool, typer.Option("--allow-leakage", help="Evaluate in spite of overlap; every table and page says so.")
     ] = False,
+    folds: Folds = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -243,7 +248,7 @@ def _evaluate(
     from hidisc.verbs.evaluate import evaluate
 
     flags = {"leakage.allow": True} if allow_leakage else {}
-    config = _load(EvaluateConfig, recipe, changes, seed=seed, **flags)
+    config = _load(EvaluateConfig, recipe, changes, seed=seed, **flags, **{"folds.number": folds})
     scores = evaluate(embeddings, out, config, bank=bank, device=device, say=_say)
     record = scores.info.model_dump(mode="json", exclude={"model": {"history": {"slides"}}})
     _show(as_json, f"{out}: {scores.verdict()}", {"scores": str(out), **record})
@@ -293,6 +298,7 @@ def _benchmark(
     stores: Annotated[
         list[str] | None, typer.Option("--store", help="Further stores that a suite names: NAME=PATH.")
     ] = None,
+    folds: Folds = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Trainings at once; default one per core.")] = None,
     scheduler: Scheduler = None,
     device: Device = "auto",
@@ -304,7 +310,7 @@ def _benchmark(
     from hidisc.verbs.benchmark import benchmark
 
     done = benchmark(
-        _load(SuiteConfig, suite, changes),
+        _load(SuiteConfig, suite, changes, **{"folds.number": folds}),
         store,
         out,
         scale=scale.value,

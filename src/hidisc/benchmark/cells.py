@@ -1,13 +1,18 @@
-"""The cells of a suite: a training of one row with one seed, and the places where it is judged."""
+"""The cells of a suite: a training of one row with one seed on one fold, and the points at which it is judged."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.artefacts.artefact import open_artefact
 from hidisc.ground.errors import UserError
+from hidisc.patches.folds import make_folds
+from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import RowConfig, ScaleConfig, SuiteConfig
-from hidisc.settings.embed import EmbedConfig
+from hidisc.settings.embed import EmbedConfig, ForeignConfig
+from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.folds import FoldsConfig
 from hidisc.settings.load import load_config
 from hidisc.settings.train import TrainConfig
 
@@ -38,11 +43,19 @@ class Cell:
     folder: Path
     train: TrainConfig
     points: tuple[EvaluationPoint, ...]
+    evaluate: EvaluateConfig
+    fold: int | None = None
+    """The fold whose patients it has not learned from, counted from 1; None judges all patients that are judged."""
 
     @property
     def name(self) -> str:
         """For messages."""
-        return f"{self.row.name}, seed {self.seed}"
+        return f"{self.row.name}, seed {self.seed}" + (f", fold {self.fold}" if self.fold else "")
+
+    @property
+    def steps(self) -> int:
+        """Steps of training that it takes."""
+        return self.train.optim.steps if self.row.encoder == "trained" else 0
 
     @property
     def run(self) -> Path:
@@ -83,22 +96,66 @@ class Cell:
         return path.read_text(encoding="utf-8") if path.is_file() and not self.is_done else None
 
 
-def plan_cells(suite: SuiteConfig, scale: ScaleConfig, out: Path) -> list[Cell]:
-    """All cells, seed by seed, so that a suite cut short has every row once before any has it twice."""
+def plan_cells(
+    suite: SuiteConfig, scale: ScaleConfig, out: Path, stores: Mapping[str, PatchStore] | None = None
+) -> list[Cell]:
+    """All cells, seed by seed, so that a suite cut short has every row once before any has it twice.
+
+    `stores`: by the names that rows give them; folds are made of their patients.
+    """
     found = []
     for seed in range(suite.seeds):
-        for number, row in enumerate(suite.rows, 1):
-            folder = out / CELLS / f"{number:02d}-{_slug(row.name)}-{seed}"
-            layers = "+".join(layer for layer in (row.recipe, scale.recipe) if layer)
-            changes = [*scale.changes, *row.changes, f"seed={seed}"]
-            train = load_config(TrainConfig, layers, changes)
-            steps = sorted({max(1, round(point * train.optim.steps)) for point in suite.evaluation_points})
-            train = _keep_checkpoints(train, steps[:-1])  # the last one's encoder is the run's own
-            points = tuple(
-                EvaluationPoint(step, step == steps[-1], drawn) for step in steps for drawn in range(suite.samplings)
-            )
-            found.append(Cell(row, seed, folder, train, points))
+        rule = suite.folds.model_copy(update={"seed": seed})
+        for number, row in enumerate(list_rows(suite), 1):
+            store = (stores or {})[row.store] if rule.are_used else None
+            folds = make_folds(store.table, rule, suite.evaluate.label, store.path) if store else ()
+            splits = store.table.splits if store else ()
+            name = f"{number:02d}-{_slug(row.name)}-{seed}"
+            train = _load_training(row, scale, seed)
+            points = _plan_points(suite, row, train)
+            if row.encoder != "trained":  # it has learned from nobody, so that one encoder serves all folds
+                evaluate = suite.evaluate.model_copy(update={"folds": rule if folds else FoldsConfig()})
+                found.append(Cell(row, seed, out / CELLS / name, train, points, evaluate))
+                continue
+            train = _keep_checkpoints(train, [point.step for point in points if not point.is_last])
+            if not folds:
+                found.append(Cell(row, seed, out / CELLS / name, train, points, suite.evaluate))
+            for fold, patients in enumerate(folds, 1):
+                data = train.data.model_copy(update={"splits": splits, "leave_out": patients})
+                evaluate = suite.evaluate.model_copy(update={"test_patients": patients})
+                one = train.model_copy(update={"data": data})
+                found.append(Cell(row, seed, out / CELLS / f"{name}-fold-{fold}", one, points, evaluate, fold))
     return found
+
+
+def list_rows(suite: SuiteConfig) -> tuple[RowConfig, ...]:
+    """The rows of a suite and behind them the floors that it does not have itself."""
+    if not suite.floors:
+        return suite.rows
+    first = next((row for row in suite.rows if row.recipe), None)
+    floors = [RowConfig(name="Colour alone", encoder="colour", store=suite.rows[0].store)]
+    if first is not None:
+        changes = (*first.changes, "model.weights=null")
+        floors.append(
+            first.model_copy(update={"name": "Untrained", "encoder": "start", "changes": changes, "at": None})
+        )
+    names = {row.name for row in suite.rows}
+    return (*suite.rows, *(floor for floor in floors if floor.name not in names))
+
+
+def _load_training(row: RowConfig, scale: ScaleConfig, seed: int) -> TrainConfig:
+    if row.encoder == "colour":
+        return TrainConfig(seed=seed)
+    layers = "+".join(layer for layer in (row.recipe, scale.recipe) if layer)
+    return load_config(TrainConfig, layers, [*scale.changes, *row.changes, f"seed={seed}"])
+
+
+def _plan_points(suite: SuiteConfig, row: RowConfig, train: TrainConfig) -> tuple[EvaluationPoint, ...]:
+    """When a row is judged, and on how many samples of patches."""
+    steps = sorted({max(1, round(point * train.optim.steps)) for point in suite.evaluation_points})
+    if row.encoder != "trained":
+        steps = [0]
+    return tuple(EvaluationPoint(step, step == steps[-1], drawn) for step in steps for drawn in range(suite.samplings))
 
 
 def _keep_checkpoints(train: TrainConfig, steps: list[int]) -> TrainConfig:
@@ -107,9 +164,14 @@ def _keep_checkpoints(train: TrainConfig, steps: list[int]) -> TrainConfig:
     return train.model_copy(update={"checkpoint": kept})
 
 
-def sampling_of(suite: SuiteConfig, point: EvaluationPoint) -> EmbedConfig:
-    """How the patches of a point are chosen."""
-    return EmbedConfig(per_slide=suite.per_slide, seed=point.sampling)
+def plan_embedding(suite: SuiteConfig, cell: Cell, point: EvaluationPoint, size_px: int) -> EmbedConfig:
+    """Which patches of a point are embedded, and how an encoder that was not trained is made; `size_px`: of patches."""
+    if cell.row.encoder != "start":
+        return EmbedConfig(per_slide=suite.per_slide, seed=point.sampling)
+    model = cell.train.model
+    start = ForeignConfig(weights=model.weights, options=model.options, size_px=size_px)
+    seed = cell.seed * suite.samplings + point.sampling  # other random weights for every seed
+    return EmbedConfig(per_slide=suite.per_slide, seed=seed, model=start)
 
 
 def _slug(name: str) -> str:

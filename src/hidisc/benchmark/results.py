@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hidisc.benchmark.cells import Cell
+from hidisc.benchmark.cells import Cell, EvaluationPoint, list_rows
 from hidisc.benchmark.claims import check_claim
+from hidisc.benchmark.pooled import group_folds, pooled_scores
 from hidisc.benchmark.tables import beside_table, cells_table, claims_table
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.files import write_atomic
@@ -30,7 +31,7 @@ _PACKAGES = ("hidisc", "numpy", "scikit-learn", "matplotlib", "torch")
 
 def write_results(suite: SuiteConfig, cells: Sequence[Cell], out: Path, scale: str) -> Path:
     """Write `tables/`, `figures/` and, last, the page; what is there of an earlier call is replaced."""
-    placed = gather_models(suite, cells)
+    placed = gather_models(suite, cells, out.absolute())
     models = [model for _, model in placed]
     tables = make_tables(suite, cells, models)
     write_tables(tables, out / "tables")
@@ -62,18 +63,31 @@ def list_results(out: Path) -> list[str]:
     return sorted(path.relative_to(out).as_posix() for path in found if path.is_file())
 
 
-def gather_models(suite: SuiteConfig, cells: Sequence[Cell]) -> list[tuple[float | None, EvaluatedModel]]:
+def gather_models(suite: SuiteConfig, cells: Sequence[Cell], out: Path) -> list[tuple[float | None, EvaluatedModel]]:
     """A model per method with all its finished evaluations, and its place on the axis; or one per evaluation point."""
     found: list[tuple[float | None, EvaluatedModel]] = []
-    for row in suite.rows:
-        mine = [cell for cell in cells if cell.row.name == row.name and cell.is_done]
-        steps = sorted({point.step for cell in mine for point in cell.points})
+    for row in list_rows(suite):
+        judged = _list_scores([cell for cell in cells if cell.row.name == row.name], out)
+        steps = sorted({point.step for point, _ in judged})
         for step in steps:
-            points = [(cell, point) for cell in mine for point in cell.points if point.step == step]
-            scores = tuple(Scores.load(cell.scores(point)) for cell, point in points)
+            scores = tuple(Scores.load(path) for point, path in judged if point.step == step)
             name, at = (row.name, row.at) if len(steps) == 1 else (f"{row.name}, {step:,} steps", float(step))
             found.append((at, EvaluatedModel(name, scores, (None,) * len(scores), None)))
     return found
+
+
+def _list_scores(cells: Sequence[Cell], out: Path) -> list[tuple[EvaluationPoint, Path]]:
+    """Where the finished evaluations of a row are: of its trainings, or pooled of its folds."""
+    whole = [
+        (point, cell.scores(point)) for cell in cells if cell.fold is None and cell.is_done for point in cell.points
+    ]
+    pooled = [
+        (point, pooled_scores(folds, point, out))
+        for folds in group_folds(cells)
+        if all(cell.is_done for cell in folds)
+        for point in folds[0].points
+    ]
+    return whole + pooled
 
 
 def make_tables(suite: SuiteConfig, cells: Sequence[Cell], models: Sequence[EvaluatedModel]) -> dict[str, Table]:

@@ -123,6 +123,8 @@ class ScoresInfo(Record):
     probes: tuple[ProbeScores, ...]
     diagnostics: tuple[Diagnostic, ...]
     leakage: tuple[Finding, ...]
+    folds: tuple[str, ...] = ()
+    """Where the scores of each fold are, relative to these, which pool them; empty without cross-validation."""
     versions: dict[str, str | None]
 
     @model_validator(mode="before")

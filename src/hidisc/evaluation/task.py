@@ -81,9 +81,8 @@ def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -
                 f"{given.path} has no column of names {unknown[0]!r}; it has {', '.join(given.table.names)}. "
                 "Set levels=[...] and label=... to some of these."
             )
-    parts = (("bank", bank, config.bank), ("queries", queries, config.queries))
-    chosen = [np.flatnonzero(given.table.in_splits(splits, name, given.path)) for name, given, splits in parts]
-    labels = [given.table.column(config.label)[rows] for (_, given, _), rows in zip(parts, chosen, strict=True)]
+    parts = _choose_rows(queries, bank, config)
+    labels = [given.table.column(config.label)[rows] for _, given, rows in parts]
     present = sorted({name for names in labels for name in np.unique(names[names != None])})  # noqa: E711 - elementwise
     classes = config.classes or tuple(present)
     missing = [name for name in classes if name not in present]
@@ -104,18 +103,37 @@ def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -
         )
     code = {name: number for number, name in enumerate(classes)}
     bank_and_queries = []
-    for (name, given, splits), rows, names in zip(parts, chosen, labels, strict=True):
+    for (who, given, rows), names in zip(parts, labels, strict=True):
         codes = np.array([code.get(label, -1) for label in names], np.int64)
         known = codes >= 0
         if not known.any():
             raise UserError(
-                f"no patch of {name}={list(splits)} in {given.path} has a {config.label} among {', '.join(classes)}. "
-                "Fill in the labels, or choose other splits."
+                f"no patch of {who} in {given.path} has a {config.label} among {', '.join(classes)}. "
+                "Fill in the labels, or choose other patients."
             )
         patches = LabelledPatches(given, rows[known], codes[known], int((~known).sum()))
         _refuse_nameless(patches, levels)
         bank_and_queries.append(patches)
     return Task(classes, _find_positive(classes, config.positive), levels, *bank_and_queries)
+
+
+def _choose_rows(
+    queries: Embeddings, bank: Embeddings, config: EvaluateConfig
+) -> tuple[tuple[str, Embeddings, NDArray[np.int64]], ...]:
+    """Rows of the bank, then of the queries, each with its embeddings and in words."""
+    if config.test_patients is None:
+        parts = (("bank", bank, config.bank), ("queries", queries, config.queries))
+        return tuple(
+            (f"{name}={list(splits)}", given, np.flatnonzero(given.table.in_splits(splits, name, given.path)))
+            for name, given, splits in parts
+        )
+    if bank is not queries:
+        raise UserError("test_patients and --bank exclude each other: give the bank's splits with bank=[...].")
+    is_test = queries.table.of_patients(config.test_patients, "test_patients", queries.path)
+    return (
+        ("the reference patients", bank, np.flatnonzero(~is_test)),
+        ("test_patients", queries, np.flatnonzero(is_test)),
+    )
 
 
 def _refuse_nameless(patches: LabelledPatches, levels: tuple[str, ...]) -> None:

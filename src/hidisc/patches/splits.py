@@ -70,7 +70,7 @@ def _split_sites(
     sites: Mapping[str, Set[str | None]],
 ) -> dict[str, str]:
     """Largest group of sites first, each to the split where the label counts then miss their shares least."""
-    groups = sorted(_connected(order, sites), key=len, reverse=True)
+    groups = sorted(connect_sites(order, sites), key=len, reverse=True)
     totals = Counter(labels.values())
     have: dict[str, Counter[str | None]] = {split: Counter() for split in shares}
 
@@ -88,7 +88,7 @@ def _split_sites(
     return split_of
 
 
-def _connected(order: list[str], sites: Mapping[str, Set[str | None]]) -> list[list[str]]:
+def connect_sites(order: list[str], sites: Mapping[str, Set[str | None]]) -> list[list[str]]:
     """Patients in groups that share no site; one seen at two sites ties those together."""
     parent: dict[tuple[str, str], tuple[str, str]] = {}
 

@@ -119,10 +119,16 @@ class PatchTable:
         named = [(names[code], rows) for code, rows in groups if code >= 0]
         return dict(sorted(named, key=lambda group: group[1][0]))
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that have patches."""
+        codes, names = self.codes("split")
+        return tuple(names[code] for code in np.unique(codes[codes >= 0]))
+
     def in_splits(self, splits: Sequence[str], setting: str, where: Path) -> NDArray[np.bool_]:
         """(N,) which rows are in some splits; refuses a split that there is not, in the words of the `setting`."""
         codes, names = self.codes("split")
-        present = [names[code] for code in np.unique(codes[codes >= 0])]
+        present = self.splits
         unknown = [split for split in splits if split not in present]
         if unknown:
             raise UserError(
@@ -130,6 +136,15 @@ class PatchTable:
                 "Choose among these."
             )
         return np.isin(codes, [names.index(split) for split in splits])
+
+    def of_patients(self, patients: Sequence[str], setting: str, where: Path) -> NDArray[np.bool_]:
+        """(N,) which rows are of some patients; refuses a patient that there is not, in the words of the `setting`."""
+        codes, names = self.codes("patient")
+        number_of = {name: number for number, name in enumerate(names)}
+        unknown = [patient for patient in patients if patient not in number_of]
+        if unknown:
+            raise UserError(f"{setting}: {where} has no patient {unknown[0]!r}. Write the name as in the cohort.")
+        return np.isin(codes, [number_of[patient] for patient in patients])
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.integer[Any]]) -> "PatchTable":
         """The rows of a boolean mask (N,) or of an index array, in that order."""

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from hidisc.settings.config import Config
 from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.folds import FoldsConfig
 
 
 class RowConfig(Config):
@@ -14,8 +15,10 @@ class RowConfig(Config):
 
     name: str
     """Name of the row in tables."""
-    recipe: str
+    recipe: str = ""
     """Recipe of `hidisc train`, with its layers: simclr+weak."""
+    encoder: Literal["trained", "start", "colour"] = "trained"
+    """What is judged: the trained encoder, the same before its first step, or the colour of patches alone."""
     changes: tuple[str, ...] = ()
     """Further settings as `--set` takes them: optim.learning_rate=0.01."""
     at: float | None = None
@@ -78,12 +81,15 @@ class SuiteConfig(Config):
     """Statements of the paper about two rows, each of which is checked."""
     seeds: int = Field(3, ge=1)
     """Number of trainings of every row, each with a seed of its own."""
+    folds: FoldsConfig = FoldsConfig()
     samplings: int = Field(1, ge=1)
     """Number of evaluations of every training, each on another sample of patches; needs `per_slide`."""
     per_slide: int | None = Field(None, ge=1)
     """Number of patches per slide that are evaluated; null evaluates all."""
     evaluation_points: tuple[float, ...] = (1.0,)
     """Shares of a training after which it is evaluated; several of them give a curve."""
+    floors: bool = True
+    """Whether colour alone and the untrained encoder of the first row are judged beside the rows."""
     evaluate: EvaluateConfig = EvaluateConfig(probes=("knn",))
     small: ScaleConfig = ScaleConfig(recipe="laptop")
     """What `--scale small` puts over every row."""
@@ -95,6 +101,9 @@ class SuiteConfig(Config):
         names = [row.name for row in self.rows]
         if len(set(names)) != len(names):
             raise ValueError("two rows have one name; name each once")
+        untold = [row.name for row in self.rows if row.encoder != "colour" and not row.recipe]
+        if untold:
+            raise ValueError(f"the row {untold[0]!r} names no recipe of `hidisc train`")
         unknown = [name for claim in self.claims for name in (claim.better, claim.than) if name not in names]
         if unknown:
             raise ValueError(f"a claim speaks of {unknown[0]!r}, which is no row")

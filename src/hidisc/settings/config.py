@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import yaml
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from hidisc.ground.records import Record
 
@@ -79,12 +80,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 def keep_facts(model: type[BaseModel], settings: Mapping[str, Any], taken_over: Collection[str] = ()) -> dict[str, Any]:
     """The dumped settings of a config that an artefact's content depends on.
 
-    Those marked `Pace` or `TakenOver`, and those named in `taken_over`, are left out.
+    Those marked `Pace` or `TakenOver`, and those named in `taken_over`, are left out. A setting that was not there yet
+    when they were dumped has its default, which is what was done before there was a choice.
     """
     settings, kept = use_new_names(model, settings), {}
     for name, info in model.model_fields.items():
         if name in taken_over or any(isinstance(mark, Pace | TakenOver) for mark in info.metadata):
             continue
-        value, group = settings.get(name), find_group(info.annotation)
+        default = None if info.is_required() else to_jsonable_python(info.default)
+        value, group = settings.get(name, default), find_group(info.annotation)
         kept[name] = keep_facts(group, value) if group and isinstance(value, Mapping) else value
     return kept

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from hidisc.settings.config import Config, Pace
+from hidisc.settings.folds import FoldsConfig
 
 
 class KnnConfig(Config):
@@ -78,6 +79,9 @@ class EvaluateConfig(Config):
     """Splits of the reference patients, whose labels are known to the probes."""
     queries: tuple[str, ...] = ("test",)
     """Splits of the test patients, whose labels are predicted."""
+    test_patients: tuple[str, ...] | None = None
+    """Names of the test patients, all others being reference patients; null chooses both by their splits."""
+    folds: FoldsConfig = FoldsConfig()
     label: str = "label"
     """Column of the patch table to predict; further columns of an imported table can be used too."""
     classes: tuple[str, ...] | None = None

@@ -14,6 +14,8 @@ class DataConfig(Config):
     renamed: ClassVar[Mapping[str, str]] = {"ahead": "prefetch"}
     splits: tuple[str, ...] = ("train",)
     """Splits of the store to learn from; patients of the others are never seen."""
+    leave_out: tuple[str, ...] = ()
+    """Names of patients that are never learned from, whatever their split."""
     threads: Annotated[int | None, Pace()] = Field(None, ge=1, le=64)
     """Threads that read and decode patches ahead of training; null means one per core, at most 8."""
     prefetch: Annotated[int, Pace()] = Field(4, ge=1, le=64)

@@ -13,6 +13,7 @@ from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.sampling.transfer import to_device
 from hidisc.settings.train import DataConfig, MonitorConfig
+from hidisc.training.training_set import rows_to_learn
 
 _BATCH = 64
 
@@ -33,8 +34,11 @@ class Monitor:
             )
         rng = make_rng(seed, Purpose.MONITORED_PATCHES)
         self._bank, self._queries = (
-            self._sample(store.table.in_splits(splits, setting, store.path) & (labels >= 0), config.patches, rng)
-            for splits, setting in ((data.splits, "data.splits"), ((config.split or "",), "monitor.split"))
+            self._sample(rows & (labels >= 0), config.patches, rng)
+            for rows in (
+                rows_to_learn(store, data),
+                store.table.in_splits((config.split or "",), "monitor.split", store.path),
+            )
         )
         if not len(self._bank) or not len(self._queries):
             raise UserError(f"monitor.split = {config.split!r}: there are no labelled patches to compare.")

@@ -11,7 +11,7 @@ from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy, Tree
 from hidisc.sampling.sampler import Sampler
-from hidisc.settings.train import TrainConfig
+from hidisc.settings.train import DataConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TrainingSet:
     @classmethod
     def choose(cls, store: PatchStore, config: TrainConfig, needs_labels: bool) -> "TrainingSet":
         """The patches of the splits to learn from; with labels, only those that have one."""
-        rows = store.table.in_splits(config.data.splits, "data.splits", store.path)
+        rows = rows_to_learn(store, config.data)
         used = []
         classes: tuple[str, ...] = ()
         if needs_labels or config.batch.balance:
@@ -59,6 +59,12 @@ class TrainingSet:
         """Every slide with a patch to learn from."""
         codes, names = self.store.table.codes("slide")
         return list_slides(self.store, codes[self.tree.leaves], names)
+
+
+def rows_to_learn(store: PatchStore, data: DataConfig) -> NDArray[np.bool_]:
+    """(N,) which patches are learned from: those of some splits, without some patients."""
+    rows = store.table.in_splits(data.splits, "data.splits", store.path)
+    return rows & ~store.table.of_patients(data.leave_out, "data.leave_out", store.path)
 
 
 def list_slides(store: PatchStore, codes: NDArray[np.int32], names: Sequence[str]) -> tuple[SlideId, ...]:

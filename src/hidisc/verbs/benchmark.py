@@ -8,7 +8,8 @@ import torch
 
 from hidisc.artefacts.artefact import begin_together, make
 from hidisc.artefacts.lock import HeldError, hold
-from hidisc.benchmark.cells import FAILED, Cell, plan_cells, sampling_of
+from hidisc.benchmark.cells import FAILED, Cell, EvaluationPoint, plan_cells, plan_embedding
+from hidisc.benchmark.pooled import pool_cells
 from hidisc.benchmark.results import list_results, write_results
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, make_folder, refuse_full_disk, sweep, write_atomic
@@ -97,8 +98,9 @@ def benchmark(
             f"rows of this suite need stores called {', '.join(missing)}. Give each as --store {missing[0]}=PATH."
         )
     settings = _Settings(**suite.model_dump(), scale=scale)
-    inputs = {f"the store {name}".rstrip(): PatchStore.load(path).checksum for name, path in sorted(places.items())}
-    cells = plan_cells(suite, size, out.absolute())
+    opened = {name: PatchStore.load(path) for name, path in sorted(places.items())}
+    inputs = {f"the store {name}".rstrip(): store.checksum for name, store in opened.items()}
+    cells = plan_cells(suite, size, out.absolute(), opened)
     begin_together(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S)
     waiting = [cell for cell in cells if not cell.is_done]
     if waiting:
@@ -116,6 +118,7 @@ def benchmark(
     try:
         with full_disk_said("Finished trainings are safe"), make(out, "benchmark", settings, inputs) as work:
             work.reopen()
+            pool_cells(cells, out.absolute(), suite.folds)
             page = write_results(suite, cells, out, scale)
             work.finish(list_results(out))
     except HeldError:
@@ -135,7 +138,7 @@ def _count_workers(workers: int | None, device: str) -> int:
 def _do_all(tasks: Sequence[_Task], cells: int, workers: int, scheduler: str | None, say: Say) -> None:
     """Every task, here or elsewhere, with a bar of the steps that trainings have done."""
     done, failed, steps = cells - len(tasks), 0, 0
-    with show_progress("training", sum(task.cell.train.optim.steps for task in tasks)) as bar:
+    with show_progress("training", sum(task.cell.steps for task in tasks)) as bar:
 
         def show(more_steps: int = 0) -> None:
             nonlocal steps
@@ -184,23 +187,32 @@ def _train_and_evaluate(task: _Task, report: Report) -> None:
         report(1)
 
     threads = task.threads or torch.get_num_threads()  # the same for all: the trainings are compared
-    train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=watch)
+    if cell.row.encoder == "trained":
+        train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=watch)
     reached("cell.trained", cell.folder)
+    size_px = PatchStore.load(task.store).info.size_px
     for point in cell.points:
-        model = cell.encoder(point)
-        if not point.is_last:
-            run = Run.load(cell.run)
-            inputs = {"the run": run.card.weights}
-            with make(model, "encoder", _EncoderSettings(step=point.step), inputs) as work:
-                if not work.is_finished():
-                    run.encoder_at(point.step).save(model)
-                    work.finish((CARD, WEIGHTS))
         embeddings, scores = cell.embeddings(point), cell.scores(point)
-        config = sampling_of(suite, point)
-        embed(
-            task.store, str(model), embeddings, config, name=cell.row.name, device=task.device, devices=1, shown=False
-        )
-        evaluate(embeddings, scores, suite.evaluate, device=task.device, shown=False)
+        config, model = plan_embedding(suite, cell, point, size_px), _find_model(cell, point)
+        embed(task.store, model, embeddings, config, name=cell.row.name, device=task.device, devices=1, shown=False)
+        evaluate(embeddings, scores, cell.evaluate, device=task.device, shown=False)
+
+
+def _find_model(cell: Cell, point: EvaluationPoint) -> str:
+    """The encoder that a point judges, as `embed` opens it; one of an earlier step is written beside the run."""
+    if cell.row.encoder == "colour":
+        return "colour"
+    if cell.row.encoder == "start":
+        return f"timm:{cell.train.model.backbone}"
+    folder = cell.encoder(point)
+    if not point.is_last:
+        run = Run.load(cell.run)
+        inputs = {"the run": run.card.weights}
+        with make(folder, "encoder", _EncoderSettings(step=point.step), inputs) as work:
+            if not work.is_finished():
+                run.encoder_at(point.step).save(folder)
+                work.finish((CARD, WEIGHTS))
+    return str(folder)
 
 
 def _keep_reason(cell: Cell, error: BaseException) -> None:

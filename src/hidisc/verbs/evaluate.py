@@ -8,6 +8,7 @@ import torch
 from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.bootstrap import score_level
+from hidisc.evaluation.cross_validation import write_pooled
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import find_duplicates
 from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
@@ -28,10 +29,15 @@ from hidisc.evaluation.scores import (
     save_neighbours,
 )
 from hidisc.evaluation.task import Task, choose_task
+from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, relate, write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.paths import AnyPath
+from hidisc.ground.text import count, name_some
+from hidisc.models.history import hash_name
+from hidisc.patches.folds import make_folds
 from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.folds import FoldsConfig
 from hidisc.verbs.progress import show_patches
 
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
@@ -56,6 +62,8 @@ def evaluate(
     """
     config, out = config or EvaluateConfig(), Path(out)
     queries = Embeddings.load(embeddings)
+    if config.folds.are_used:
+        return _evaluate_folds(queries, bank, out, config, device, say, shown)
     reference = Embeddings.load(bank) if bank is not None else queries
     task = choose_task(queries, reference, config)
     findings = find_overlap(task)
@@ -64,6 +72,35 @@ def evaluate(
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if not work.is_finished(say):
             work.finish(_evaluate_task(task, findings, out, config, _choose_device(device), say, shown))
+    return Scores.load(out)
+
+
+def _evaluate_folds(
+    queries: Embeddings, bank: AnyPath | None, out: Path, config: EvaluateConfig, device: str, say: Say, shown: bool
+) -> Scores:
+    """Evaluate an encoder that has learned from none of the patients: each fold by the others, then all pooled."""
+    if bank is not None or config.test_patients is not None:
+        raise UserError("--folds choose reference and test patients themselves. Leave out --bank and test_patients.")
+    folds = make_folds(queries.table, config.folds, config.label, queries.path)
+    card = queries.info.model
+    seen = {hash_name(patient) for patient in card.history.patients}
+    known = [patient for fold in folds for patient in fold if hash_name(patient) in seen]
+    if known and not config.leakage.allow:
+        raise UserError(
+            f"{card.name!r} has learned from {count(len(known), 'patient')} of these ({name_some(known)}), so folds of "
+            "its embeddings cannot judge it: each fold needs an encoder of its own, trained without the fold's "
+            "patients. `hidisc benchmark SUITE STORE --folds K` trains and judges these."
+        )
+    inputs = {"the embeddings": queries.artefact.checksum, "the bank": queries.artefact.checksum}
+    with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
+        if not work.is_finished(say):
+            parts = []
+            for number, patients in enumerate(folds, start=1):
+                say(f"fold {number} of {len(folds)}: {count(len(patients), 'test patient')}")
+                one = config.model_copy(update={"test_patients": patients, "folds": FoldsConfig()})
+                part = out / "folds" / str(number)
+                parts.append(evaluate(queries.path, part, one, device=device, say=say, shown=shown))
+            work.finish(write_pooled(parts, out, config, _relate_source(queries, out)))
     return Scores.load(out)
 
 

@@ -18,6 +18,7 @@ from hidisc.training.fit import Say, Watch, fit
 from hidisc.training.metrics import METRICS
 from hidisc.training.processes import finished_before, made_by_first, start
 from hidisc.training.run import RUN, Run
+from hidisc.training.training_set import rows_to_learn
 from hidisc.verbs.progress import show_training
 from hidisc.verbs.threads import use_threads
 
@@ -80,7 +81,7 @@ def _note_single_slides(store: PatchStore, config: TrainConfig, say: Say) -> Non
     levels = [level for level in ("patient", "slide") if level in config.batch.levels and weights.get(level, 1) > 0]
     if config.objective["name"] != "hidisc" or len(levels) < 2:
         return
-    rows = store.table.in_splits(config.data.splits, "data.splits", store.path)
+    rows = rows_to_learn(store, config.data)
     patients, slides = (len(np.unique(store.table.codes(level)[0][rows])) for level in levels)
     if patients == slides:
         say(

@@ -1,0 +1,68 @@
+"""The folds of a row and seed pooled into one evaluation, in which every patient is judged once."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hidisc.artefacts.artefact import make
+from hidisc.benchmark.cells import Cell, EvaluationPoint
+from hidisc.embeddings.embeddings import ModelCard
+from hidisc.evaluation.cross_validation import write_pooled
+from hidisc.evaluation.scores import Scores
+from hidisc.ground.checksums import digest
+from hidisc.ground.files import make_folder
+from hidisc.models.history import NOTHING
+from hidisc.settings.folds import FoldsConfig
+
+POOLED = "pooled"
+
+
+def pool_cells(cells: Sequence[Cell], out: Path, rule: FoldsConfig) -> None:
+    """Pool the folds of every row and seed that are all finished."""
+    for folds in group_folds(cells):
+        if all(cell.is_done for cell in folds):
+            for point in folds[0].points:
+                _pool(folds, point, out, rule)
+
+
+def group_folds(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells of each row and seed that has folds, in the order of the folds."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        if cell.fold is not None:
+            groups.setdefault((cell.row.name, cell.seed), []).append(cell)
+    return list(groups.values())
+
+
+def pooled_scores(folds: Sequence[Cell], point: EvaluationPoint, out: Path) -> Path:
+    """The folder of the scores that the folds of a row and seed have together."""
+    return out / POOLED / f"{folds[0].folder.name.rpartition('-fold-')[0]}-{point.name}"
+
+
+def _pool(folds: Sequence[Cell], point: EvaluationPoint, out: Path, rule: FoldsConfig) -> None:
+    parts = [Scores.load(cell.scores(point)) for cell in folds]
+    path = pooled_scores(folds, point, out)
+    changes = {"test_patients": None, "folds": rule.model_copy(update={"seed": folds[0].seed})}
+    config = folds[0].evaluate.model_copy(update=changes)
+    inputs = {f"fold {number}": part.artefact.checksum for number, part in enumerate(parts, 1)}
+    make_folder(path.parent)
+    with make(path, "evaluate", config, inputs) as work:
+        if not work.is_finished():
+            work.finish(write_pooled(parts, path, config, _describe(folds, parts)))
+
+
+def _describe(folds: Sequence[Cell], parts: Sequence[Scores]) -> ModelCard:
+    """One card for the encoders of all folds: what they share, and all that they have learned from."""
+    cards = [part.info.model for part in parts]
+    history = NOTHING
+    for card in cards:
+        history = history.then(card.history.slides, card.history.labels_used)
+    history = history.model_copy(update={"is_complete": all(card.history.is_complete for card in cards)})
+    train = folds[0].train.model_dump(mode="json", exclude={"seed": True, "data": {"leave_out"}})
+    return cards[0].model_copy(
+        update={
+            "source": f"{len(folds)} folds",
+            "checksum": digest([card.checksum for card in cards]),
+            "group": digest({"train": train, "folds": len(folds)})[:16],
+            "history": history,
+        }
+    )
