@@ -152,7 +152,7 @@ def test_a_path_that_does_not_exist_is_said_with_near_names(forks: Forks, tmp_pa
     model = forks.run("embed", "store", "stor", "--out", "out", folder=tmp_path)
     assert model.said == "hidisc: stor does not exist. Did you mean store?\n"
     model = forks.run("embed", "store", "resnet18", "--out", "out", folder=tmp_path)
-    assert model.said.startswith("hidisc: resnet18 does not exist. Give a run, an exported encoder, `timm:NAME`, or a ")
+    assert model.said.startswith("hidisc: resnet18 does not exist. Give a run, an exported encoder, `timm:NAME`, ")
     named = forks.run("benchmark", "stain", "store", "--store", "raw=stor", "--out", "out", folder=tmp_path)
     assert named.said == "hidisc: stor does not exist. Did you mean store?\n"
 

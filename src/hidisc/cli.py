@@ -193,7 +193,8 @@ def _train(
 def _embed(
     store: Store,
     model: Annotated[
-        str, typer.Argument(help="A run of `hidisc train`, timm:NAME, or a TorchScript or ONNX file of anyone's.")
+        str,
+        typer.Argument(help="A run of `hidisc train`, timm:NAME, colour, or a TorchScript or ONNX file of anyone's."),
     ],
     out: Out,
     recipe: RecipeOption = None,
@@ -207,8 +208,10 @@ def _embed(
     as_json: Json = False,
 ) -> None:
     """Turn every patch into a vector, by an encoder of yours or of others."""
-    if ":" not in model and not Path(model).exists():
-        raise no_such_path(Path(model), "Give a run, an exported encoder, `timm:NAME`, or a TorchScript or ONNX file.")
+    if ":" not in model and model != "colour" and not Path(model).exists():
+        raise no_such_path(
+            Path(model), "Give a run, an exported encoder, `timm:NAME`, `colour`, or a TorchScript or ONNX file."
+        )
     from hidisc.settings.embed import EmbedConfig
     from hidisc.verbs.embed import embed
 

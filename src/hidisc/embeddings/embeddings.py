@@ -18,7 +18,7 @@ from hidisc.patches.table import PatchTable
 
 EMBEDDINGS, VECTORS, PATCHES = "embeddings.json", "embeddings.npy", "patches.parquet"
 
-ModelKind = Literal["run", "encoder", "timm", "torchscript", "onnx"]
+ModelKind = Literal["run", "encoder", "timm", "torchscript", "onnx", "colour"]
 
 
 class ModelCard(Record):
@@ -28,7 +28,7 @@ class ModelCard(Record):
     """What tables call it."""
     kind: ModelKind
     source: str
-    """Where it was, relative to the embeddings: a folder or a file; or `timm:NAME`."""
+    """Where it was, relative to the embeddings: a folder or a file; or `timm:NAME` or `colour`."""
     checksum: str
     """SHA-256 of its weights."""
     group: str

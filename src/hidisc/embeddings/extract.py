@@ -162,7 +162,8 @@ def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out:
 def _relate_source(card: ModelCard, out: Path) -> ModelCard:
     """Name the encoder's folder or file as it is found from the embeddings."""
     source = Path(card.source)
-    return card.model_copy(update={"source": relate(source, out)}) if source.exists() else card
+    is_path = card.kind != "colour" and source.exists()  # a folder may have the floor's name, such as `out` itself
+    return card.model_copy(update={"source": relate(source, out)}) if is_path else card
 
 
 def _compact(path: Path, good: NDArray[np.bool_]) -> None:

@@ -1,4 +1,4 @@
-"""Whose encoder: a run of ours, an encoder alone, a timm name, TorchScript or ONNX, all opened to one form.
+"""Whose encoder: a run, an encoder alone, a timm name, TorchScript, ONNX or the colour floor, all opened to one form.
 
 What a run was fed is known and kept to. An encoder from elsewhere is fed what `config.model` says, else what came with
 it (`preprocessing.json` beside it, the sizes in an ONNX file, timm's own notes), else pixels in [0, 1] as they are.
@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from hidisc.artefacts.artefact import open_artefact, read_kind, read_manifest, read_settings
+from hidisc.embeddings.choose import choose_rows
+from hidisc.embeddings.colour import COLOUR, fit_colour, refuse_path
 from hidisc.embeddings.embeddings import ModelCard, ModelKind
 from hidisc.ground.checksums import digest, hash_file
 from hidisc.ground.errors import UserError
@@ -85,8 +87,8 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
     """Open the encoder that `spec` names for the patches of a store, refusing one that does not fit them.
 
     `spec`: the folder of a finished run, one with an encoder alone, one that `hidisc export` wrote, `timm:NAME`, a
-    TorchScript file or an ONNX file. Only `timm:NAME` with `model.weights: hub` asks the network; no global state of
-    random numbers is touched.
+    TorchScript file, an ONNX file or `colour`. Only `timm:NAME` with `model.weights: hub` asks the network; no global
+    state of random numbers is touched.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(make_seed(config.seed, Purpose.UNTRAINED_WEIGHTS))
@@ -113,10 +115,12 @@ def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Opened:
     path, given = Path(spec), config.model
     if spec.startswith(TIMM):
         return _open_timm(spec.removeprefix(TIMM), store, config)
+    if spec == COLOUR:
+        return _open_colour(store, config)
     if not path.exists():
         raise UserError(
-            f"{spec} does not exist. Give the folder of a run, one that `hidisc export` wrote, `timm:NAME`, or a "
-            "TorchScript or ONNX file."
+            f"{spec} does not exist. Give the folder of a run, one that `hidisc export` wrote, `timm:NAME`, `colour`, "
+            "or a TorchScript or ONNX file."
         )
     is_run = (path / RUN).is_file() or read_kind(path) == "train"
     if is_run or (path / CARD).is_file():
@@ -194,6 +198,14 @@ def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Opened:
     made = {"timm": name, "options": card.options, "channels": card.channels, "size_px": size_px}
     checksum, group = digest({**made, "seed": config.seed}), digest(made)[:16]
     return _Opened("timm", encoder, checksum, size_px, fed, group=group, seed=config.seed, history=NOTHING)
+
+
+def _open_colour(store: PatchStore, config: EmbedConfig) -> _Opened:
+    """The colour floor, standardised over the patches that are embedded; it has learned from nothing."""
+    refuse_path(Path(COLOUR))
+    _refuse_settings(COLOUR, config.model, ForeignConfig())
+    net, size_px = fit_colour(store, choose_rows(store, config)), store.info.size_px
+    return _Opened("colour", net, _hash_tensors(net), size_px, Preprocessing(), history=NOTHING)
 
 
 def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Opened:
