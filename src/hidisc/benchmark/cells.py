@@ -104,6 +104,7 @@ def plan_cells(
     `stores`: by the names that rows give them; folds are made of their patients.
     """
     found = []
+    judged = suite.evaluate.model_copy(update={"floor": False})  # the floors are rows
     for seed in range(suite.seeds):
         rule = suite.folds.model_copy(update={"seed": seed})
         for number, row in enumerate(list_rows(suite), 1):
@@ -114,15 +115,15 @@ def plan_cells(
             train = _load_training(row, scale, seed)
             points = _plan_points(suite, row, train)
             if row.encoder != "trained":  # it has learned from nobody, so that one encoder serves all folds
-                evaluate = suite.evaluate.model_copy(update={"folds": rule if folds else FoldsConfig()})
+                evaluate = judged.model_copy(update={"folds": rule if folds else FoldsConfig()})
                 found.append(Cell(row, seed, out / CELLS / name, train, points, evaluate))
                 continue
             train = _keep_checkpoints(train, [point.step for point in points if not point.is_last])
             if not folds:
-                found.append(Cell(row, seed, out / CELLS / name, train, points, suite.evaluate))
+                found.append(Cell(row, seed, out / CELLS / name, train, points, judged))
             for fold, patients in enumerate(folds, 1):
                 data = train.data.model_copy(update={"splits": splits, "leave_out": patients})
-                evaluate = suite.evaluate.model_copy(update={"test_patients": patients})
+                evaluate = judged.model_copy(update={"test_patients": patients})
                 one = train.model_copy(update={"data": data})
                 found.append(Cell(row, seed, out / CELLS / f"{name}-fold-{fold}", one, points, evaluate, fold))
     return found

@@ -7,8 +7,9 @@ import numpy as np
 
 from hidisc.benchmark.cells import Cell, EvaluationPoint, list_rows
 from hidisc.benchmark.claims import check_claim
+from hidisc.benchmark.floors import floors_table
 from hidisc.benchmark.pooled import group_folds, pooled_scores
-from hidisc.benchmark.tables import beside_table, cells_table, claims_table
+from hidisc.benchmark.tables import beside_table, cells_table, claims_table, folds_table
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
@@ -44,7 +45,7 @@ def write_results(suite: SuiteConfig, cells: Sequence[Cell], out: Path, scale: s
         warnings=gather_warnings(models),
         notes=suite.notes if models else ("No training is finished, so there are no numbers.",),
         claims=_of(tables, "claims"),
-        results=_of(tables, "results"),
+        results=_of(tables, "floors", "results", "folds"),
         axis=axis,
         beside=_of(tables, *map(_beside, suite.paper)),
         confusions=confusions,
@@ -97,10 +98,13 @@ def make_tables(suite: SuiteConfig, cells: Sequence[Cell], models: Sequence[Eval
         named = {model.name: model for model in models}
         probe = suite.evaluate.probes[0]
         made["results"] = metrics_table(models, probe)
+        floors = floors_table(suite, models)
+        made |= {"floors": floors} if floors else {}
         made |= {_beside(name): beside_table(suite, named, name) for name in suite.paper}
         if suite.claims:
             checked = [check_claim(claim, named, suite.evaluate) for claim in suite.claims]
             made["claims"] = claims_table(checked, models)
+        made |= {"folds": folds_table(suite, cells)} if suite.folds.are_used else {}
     return made | {"trainings": cells_table(cells)}
 
 

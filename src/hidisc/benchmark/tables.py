@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from hidisc.benchmark.cells import Cell
 from hidisc.benchmark.claims import Checked
 from hidisc.benchmark.published import Published, read_published
+from hidisc.evaluation.scores import Scores
 from hidisc.reporting import cells as report
 from hidisc.reporting.cells import metric_cell, metric_title
 from hidisc.reporting.evaluated import EvaluatedModel
@@ -92,12 +93,32 @@ def claims_table(checked: Sequence[Checked], models: Sequence[EvaluatedModel]) -
     )
 
 
+def folds_table(suite: SuiteConfig, cells: Sequence[Cell]) -> Table:
+    """The numbers of every finished fold by itself; tables and claims pool them."""
+    metrics, probe = ("accuracy", "mca", "auroc"), suite.evaluate.probes[0]
+    rows = []
+    for cell in (cell for cell in cells if cell.fold is not None and cell.is_done):
+        scores = Scores.load(cell.scores(cell.points[-1]))
+        for level in next(item for item in scores.info.probes if item.name == probe).levels:
+            values = (level.metrics[metric].percent() for metric in metrics)
+            rows.append((cell.row.name, str(cell.seed), str(cell.fold), level.level, str(level.units), *values))
+    return Table(
+        title="Each fold by itself",
+        columns=("Method", "Seed", "Fold", "Level", "Units", *map(metric_title, metrics)),
+        rows=tuple(rows),
+        lead=4,
+        notes=("In percent. A fold has few patients: the pooled numbers above are the ones to read.",),
+    )
+
+
 def cells_table(cells: Sequence[Cell]) -> Table:
     """Every training of the suite and its state."""
     return Table(
         title="Every training",
-        columns=("Method", "Seed", "Steps", "State"),
-        rows=tuple((cell.row.name, str(cell.seed), f"{cell.train.optim.steps:,}", _fate(cell)) for cell in cells),
+        columns=("Method", "Seed", "Fold", "Steps", "State"),
+        rows=tuple(
+            (cell.row.name, str(cell.seed), str(cell.fold or DASH), f"{cell.steps:,}", _fate(cell)) for cell in cells
+        ),
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.bootstrap import score_level
+from hidisc.evaluation.floor import compare_with_floor
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import (
     NEIGHBOURS,
@@ -14,30 +15,29 @@ from hidisc.evaluation.scores import (
     Count,
     Diagnostic,
     Finding,
+    FloorScores,
     ProbeScores,
     Scores,
     predictions_file,
     save_neighbours,
 )
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import relate, write_atomic
+from hidisc.ground.files import make_folder, relate, write_atomic
 from hidisc.settings.evaluate import EvaluateConfig
 
 
 def write_pooled(folds: Sequence[Scores], out: Path, config: EvaluateConfig, model: ModelCard) -> list[str]:
     """Write the evaluation that `folds` are together, about `model`; returns the names of its files."""
     first = folds[0].info
-    probes, files = [], [SCORES]
-    for name in config.probes:
-        levels = []
-        for level in _levels_of_all(folds, name):
-            pooled = pool_predictions([fold.predictions(name, level) for fold in folds])
-            files.append(predictions_file(name, level, config.probes[0]))
-            (out / files[-1]).parent.mkdir(exist_ok=True)
-            pooled.save(out / files[-1])
-            positive = first.classes.index(first.positive)
-            levels.append(score_level(pooled, positive, config.bootstrap, config.seed))
-        probes.append(ProbeScores(name=name, remarks=_pool_remarks(folds, name), levels=tuple(levels)))
+    positive = first.classes.index(first.positive)
+    probes, files = _pool_probes(folds, out, config, positive)
+    floor = None
+    floors = [fold.info.floor for fold in folds if fold.info.floor]
+    if len(floors) == len(folds):
+        of_floor, more = _pool_probes(folds, out, config, positive, of_floor=True)
+        differences = compare_with_floor(out, config, probes[0], positive)
+        floor = FloorScores(patches=floors[0].patches, probes=of_floor, differences=differences)
+        files += more
     files += _pool_neighbours(folds, out)
     info = first.model_copy(
         update={
@@ -48,14 +48,32 @@ def write_pooled(folds: Sequence[Scores], out: Path, config: EvaluateConfig, mod
             "counts": _add_counts(folds),
             "unlabelled": {"bank": 0, "queries": 0},
             "labels": _unite(fold.info.labels for fold in folds),
-            "probes": tuple(probes),
+            "probes": probes,
+            "floor": floor,
             "diagnostics": _choose_middle([fold.info.diagnostics for fold in folds]),
             "leakage": _unite(fold.info.leakage for fold in folds),
             "folds": tuple(relate(fold.path, out) for fold in folds),
         }
     )
     write_atomic(out / SCORES, (info.model_dump_json(indent=1) + "\n").encode())
-    return files
+    return [SCORES, *files]
+
+
+def _pool_probes(
+    folds: Sequence[Scores], out: Path, config: EvaluateConfig, positive: int, *, of_floor: bool = False
+) -> tuple[tuple[ProbeScores, ...], list[str]]:
+    """The scores of every probe over all folds, its predictions written; returns the names of their files as well."""
+    probes, files = [], []
+    for name in config.probes:
+        levels = []
+        for level in _levels_of_all(folds, name):
+            pooled = pool_predictions([fold.predictions(name, level, of_floor=of_floor) for fold in folds])
+            files.append(predictions_file(name, level, config.probes[0], of_floor))
+            make_folder((out / files[-1]).parent)
+            pooled.save(out / files[-1])
+            levels.append(score_level(pooled, positive, config.bootstrap, config.seed))
+        probes.append(ProbeScores(name=name, remarks=_pool_remarks(folds, name), levels=tuple(levels)))
+    return tuple(probes), files
 
 
 def pool_predictions(folds: Sequence[Predictions]) -> Predictions:

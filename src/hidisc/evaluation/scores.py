@@ -71,6 +71,29 @@ class ProbeScores(Record):
         return next((level for level in self.levels if level.level == name), None)
 
 
+class FloorScores(Record):
+    """What the colour of the patches alone tells, by the same probes and patients."""
+
+    patches: int
+    """Patches whose colour was measured."""
+    probes: tuple[ProbeScores, ...]
+    differences: dict[str, dict[str, Value]]
+    """Level: metric: how much better the encoder is by the first probe, with a paired interval over patients."""
+
+    def verdict(self, level: str) -> str:
+        """Whether the encoder is better than colour alone at a level, in words; empty where it was not judged there."""
+        found = self.differences.get(level, {})
+        metric = "auroc" if found.get("auroc") and found["auroc"].value is not None else "accuracy"
+        ahead = found.get(metric)
+        if ahead is None or ahead.value is None or ahead.low is None or ahead.high is None:
+            return ""
+        size = f"{100 * ahead.value:+.1f} points of {level} {metric.replace('auroc', 'AUROC')}"
+        size += f" [{100 * ahead.low:.1f}, {100 * ahead.high:.1f}]"
+        if ahead.low > 0:
+            return f"better than colour alone ({size})"
+        return f"worse than colour alone ({size})" if ahead.high < 0 else f"no better than colour alone ({size})"
+
+
 class Count(Record):
     """Units of one class in the bank or in the queries, as in the paper's dataset tables."""
 
@@ -123,6 +146,8 @@ class ScoresInfo(Record):
     probes: tuple[ProbeScores, ...]
     diagnostics: tuple[Diagnostic, ...]
     leakage: tuple[Finding, ...]
+    floor: FloorScores | None = None
+    """The same for colour alone; None where it was not asked for, or the store was not there."""
     folds: tuple[str, ...] = ()
     """Where the scores of each fold are, relative to these, which pool them; empty without cross-validation."""
     versions: dict[str, str | None]
@@ -145,8 +170,10 @@ class ScoresInfo(Record):
         return tuple(finding.sentence for finding in (*self.leakage, *self.labels) if finding.kind != "note")
 
 
-def predictions_file(probe: str, level: str, first: str) -> str:
+def predictions_file(probe: str, level: str, first: str, of_floor: bool = False) -> str:
     """Name, within the folder, of a probe's predictions; those of the first probe are at the top."""
+    if of_floor:
+        return f"colour/{probe}/predictions_{level}.parquet"
     return f"predictions_{level}.parquet" if probe == first else f"{probe}/predictions_{level}.parquet"
 
 
@@ -176,13 +203,16 @@ class Scores:
         leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in self.info.leakage) else ""
         unknown = "" if self.info.model.history.is_complete else " (what it has seen before is not known)"
         line = f"{self.info.model.name}, {self.info.probes[0].name}{leak}: {', '.join(parts) or 'no verdict'}{unknown}"
+        floor = self.info.floor.verdict(self.info.levels[0]) if self.info.floor else ""
+        line += f"; {floor}" if floor else ""
         warnings = [f". Warning: {finding.sentence}" for finding in self.info.labels if finding.kind == "warning"]
         return f"{line}{''.join(warnings)}"
 
-    def predictions(self, probe: str, level: str) -> Predictions:
-        """The predictions of a probe for every unit of a level."""
-        scored = next(scores for scores in self.info.probes if scores.name == probe).level(level)
-        file = predictions_file(probe, level, self.info.probes[0].name)
+    def predictions(self, probe: str, level: str, *, of_floor: bool = False) -> Predictions:
+        """The predictions of a probe for every unit of a level; `of_floor`: from the colour of the patches alone."""
+        probes = self.info.floor.probes if of_floor and self.info.floor else self.info.probes
+        scored = next(scores for scores in probes if scores.name == probe).level(level)
+        file = predictions_file(probe, level, self.info.probes[0].name, of_floor)
         return Predictions.load(self.path / file, level, scored.left_out if scored else 0)
 
     def neighbours(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:

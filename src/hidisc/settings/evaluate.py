@@ -97,5 +97,7 @@ class EvaluateConfig(Config):
     mil: MilConfig = MilConfig()
     bootstrap: BootstrapConfig = BootstrapConfig()
     leakage: LeakageConfig = LeakageConfig()
+    floor: bool = True
+    """Whether the colour of the patches alone is judged beside the encoder, by the same probes and patients."""
     seed: int = Field(0, ge=0)
     """Seed of the bootstrap resamples, of patch sampling and of the linear and attention probes."""

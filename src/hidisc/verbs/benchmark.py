@@ -11,6 +11,7 @@ from hidisc.artefacts.lock import HeldError, hold
 from hidisc.benchmark.cells import FAILED, Cell, EvaluationPoint, plan_cells, plan_embedding
 from hidisc.benchmark.pooled import pool_cells
 from hidisc.benchmark.results import list_results, write_results
+from hidisc.embeddings.colour import COLOUR
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, make_folder, refuse_full_disk, sweep, write_atomic
 from hidisc.ground.machine import count_cores
@@ -201,7 +202,7 @@ def _train_and_evaluate(task: _Task, report: Report) -> None:
 def _find_model(cell: Cell, point: EvaluationPoint) -> str:
     """The encoder that a point judges, as `embed` opens it; one of an earlier step is written beside the run."""
     if cell.row.encoder == "colour":
-        return "colour"
+        return COLOUR
     if cell.row.encoder == "start":
         return f"timm:{cell.train.model.backbone}"
     folder = cell.encoder(point)

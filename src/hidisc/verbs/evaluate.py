@@ -11,6 +11,7 @@ from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.cross_validation import write_pooled
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import find_duplicates
+from hidisc.evaluation.floor import colour_of, compare_with_floor
 from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
@@ -22,6 +23,7 @@ from hidisc.evaluation.scores import (
     NEIGHBOURS,
     SCORES,
     Finding,
+    FloorScores,
     ProbeScores,
     Scores,
     ScoresInfo,
@@ -30,12 +32,12 @@ from hidisc.evaluation.scores import (
 )
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import full_disk_said, relate, write_atomic
+from hidisc.ground.files import full_disk_said, make_folder, name_related, relate, write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.text import count, name_some
 from hidisc.models.history import hash_name
-from hidisc.patches.folds import make_folds
+from hidisc.patches.folds import Folds, make_folds
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.folds import FoldsConfig
 from hidisc.verbs.progress import show_patches
@@ -64,14 +66,32 @@ def evaluate(
     queries = Embeddings.load(embeddings)
     if config.folds.are_used:
         return _evaluate_folds(queries, bank, out, config, device, say, shown)
-    reference = Embeddings.load(bank) if bank is not None else queries
-    task = choose_task(queries, reference, config)
+    return _evaluate_split(
+        queries, Embeddings.load(bank) if bank is not None else queries, out, config, device, say, shown
+    )
+
+
+def _evaluate_split(
+    queries: Embeddings,
+    bank: Embeddings,
+    out: Path,
+    config: EvaluateConfig,
+    device: str,
+    say: Say,
+    shown: bool,
+    colour: Embeddings | None = None,
+) -> Scores:
+    """Evaluate test patients by reference patients; `colour`: of the same patches, where it is known already."""
+    task = choose_task(queries, bank, config)
     findings = find_overlap(task)
     refuse_leaks(findings, config.leakage.allow)
-    inputs = {"the embeddings": queries.artefact.checksum, "the bank": reference.artefact.checksum}
+    inputs = {"the embeddings": queries.artefact.checksum, "the bank": bank.artefact.checksum}
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if not work.is_finished(say):
-            work.finish(_evaluate_task(task, findings, out, config, _choose_device(device), say, shown))
+            if config.floor and colour is None and bank is queries:
+                colour = _measure_colour(queries, config, say)
+            floor = choose_task(colour, colour, config) if colour is not None else None
+            work.finish(_evaluate_task(task, floor, findings, out, config, _choose_device(device), say, shown))
     return Scores.load(out)
 
 
@@ -82,6 +102,23 @@ def _evaluate_folds(
     if bank is not None or config.test_patients is not None:
         raise UserError("--folds choose reference and test patients themselves. Leave out --bank and test_patients.")
     folds = make_folds(queries.table, config.folds, config.label, queries.path)
+    _refuse_learned(queries, folds, config)
+    inputs = {"the embeddings": queries.artefact.checksum, "the bank": queries.artefact.checksum}
+    with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
+        if not work.is_finished(say):
+            colour = _measure_colour(queries, config, say) if config.floor else None
+            parts = []
+            for number, patients in enumerate(folds, start=1):
+                say(f"fold {number} of {len(folds)}: {count(len(patients), 'test patient')}")
+                changes = {"test_patients": patients, "folds": FoldsConfig(), "floor": colour is not None}
+                part, one = out / "folds" / str(number), config.model_copy(update=changes)
+                parts.append(_evaluate_split(queries, queries, part, one, device, say, shown, colour))
+            work.finish(write_pooled(parts, out, config, _relate_source(queries, out)))
+    return Scores.load(out)
+
+
+def _refuse_learned(queries: Embeddings, folds: Folds, config: EvaluateConfig) -> None:
+    """Refuse an encoder that has learned from patients of the folds: each of them would be judged as one it knows."""
     card = queries.info.model
     seen = {hash_name(patient) for patient in card.history.patients}
     known = [patient for fold in folds for patient in fold if hash_name(patient) in seen]
@@ -91,21 +128,20 @@ def _evaluate_folds(
             "its embeddings cannot judge it: each fold needs an encoder of its own, trained without the fold's "
             "patients. `hidisc benchmark SUITE STORE --folds K` trains and judges these."
         )
-    inputs = {"the embeddings": queries.artefact.checksum, "the bank": queries.artefact.checksum}
-    with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
-        if not work.is_finished(say):
-            parts = []
-            for number, patients in enumerate(folds, start=1):
-                say(f"fold {number} of {len(folds)}: {count(len(patients), 'test patient')}")
-                one = config.model_copy(update={"test_patients": patients, "folds": FoldsConfig()})
-                part = out / "folds" / str(number)
-                parts.append(evaluate(queries.path, part, one, device=device, say=say, shown=shown))
-            work.finish(write_pooled(parts, out, config, _relate_source(queries, out)))
-    return Scores.load(out)
+
+
+def _measure_colour(queries: Embeddings, config: EvaluateConfig, say: Say) -> Embeddings | None:
+    say("measuring the colour of the patches, the floor that an encoder must beat ...")
+    colour = colour_of(queries, config.seed)
+    if colour is None:
+        store = name_related(queries.info.store, queries.path)
+        say(f"note: colour alone is not judged beside it: the store {store!r} is not there, or has changed")
+    return colour
 
 
 def _evaluate_task(
     task: Task,
+    floor: Task | None,
     findings: tuple[Finding, ...],
     out: Path,
     config: EvaluateConfig,
@@ -126,16 +162,17 @@ def _evaluate_task(
     for finding in (*findings, *labels):
         say(f"{finding.kind}: {finding.sentence}")
 
-    probes, files = [], [SCORES]
-    for name in config.probes:
-        say(f"evaluating with {_PROBE_NAMES[name]} ...")
-        predictions, remarks = _predict(name, task, knn, config)
-        for level in predictions:
-            files.append(predictions_file(name, level.level, config.probes[0]))
-            (out / files[-1]).parent.mkdir(exist_ok=True)
-            level.save(out / files[-1])
-        scored = [score_level(level, task.positive, config.bootstrap, config.seed) for level in predictions]
-        probes.append(ProbeScores(name=name, remarks=remarks, levels=tuple(scored)))
+    probes, files = _probe(task, knn, out, config, say)
+    judged = None
+    if floor is not None:
+        say("the same for colour alone ...")
+        of_colour = predict_by_neighbours(floor, config.knn, device)
+        colour_probes, more = _probe(floor, of_colour, out, config, lambda _: None, of_floor=True)
+        files += more
+        differences = compare_with_floor(out, config, probes[0], task.positive)
+        judged = FloorScores(
+            patches=len(floor.bank) + len(floor.queries), probes=colour_probes, differences=differences
+        )
     if knn.rows.shape[1]:
         save_neighbours(out / NEIGHBOURS, knn.rows, knn.similarities)
         files.append(NEIGHBOURS)
@@ -153,13 +190,31 @@ def _evaluate_task(
         counts=count_units(task),
         unlabelled={"bank": bank.unlabelled, "queries": queries.unlabelled},
         labels=labels,
-        probes=tuple(probes),
+        probes=probes,
         diagnostics=diagnose(task, config.seed),
         leakage=findings,
+        floor=judged,
         versions=versions(*_PACKAGES),
     )
     write_atomic(out / SCORES, (scores.model_dump_json(indent=1) + "\n").encode())
-    return files
+    return [SCORES, *files]
+
+
+def _probe(
+    task: Task, knn: KnnResult, out: Path, config: EvaluateConfig, say: Say, *, of_floor: bool = False
+) -> tuple[tuple[ProbeScores, ...], list[str]]:
+    """Run every probe and write its predictions; returns the scores and the names of the files."""
+    probes, files = [], []
+    for name in config.probes:
+        say(f"evaluating with {_PROBE_NAMES[name]} ...")
+        predictions, remarks = _predict(name, task, knn, config)
+        for level in predictions:
+            files.append(predictions_file(name, level.level, config.probes[0], of_floor))
+            make_folder((out / files[-1]).parent)
+            level.save(out / files[-1])
+        scored = [score_level(level, task.positive, config.bootstrap, config.seed) for level in predictions]
+        probes.append(ProbeScores(name=name, remarks=remarks, levels=tuple(scored)))
+    return tuple(probes), files
 
 
 def _predict(
