@@ -31,7 +31,7 @@ def embeddings(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
 
 
 def suite_of(*changes: str, name: str = "weak") -> SuiteConfig:
-    return load_config(SuiteConfig, name, ["small.changes=[optim.steps=10]", "seeds=2", *changes])
+    return load_config(SuiteConfig, name, ["small.changes=[optim.steps=10]", "seeds=2", "floors=false", *changes])
 
 
 def finish(cell: Cell, embeddings: Embeddings, accuracy: float, *, leak: bool = False) -> None:
@@ -63,7 +63,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, embeddings: Embeddings) -> tu
 
 
 def named(suite: SuiteConfig, cells: list[Cell]) -> dict[str, EvaluatedModel]:
-    return {model.name: model for _, model in gather_models(suite, cells)}
+    return {model.name: model for _, model in gather_models(suite, cells, Path())}
 
 
 def mean_accuracy(model: EvaluatedModel, level: str) -> float:
@@ -268,7 +268,7 @@ def test_a_curve_is_drawn_over_the_steps(tmp_path: Path, embeddings: Embeddings)
     suite = load_config(SuiteConfig, "iterations", ["small.changes=[optim.steps=100]", "evaluation_points=[0.5, 1.0]"])
     cells = plan_cells(suite, suite.small, tmp_path)
     finish(cells[0], embeddings, 0.9)
-    placed = gather_models(suite, cells)
+    placed = gather_models(suite, cells, Path())
     assert [(at, model.name) for at, model in placed] == [
         (50.0, "HiDisc-Patient, 50 steps"),
         (100.0, "HiDisc-Patient, 100 steps"),

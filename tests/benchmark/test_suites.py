@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hidisc.benchmark.cells import plan_cells, sampling_of
+from hidisc.benchmark.cells import plan_cells, plan_embedding
 from hidisc.ground.errors import UserError
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.load import list_recipes, load_config
@@ -15,7 +15,7 @@ SUITES = [name for name in list_recipes("benchmark") if name != "tcga"]
 
 
 def load(suite: str, *changes: str) -> SuiteConfig:
-    return load_config(SuiteConfig, suite, list(changes))
+    return load_config(SuiteConfig, suite, ["floors=false", *changes])
 
 
 def test_the_papers_experiments_and_ours_are_all_there() -> None:
@@ -59,8 +59,8 @@ def test_tcga_samples_patches_three_times(tmp_path: Path) -> None:
     config = load("weak+tcga")
     cells = plan_cells(config, config.full, tmp_path)
     assert [(point.step, point.sampling) for point in cells[0].points] == [(60_000, 0), (60_000, 1), (60_000, 2)]
-    assert [sampling_of(config, point).seed for point in cells[0].points] == [0, 1, 2]
-    assert {sampling_of(config, point).per_slide for point in cells[0].points} == {400}
+    embedded = [plan_embedding(config, cells[0], point, 300) for point in cells[0].points]
+    assert [(one.seed, one.per_slide) for one in embedded] == [(0, 400), (1, 400), (2, 400)]
     assert cells[0].train.batch.images == 448
 
 

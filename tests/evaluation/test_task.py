@@ -102,7 +102,7 @@ def test_a_split_without_any_of_the_classes(tmp_path: Path) -> None:
     theirs = make_embeddings(tmp_path / "bank", classes=("x", "y"), test=0)
     assert refusal(made, theirs, classes=["x", "y"]) == (
         f"no patch of queries=['test'] in {made.path} has a label among x, y. Fill in the labels, or choose other "
-        "splits."
+        "patients."
     )
 
 

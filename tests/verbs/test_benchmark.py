@@ -32,6 +32,7 @@ rows:
 claims:
   - {{text: HiDisc-Patient is better, better: HiDisc-Patient, than: SimCLR}}
 seeds: 2
+floors: false
 evaluate: {{knn: {{k: 5}}, probes: [knn], bootstrap: {{resamples: 50}}}}
 small: {{changes: [{", ".join(f'"{change}"' for change in TINY)}, optim.steps={STEPS}]}}
 """

@@ -6,6 +6,7 @@ from hidisc.benchmark.cells import list_rows
 from hidisc.evaluation.compare import Difference, estimate
 from hidisc.evaluation.scores import Value
 from hidisc.ground.errors import UserError
+from hidisc.ground.text import plural
 from hidisc.reporting.cells import metric_title
 from hidisc.reporting.evaluated import EvaluatedModel, compare_models
 from hidisc.reporting.notes import warning_notes
@@ -13,6 +14,8 @@ from hidisc.reporting.table import DASH, Table
 from hidisc.settings.benchmark import SuiteConfig
 
 _METRICS = ("auroc", "mca")
+_MANY = 10_000
+"""Patients from which their number is not estimated any more."""
 
 
 def find_floors(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
@@ -88,5 +91,6 @@ def say_verdict(found: Difference, floor: str) -> str:
     if found.verdict == "better":
         return f"better than {floor}"
     needed = found.patients_needed
-    more = f"; about {needed:,} {found.cluster}s would tell a difference of this size" if needed else ""
+    number = f"about {needed:,}" if needed and needed < _MANY else f"more than {_MANY:,}"
+    more = f"; {number} {plural(found.cluster)} would tell a difference of this size" if needed else ""
     return f"worse than {floor}" if found.verdict == "worse" else f"no better than {floor}{more}"

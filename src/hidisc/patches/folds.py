@@ -56,8 +56,8 @@ def _one_per_site(table: PatchTable, labels: dict[str, str], where: Path) -> Fol
     homeless = sorted(set(labels) - set(sites))
     if homeless:
         raise UserError(
-            f"folds.by=each-site needs the site of every patient, and {count(len(homeless), 'patient')} of {where} "
-            f"({name_some(homeless)}) have none. Fill in the `site` column, or --set folds.by=patient."
+            f"folds.by=each-site needs the site of every patient, and {where} does not say that of "
+            f"{name_some(homeless)}. Fill in the `site` column, or --set folds.by=patient."
         )
     groups = connect_sites(sorted(labels), sites)
     if len(groups) < 2:

@@ -1,0 +1,125 @@
+"""`hidisc benchmark --folds`: no encoder learns from the patients it is judged on, and each is judged once per seed."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hidisc.benchmark.cells import plan_cells
+from hidisc.evaluation.compare import compare
+from hidisc.evaluation.scores import Scores
+from hidisc.patches.folds import make_folds
+from hidisc.patches.store import PatchStore
+from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.load import load_config
+from hidisc.training.run import Run
+from hidisc.verbs.benchmark import benchmark
+from hidisc.verbs.doctor import verify
+from tests.commands import Forks, signal_at
+from tests.training.stores import TEST, TINY, TRAIN, make_store
+
+SUITE = f"""
+title: Tiny
+rows:
+  - {{name: HiDisc-Patient, recipe: hidisc-patient+weak}}
+seeds: 2
+folds: {{number: 2}}
+evaluate: {{knn: {{k: 5}}, probes: [knn], bootstrap: {{resamples: 50}}}}
+small: {{changes: [{", ".join(f'"{change}"' for change in TINY)}, optim.steps=2]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("tiny"), unlabelled=("P5",))
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("suite") / "tiny.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+def tables(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((out / "tables").iterdir()) if path.name[0] != "."}
+
+
+@pytest.fixture(scope="module")
+def whole(store: Path, suite: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A benchmark that nothing happened to."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    done = benchmark(load_config(SuiteConfig, str(suite)), store, out, workers=1, device="cpu")
+    assert (done.cells, done.done, done.failed) == (8, 8, 0)  # two folds and two floors for each seed
+    return out
+
+
+def test_a_folds_patients_are_never_learned_from(whole: Path, store: Path, suite: Path) -> None:
+    config, opened = load_config(SuiteConfig, str(suite)), PatchStore.load(store)
+    judged: dict[int, list[str]] = {0: [], 1: []}
+    for cell in plan_cells(config, config.small, whole, {"": opened}):
+        if cell.fold is None:
+            continue
+        rule = config.folds.model_copy(update={"seed": cell.seed})
+        patients = make_folds(opened.table, rule, "label", store)[cell.fold - 1]
+        learned = set(Run.load(cell.run).info.patients)
+        assert learned == {*TRAIN, *TEST} - set(patients), "everyone else, whatever the split, also without a label"
+        scores = Scores.load(cell.scores(cell.points[-1]))
+        assert set(scores.predictions("knn", "patient").clusters) == set(patients)
+        judged[cell.seed] += patients
+    assert sorted(judged[0]) == sorted(judged[1]) == sorted({*TRAIN, *TEST} - {"P5"})
+
+
+def test_tables_and_floors_are_of_all_patients(whole: Path, suite: Path) -> None:
+    pooled = sorted((whole / "pooled").iterdir())
+    assert [path.name for path in pooled] == ["01-hidisc-patient-0-2-0", "01-hidisc-patient-1-2-0"]
+    ours = [[Scores.load(path).predictions("knn", "patient")] for path in pooled]
+    assert [len(training[0]) for training in ours] == [7, 7]
+    evaluate = load_config(SuiteConfig, str(suite)).evaluate
+    found = []
+    for floor in ("02-colour-alone", "03-untrained"):
+        judged = [
+            Scores.load(path).predictions("knn", "patient") for path in sorted(whole.glob(f"cells/{floor}-*/sc*"))
+        ]
+        theirs = [judged] if "colour" in floor else [[one] for one in judged]  # colour: one encoder for both seeds
+        difference = compare(ours, theirs, 1, evaluate.bootstrap, evaluate.seed)["auroc"]
+        assert difference.value is not None
+        found.append(difference.value)
+    floors = (whole / "tables" / "floors.md").read_text().splitlines()
+    (row,) = [line for line in floors if line.startswith("| Patient | AUROC | HiDisc-Patient |")]
+    assert f"{100 * min(found):+.1f} [" in row  # the best floor is the one that is least behind
+    assert "| HiDisc-Patient | 0 | 1 | patch |" in (whole / "tables" / "folds.md").read_text()
+    assert verify(whole) == []
+
+
+@pytest.mark.whole
+def test_killed_at_every_step_the_tables_are_the_same(
+    whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    words = ["benchmark", str(suite), str(store), "--out", str(out), "--device", "cpu", "--workers", "1"]
+    for step, number, file in (
+        ("cell.trained", 1, "*"),
+        ("file.written", 1, "scores.json"),
+        ("cell.done", 2, "*"),
+        ("cell.done", 6, "*"),  # all cells
+        ("file.written", 1, "scores.json"),  # the pooled ones of the first seed
+        ("file.written", 1, "scores.json"),
+        ("file.written", 2, "scores.json"),
+        ("file.written", 1, "benchmark.html"),
+    ):
+        killed = forks.run(*words, at=signal_at(step, number, file))
+        assert killed.code == -signal.SIGKILL, (step, file, killed.said)
+    last = forks.run(*words)
+    assert last.code == 0, last.said
+    assert tables(out) == tables(whole)
+
+
+def test_folds_on_the_command_line_are_those_of_a_suite(
+    whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(suite.read_text().replace("folds: {number: 2}\n", ""))
+    ended = forks.run("benchmark", str(other), str(store), "--out", str(whole), "--device", "cpu", "--folds", "2")
+    assert ended.code == 0, ended.said
+    assert "8 of 8 trainings" in ended.result
