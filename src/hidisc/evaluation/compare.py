@@ -65,16 +65,8 @@ class Difference:
 
     @property
     def patients_needed(self) -> int | None:
-        """About how many patients would tell a difference of the size seen, four times out of five; None: not known.
-
-        The standard error is read off the interval and shrinks with the root of the number of patients. A difference
-        is seen in 80 % of repetitions when it is as large as the interval's half and 0.84 standard errors together.
-        """
-        if not self.value or self.low is None or self.high is None or self.high == self.low:
-            return None
-        half = NormalDist().inv_cdf((1 + self.interval) / 2)
-        error = (self.high - self.low) / (2 * half)
-        return max(2, math.ceil(self.patients * ((half + NormalDist().inv_cdf(0.8)) * error / self.value) ** 2))
+        """About how many patients would tell a difference of the size seen; None where it is not known."""
+        return count_needed(self.as_value(), self.patients, self.interval)
 
     @property
     def verdict(self) -> Literal["better", "worse", "unclear"]:
@@ -106,6 +98,20 @@ class Difference:
         if a == b:
             return f"{a} trainings each" if a > 1 else "one training each"
         return f"{a} and {b} trainings"
+
+
+def count_needed(difference: Value, patients: int, interval: float) -> int | None:
+    """About how many patients would tell a difference of this size, four times out of five; None: not known.
+
+    The standard error is read off the interval and shrinks with the root of the number of patients. A difference is
+    seen in 80 % of repetitions when it is as large as half the interval and 0.84 standard errors together.
+    """
+    value, low, high = difference.value, difference.low, difference.high
+    if not value or low is None or high is None or high == low:
+        return None
+    half = NormalDist().inv_cdf((1 + interval) / 2)
+    error = (high - low) / (2 * half)
+    return max(2, math.ceil(patients * ((half + NormalDist().inv_cdf(0.8)) * error / value) ** 2))
 
 
 Trainings = Sequence[Sequence[Predictions]]

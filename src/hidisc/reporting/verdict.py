@@ -13,6 +13,7 @@ from hidisc.ground.text import count, plural
 from hidisc.models.history import History
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.notes import warning_notes
+from hidisc.reporting.outlook import find_outlook
 from hidisc.settings.evaluate import BootstrapConfig
 
 _TIE = 1e-6
@@ -45,6 +46,8 @@ class Verdict:
     judge: str = ""
     units: str = ""
     numbers: tuple[Number, ...] = ()
+    outlook: tuple[str, ...] = ()
+    """What was learned beyond the floor, whether there is more to learn, and the next step, a sentence each."""
     trust: tuple[str, ...] = ()
     """Why to believe it, or not, a sentence each."""
     properties: tuple[str, ...] = ()
@@ -73,6 +76,7 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
         judge=name_judge(probe.name, infos[0]),
         units=count(levels[0].units, name),
         numbers=numbers,
+        outlook=find_outlook(model),
         trust=(
             *_trust(model, infos[0].model, plural(infos[0].levels[0]), numbers[0]),
             *_doubt(levels, name, asked.interval),
@@ -120,8 +124,7 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
         per_slide = info.sampling["per_slide"]
         seeds = sorted({str(scores.info.sampling["seed"]) for scores in model.scores})
         facts += [
-            ("Reference patients", f"{', '.join(info.config['bank'])} of {name_related(info.bank, home)}"),
-            ("Test patients", f"{', '.join(info.config['queries'])} of {name_related(info.embeddings, home)}"),
+            *_describe_patients(info, home),
             ("Patches", f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"),
             ("Classes", ", ".join(info.classes) + (f" (positive: {info.positive})" if len(info.classes) == 2 else "")),
             ("Judged by", "; ".join(name_judge(probe.name, info) for probe in info.probes)),
@@ -136,6 +139,21 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
         if not notes and not model.has_leakage:
             facts.append(("Leakage", "none found"))
     return tuple((term, text) for term, text in facts if text)
+
+
+def _describe_patients(info: ScoresInfo, home: Path) -> list[tuple[str, str]]:
+    """Who was judged by whom."""
+    if info.folds:
+        return [
+            ("Patients", f"each judged once, by those of the other {len(info.folds) - 1} of {len(info.folds)} folds")
+        ]
+    reference, test = name_related(info.bank, home), name_related(info.embeddings, home)
+    if info.config.get("test_patients"):
+        return [("Test patients", f"{len(info.config['test_patients'])} of {test}, by all others")]
+    return [
+        ("Reference patients", f"{', '.join(info.config['bank'])} of {reference}"),
+        ("Test patients", f"{', '.join(info.config['queries'])} of {test}"),
+    ]
 
 
 def _number(title: str, values: Sequence[Value], interval: float, guess: float) -> Number:

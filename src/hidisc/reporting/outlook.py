@@ -1,0 +1,74 @@
+"""Am I done? What was learned beyond the floor, whether training was too short, how many patients would tell more."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hidisc.evaluation.compare import count_needed
+from hidisc.evaluation.scores import LevelScores, ScoresInfo
+from hidisc.ground.text import plural
+from hidisc.reporting.evaluated import EvaluatedModel
+
+_TAIL = 0.1
+"""Share of the rows of metrics.csv whose mean loss is compared with that of as many rows before them."""
+_FALL = 0.01
+"""Share of the loss; a fall beyond it means that training went on learning to the end."""
+_FEW = 30
+"""Test patients below which folds are worth their time."""
+
+
+def find_outlook(model: EvaluatedModel) -> tuple[str, ...]:
+    """Sentences that answer whether there is more to do, and last the next command to try."""
+    infos = [scores.info for scores in model.scores]
+    if not infos or not infos[0].probes or not infos[0].probes[0].levels:
+        return ()
+    level = infos[0].probes[0].levels[-1]
+    is_falling = loss_is_falling(model.run_metrics)
+    sentences = [*_compare_with_colour(infos, level)]
+    if is_falling:
+        sentences.append("Its loss was still falling when training ended, so it may not have learned all it can.")
+    return (*sentences, _next(infos[0], level, is_falling))
+
+
+def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
+    """Whether the mean loss of the last tenth of the rows is 1 % below that of the tenth before it."""
+    losses = [row["loss"] for row in rows or () if np.isfinite(row.get("loss", np.nan))]
+    tail = max(1, round(_TAIL * len(losses)))
+    if len(losses) < 2 * tail + 1:
+        return False
+    last, before = np.mean(losses[-tail:]), np.mean(losses[-2 * tail : -tail])
+    return bool(before - last > _FALL * abs(before))
+
+
+def _compare_with_colour(infos: Sequence[ScoresInfo], level: LevelScores) -> Iterable[str]:
+    """The verdict against colour alone, and how many patients would tell a difference of that size."""
+    floor = infos[0].floor
+    said = floor.verdict(level.level) if floor else ""
+    if not floor or not said:
+        return
+    yield f"It is {said}."
+    if said.startswith("no better"):
+        found = floor.differences[level.level]
+        known = found["auroc"] if found["auroc"].value is not None else found["accuracy"]
+        needed = count_needed(known, level.units, infos[0].config["bootstrap"]["interval"])
+        if needed is not None and needed > level.units:
+            number = f"about {needed:,}" if needed < 10_000 else "more than 10,000"
+            yield f"A difference of this size would take {number} test {plural(level.level)} to tell from none."
+
+
+def _next(info: ScoresInfo, level: LevelScores, is_falling: bool) -> str:
+    """What to do next, a command where there is one."""
+    said = info.floor.verdict(level.level) if info.floor else ""
+    if is_falling:
+        return "Next: train longer, with --set optim.steps=... of twice as many steps and a new --out."
+    if said and not said.startswith("better"):
+        return (
+            "Next: start from weights that know pictures, with `hidisc train STORE --recipe hidisc-patient+transfer "
+            "--set model.weights=FILE --out RUN`, and see with `hidisc audit EMBEDDINGS --out AUDIT` what it looks at."
+        )
+    if level.units < _FEW and not info.folds:
+        return (
+            f"Next: judge it by all {plural(level.level)}, not by {level.units}: `hidisc benchmark main STORE --folds "
+            "5 --out BENCHMARK`."
+        )
+    return "Next: look at `hidisc heatmap` and at what it takes for what, below."

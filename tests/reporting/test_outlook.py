@@ -1,0 +1,80 @@
+"""Am I done? Sentences on the floor, on a loss that still falls, on patients that would tell, and the next step."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hidisc.evaluation.compare import Difference, count_needed
+from hidisc.evaluation.scores import FloorScores, Scores, Value
+from hidisc.reporting.evaluated import EvaluatedModel
+from hidisc.reporting.outlook import find_outlook, loss_is_falling
+from tests.evaluation.made import make_embeddings
+from tests.reporting.judged import make_scores
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory: pytest.TempPathFactory) -> Scores:
+    folder = tmp_path_factory.mktemp("judged")
+    return make_scores(folder / "s", make_embeddings(folder / "e", patients=24), probes=("knn",))
+
+
+def outlook(scores: Scores, difference: Value | None, losses: list[float] | None = None) -> tuple[str, ...]:
+    floor = FloorScores(patches=1, probes=(), differences={"patient": {"auroc": difference}}) if difference else None
+    rows = [{"step": float(step), "loss": loss} for step, loss in enumerate(losses or [])]
+    judged = replace(scores, info=scores.info.model_copy(update={"floor": floor}))
+    return find_outlook(EvaluatedModel("made", (judged,), (None,), rows or None))
+
+
+def test_better_than_colour(scores: Scores) -> None:
+    found = outlook(scores, Value(value=0.1, low=0.05, high=0.15))
+    assert found[0] == "It is better than colour alone (+10.0 points of patient AUROC [5.0, 15.0])."
+    assert found[-1].startswith("Next: look at `hidisc heatmap`")
+
+
+def test_no_better_than_colour_says_how_many_patients_would_tell(scores: Scores) -> None:
+    found = outlook(scores, Value(value=0.05, low=-0.05, high=0.15))
+    assert found[1] == "A difference of this size would take about 295 test patients to tell from none."
+    assert "hidisc-patient+transfer" in found[2]
+    tiny = outlook(scores, Value(value=0.001, low=-0.1, high=0.1))
+    assert "more than 10,000 test patients" in tiny[1]
+
+
+def test_a_falling_loss_comes_first(scores: Scores) -> None:
+    found = outlook(scores, None, list(np.linspace(4, 2, 40)))
+    assert found[0] == "Its loss was still falling when training ended, so it may not have learned all it can."
+    assert found[-1].startswith("Next: train longer")
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_falling"),
+    [
+        ([4.0] * 40, False),
+        (list(np.linspace(4, 2, 40)), True),
+        ([4.0] * 20 + [2.0] * 20, False),
+        ([4.0, 2.0], False),
+        ([4.0, 3.0, 2.0], True),
+        ([float("nan")] * 40, False),
+    ],
+)
+def test_a_loss_falls_when_its_last_tenth_is_below_the_one_before(losses: list[float], is_falling: bool) -> None:
+    assert loss_is_falling([{"loss": loss} for loss in losses]) is is_falling
+    assert loss_is_falling(None) is False
+
+
+def test_the_number_of_patients_is_the_textbooks(tmp_path: Path) -> None:
+    """n = ((z_0.975 + z_0.8) * sd / difference)^2 for the mean of paired differences."""
+    n, sd, difference = 50, 0.3, 0.06
+    error = sd / np.sqrt(n)
+    value = Value(value=difference, low=difference - 1.959964 * error, high=difference + 1.959964 * error)
+    assert count_needed(value, n, 0.95) == int(np.ceil(((1.959964 + 0.841621) * sd / difference) ** 2))
+    assert count_needed(Value(value=0.0, low=-0.1, high=0.1), n, 0.95) is None
+    assert Difference(0.06, 0.06, 0.06, 1.0, 50).patients_needed is None
+
+
+def test_few_patients_are_told_of_folds(tmp_path: Path) -> None:
+    few = make_scores(tmp_path / "s", make_embeddings(tmp_path / "e"), probes=("knn",))
+    assert outlook(few, None)[-1] == (
+        "Next: judge it by all patients, not by 9: `hidisc benchmark main STORE --folds 5 --out BENCHMARK`."
+    )
