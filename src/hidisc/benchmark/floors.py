@@ -88,9 +88,9 @@ def _compare(
 
 def say_verdict(found: Difference, floor: str) -> str:
     """Whether a method is better than a floor, and how many patients could tell where these cannot."""
-    if found.verdict == "better":
-        return f"better than {floor}"
-    needed = found.patients_needed
+    if found.verdict != "unclear":
+        return f"{found.verdict} than {floor}"
+    needed = found.patients_needed if (found.value or 0) > 0 else None
     number = f"about {needed:,}" if needed and needed < _MANY else f"more than {_MANY:,}"
     more = f"; {number} {plural(found.cluster)} would tell a difference of this size" if needed else ""
-    return f"worse than {floor}" if found.verdict == "worse" else f"no better than {floor}{more}"
+    return f"no better than {floor}{more}"

@@ -120,7 +120,9 @@ def _of(tables: Mapping[str, Table], *names: str) -> tuple[Table, ...]:
 def _summarise(suite: SuiteConfig, cells: Sequence[Cell], scale: str) -> str:
     """What was done, in a line."""
     done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
-    text = f"{count(len(suite.rows), 'method')}, {count(suite.seeds, 'seed')} of each, scale {scale}: "
+    folds = len({cell.fold for cell in cells if cell.fold})
+    judged = f", {count(folds, 'fold')}, in which every patient is judged once per seed" if folds else ""
+    text = f"{count(len(suite.rows), 'method')}, {count(suite.seeds, 'seed')} of each, scale {scale}{judged}: "
     text += f"{done} of {len(cells)} trainings finished"
     return f"{text}, {failed} failed." if failed else f"{text}."
 
