@@ -303,7 +303,8 @@ def test_an_artefact_that_is_opened_again_is_unfinished_until_it_is_finished(out
 def test_another_kind_is_named(out: Path, tmp_path: Path) -> None:
     for path, sentence in (
         (out, f"{out} is not a run (it is embeddings). Make one with `hidisc train`."),
-        (tmp_path / "none", f"{tmp_path / 'none'} is not a run. Make one with `hidisc train`."),
+        (tmp_path / "nowhere", f"{tmp_path / 'nowhere'} does not exist. Make it with `hidisc train`."),
+        (tmp_path, f"{tmp_path} is not a run. Make one with `hidisc train`."),
     ):
         with pytest.raises(UserError) as caught:
             open_artefact(path, "train")

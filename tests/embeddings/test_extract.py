@@ -158,7 +158,7 @@ def test_other_settings_store_or_encoder_are_refused(store: Path, run: Path, tmp
 
 
 def test_unfinished_and_damaged_ones_are_refused(store: Path, run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nothing holds no embeddings\. Make them with `hidisc embed`\."):
+    with pytest.raises(UserError, match=r"nothing does not exist\. Make it with `hidisc embed`\."):
         Embeddings.load(tmp_path / "nothing")
     made(store, run, tmp_path / "e")
     with (tmp_path / "e" / VECTORS).open("r+b") as file:

@@ -21,7 +21,7 @@ from pydantic import model_validator
 
 from hidisc.artefacts.lock import OWNER, hold
 from hidisc.ground.checksums import FileEntry, describe_file, find_problem, seal, unseal
-from hidisc.ground.errors import UserError
+from hidisc.ground.errors import UserError, no_such_path
 from hidisc.ground.files import LOCK, is_part, make_folder, sweep, sync, write_atomic
 from hidisc.ground.records import Record
 from hidisc.settings.config import Config, differences, keep_facts
@@ -355,6 +355,8 @@ def damaged(path: Path, kind: str, problem: str) -> DamagedError:
 
 def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
     """Why there is no finished artefact of some kinds in a folder."""
+    if not path.exists():
+        return no_such_path(path, f"Make it with `hidisc {KINDS[kinds[0]].command}`.")
     config = _read_config(path)
     kind = str(config["kind"]) if config else ""
     if kind in kinds and config is not None:

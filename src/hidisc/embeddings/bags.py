@@ -116,20 +116,15 @@ def _read_records(store: PatchStore | None, bags: Sequence[_Bag]) -> dict[str, S
 
 def _gather(table: PatchTable) -> list[_Bag]:
     """The slides in the order of the table, those of a patient together."""
-    codes, slides = table.codes("slide")
-    patient_codes, patients = table.codes("patient")
-    order = np.argsort(codes, kind="stable")
-    present, starts = np.unique(codes[order], return_index=True)
-    rows = [np.sort(part) for part in np.split(order, starts[1:])]
-    stems = _stems([slides[code] for code in present])
-    first_of_patient: dict[int, int] = {}
-    for part in sorted(rows, key=lambda part: part[0]):
-        first_of_patient.setdefault(int(patient_codes[part[0]]), int(part[0]))
+    patients, by_slide = table.column("patient"), table.rows_by("slide")
+    first_of_patient: dict[str, int] = {}
+    for rows in by_slide.values():
+        first_of_patient.setdefault(patients[rows[0]], int(rows[0]))
     bags = [
-        _Bag(slides[code], patients[patient_codes[part[0]]], stem, part)
-        for code, part, stem in zip(present, rows, stems, strict=True)
+        _Bag(slide, patients[rows[0]], stem, rows)
+        for (slide, rows), stem in zip(by_slide.items(), _stems(list(by_slide)), strict=True)
     ]
-    return sorted(bags, key=lambda bag: (first_of_patient[int(patient_codes[bag.rows[0]])], bag.rows[0]))
+    return sorted(bags, key=lambda bag: (first_of_patient[bag.patient], bag.rows[0]))
 
 
 def _stems(slides: Sequence[str]) -> list[str]:

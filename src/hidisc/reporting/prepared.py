@@ -129,11 +129,8 @@ def draw_boxes(
 
 def _positions(table: PatchTable) -> _Corners:
     """Corners (N, 2) of each slide's boxes."""
-    codes, names = table.codes("slide")
     corners = np.stack([table.column("x"), table.column("y")], axis=1)
-    order = np.argsort(codes, kind="stable")
-    starts = np.searchsorted(codes[order], np.arange(len(names) + 1))
-    return {name: corners[order[starts[i] : starts[i + 1]]] for i, name in enumerate(names)}
+    return {slide: corners[rows] for slide, rows in table.rows_by("slide").items()}
 
 
 def _counts(store: PatchStore) -> bytes:
