@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from hidisc.slides.halve import can_halve, halve
 from hidisc.slides.slide import Pixels, Slide
 
 _SUPPORT = 2  # source pixels around the rectangle, in output pixels, that the filters reach into
@@ -43,6 +44,8 @@ def resize(pixels: Pixels, width_px: int, height_px: int, box: tuple[float, floa
     shrinking = box[2] - box[0] > width_px * (1 + 1e-6)  # not by the rounding of a fractional position
     filter_ = Image.Resampling.HAMMING if shrinking else Image.Resampling.BICUBIC
     if pixels.dtype == np.uint8 and pixels.shape[2] == 3:
+        if can_halve(pixels, width_px, height_px, box):
+            return halve(pixels, int(box[0]), int(box[1]), width_px, height_px)
         return np.asarray(Image.fromarray(pixels).resize((width_px, height_px), filter_, box))
     top = np.iinfo(pixels.dtype).max
     planes: list[NDArray[Any]] = [

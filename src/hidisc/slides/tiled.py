@@ -22,11 +22,11 @@ import tifffile
 from hidisc.slides.slide import DAMAGE, Pixels, SlideError
 from hidisc.slides.wsi import CACHE_BYTES, WholeSlide
 
-FORMATS = ("aperio", "generic-tiff")
+FORMATS = ("aperio", "generic-tiff", "philips")
 """What OpenSlide calls the files whose levels are plain pages of a TIFF."""
-_JPEG = tifffile.COMPRESSION.JPEG
-_JPEG_2000 = tifffile.COMPRESSION.APERIO_JP2000_RGB
-_PLAIN = (tifffile.COMPRESSION.NONE, tifffile.COMPRESSION.LZW, tifffile.COMPRESSION.ADOBE_DEFLATE)
+_KINDS = tifffile.COMPRESSION
+_JPEG, _JPEG_2000 = _KINDS.JPEG, _KINDS.APERIO_JP2000_RGB
+_PLAIN = (_KINDS.NONE, _KINDS.LZW, _KINDS.DEFLATE, _KINDS.ADOBE_DEFLATE, _KINDS.ZSTD, _KINDS.PACKBITS)
 _COLOURS: dict[int, bytes] = {tifffile.PHOTOMETRIC.RGB: b"\0", tifffile.PHOTOMETRIC.YCBCR: b"\1"}
 """Colours that tiles may hold, as Adobe's marker of a JPEG calls them."""
 _MAX_GAP = 2**16
@@ -88,7 +88,7 @@ def _span(offsets: Sequence[int], counts: Sequence[int], indices: list[int]) -> 
 
 
 class TiledSlide(WholeSlide):
-    """A slide of an Aperio or generic tiled TIFF, some or all of whose levels are decoded here.
+    """A slide of an Aperio, Philips or generic tiled TIFF, some or all of whose levels are decoded here.
 
     Memory: decoded tiles up to CACHE_BYTES, and a small cache of OpenSlide's own.
     """
@@ -109,22 +109,29 @@ class TiledSlide(WholeSlide):
         try:
             self._levels = _find_levels(self._tif, self)
             self._levels = {number: level for number, level in self._levels.items() if self._agrees(number)}
-        except DAMAGE:
+        except (SlideError, *DAMAGE):
             self._levels = {}
+            super().close()
+            super().__init__(path)  # once OpenSlide has met damage, it reads nothing more
         if not self._levels:
             self.reader = super().reader
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
         """Pixels (height, width, 3) of a rectangle inside `level`, in pixels of that level."""
-        plain = self._levels.get(level)
-        tiles = self._decode(level, plain, x, y, width, height) if plain else None
-        if plain is None or tiles is None:
-            return super().read(level, x, y, width, height)
+        pixels = self._assemble(level, x, y, width, height) if level in self._levels else None
+        return super().read(level, x, y, width, height) if pixels is None else pixels
+
+    def _assemble(self, number: int, x: int, y: int, width: int, height: int) -> Pixels | None:
+        """The same rectangle from tiles that are decoded here; None where one is left out or damaged."""
+        level = self._levels[number]
+        tiles = self._decode(number, level, x, y, width, height)
+        if tiles is None:
+            return None
         out = np.empty((height, width, 3), np.uint8)
         for index, tile in tiles.items():
-            row, column = divmod(index, plain.across)
-            left, top = column * plain.wide - x, row * plain.tall - y
-            x0, y0, x1, y1 = max(0, left), max(0, top), min(width, left + plain.wide), min(height, top + plain.tall)
+            row, column = divmod(index, level.across)
+            left, top = column * level.wide - x, row * level.tall - y
+            x0, y0, x1, y1 = max(0, left), max(0, top), min(width, left + level.wide), min(height, top + level.tall)
             out[y0:y1, x0:x1] = tile[y0 - top : y1 - top, x0 - left : x1 - left]
         return out
 
@@ -159,14 +166,18 @@ class TiledSlide(WholeSlide):
             self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
 
     def _agrees(self, number: int) -> bool:
-        """Whether the middle of a level, and its last corner, are what OpenSlide reads there."""
+        """Whether the middle of a level and its last corner, if they can be decoded, are what OpenSlide reads there."""
         width, height = self.level_size(number)
         side_x, side_y = min(_CHECKED_PX, width), min(_CHECKED_PX, height)
+        decoded = False
         for x, y in ((width - side_x) // 2, (height - side_y) // 2), (width - side_x, height - side_y):
-            theirs = super().read(number, x, y, side_x, side_y)
-            if not np.array_equal(self.read(number, x, y, side_x, side_y), theirs):
+            ours = self._assemble(number, x, y, side_x, side_y)
+            if ours is None:
+                continue
+            if not np.array_equal(ours, super().read(number, x, y, side_x, side_y)):
                 return False
-        return True
+            decoded = True
+        return decoded
 
     def close(self) -> None:
         """Release the file."""
@@ -177,12 +188,16 @@ class TiledSlide(WholeSlide):
 
 def _find_levels(tif: tifffile.TiffFile, slide: WholeSlide) -> dict[int, _Level]:
     """The levels whose tiles are plain, by their numbers."""
-    whole = (page.aspage() for page in reversed(tif.pages))  # of two pages of one size the first is the level
-    pages = {(page.imagewidth, page.imagelength): page for page in whole if _is_plain(page)}
+    pages = [page.aspage() for page in tif.pages]
+    by_size = {(page.imagewidth, page.imagelength): page for page in reversed(pages) if _is_plain(page)}
+    tiled = [page for page in pages if page.is_tiled]
     found = {}
     for number, downsample in enumerate(slide.levels):
-        page = pages.get(slide.level_size(number))
-        if page is not None and downsample == int(downsample):  # else OpenSlide reads between pixels
+        # of two pages of one size the first is the level; those of Philips are larger than their levels, and in order
+        page = tiled[number] if tif.is_philips else by_size.get(slide.level_size(number))
+        if (
+            page is not None and _is_plain(page) and downsample == int(downsample)
+        ):  # else OpenSlide reads between pixels
             across = -(-page.imagewidth // page.tilewidth)
             found[number] = _Level(page, page.tilewidth, page.tilelength, across)
     return found

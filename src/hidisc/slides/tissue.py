@@ -52,14 +52,14 @@ def pixel_std(pixels: Pixels) -> float:
     From one histogram per channel: exact, and many times quicker than sums over interleaved pixels.
     """
     height, width, channels = pixels.shape
-    top = int(np.iinfo(pixels.dtype).max)
     if pixels.dtype == np.uint8 and channels == 3:
-        counts = np.reshape(Image.fromarray(pixels).histogram(), (3, 256))
+        counts = np.array(Image.fromarray(pixels).histogram()).reshape(3, 256)
     else:
-        counts = np.stack([np.bincount(channel.ravel(), minlength=top + 1) for channel in np.moveaxis(pixels, 2, 0)])
-    value, share = np.arange(top + 1), counts / (height * width)
-    variance = share @ value.astype(float) ** 2 - (share @ value) ** 2
-    return float(np.sqrt(variance.clip(0)).mean() * (255 / top))
+        levels = np.iinfo(pixels.dtype).max + 1
+        counts = np.stack([np.bincount(channel.ravel(), minlength=levels) for channel in np.moveaxis(pixels, 2, 0)])
+    value, share = np.arange(counts.shape[1], dtype=float), counts / (height * width)
+    variance = share @ value**2 - (share @ value) ** 2
+    return float(np.sqrt(variance.clip(0)).mean() * (255 / value[-1]))
 
 
 def _span(
