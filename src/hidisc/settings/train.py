@@ -134,8 +134,20 @@ class ModelConfig(Config):
     options: dict[str, Any] = {}
     """Further arguments of the timm model: --set 'model.options={drop_path_rate: 0.1}'."""
     weights: str | None = None
-    """Starting weights of the backbone: null for random ones, `hub` for the hub's, or a .safetensors file."""
+    """Starting weights of the backbone: null (random), `hub`, a .safetensors file, or a folder with an encoder."""
+    mean: tuple[float, ...] | None = None
+    """Values, one per channel, subtracted from pixels in [0, 1]; null takes what came with the weights, else 0."""
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = None
+    """Values, one per channel, that pixels are divided by then; null takes what came with the weights, else 1."""
+    batch_norm: Literal["learned", "frozen"] = "learned"
+    """Whether batch normalisation in the backbone uses the batch's statistics or keeps those of the weights."""
     head: HeadConfig = HeadConfig()
+
+    @model_validator(mode="after")
+    def _scale_is_whole(self) -> "ModelConfig":
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("mean and std belong together: give both, or neither")
+        return self
 
 
 class OptimConfig(Config):
@@ -149,6 +161,12 @@ class OptimConfig(Config):
     """Share of the steps over which the learning rate rises from 0."""
     weight_decay: float = Field(0.01, ge=0)
     """Weight decay of AdamW."""
+    decay_norms: bool = True
+    """Whether weight decay also applies to biases, normalisation layers and position embeddings."""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """Factor of the learning rate per block of the backbone, from the head down; 1 is one rate for all."""
+    freeze_backbone: float = Field(0.0, ge=0, le=1)
+    """Share of the steps, at the beginning, in which only what is behind the backbone learns."""
     clip: float | None = Field(None, gt=0)
     """Largest gradient norm; null does not clip gradients."""
     accumulate: int = Field(1, ge=1)

@@ -27,7 +27,7 @@ from hidisc.training.monitor import Monitor
 from hidisc.training.processes import asks_others, check_others, mean_of_all, on_any, sum_of_all
 from hidisc.training.run import RUN, RunInfo
 from hidisc.training.sanity import check_finite, check_rank, check_weights, note_finite
-from hidisc.training.schedule import learning_rate
+from hidisc.training.schedule import is_backbone_frozen, learning_rate
 from hidisc.training.step import StepResult, take_step
 
 _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
@@ -91,6 +91,8 @@ class _Training:
         learner: Any = build_learner(self._training_set, config, fabric.world_size)
         self._learner, self._optimizer = fabric.setup(learner, build_optimizer(learner, config))
         self._module: Learner = self._learner.module
+        if self._module.encoder.note:
+            self.say_once(self._module.encoder.note)
         self.resumed = self._resume()
         rank, pin = fabric.global_rank, fabric.device.type == "cuda"
         self._batches = Batches(store, self._training_set.tree, sampler, config.data, config.seed, rank, pin=pin)
@@ -125,8 +127,9 @@ class _Training:
 
     def learn(self, step: int) -> StepResult:
         """Take one optimiser step, and note whether its loss was finite; nothing waits for the device."""
+        self._freeze(is_backbone_frozen(step - 1, self._config.optim))
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(step - 1, self._config.optim)
+            group["lr"] = learning_rate(step - 1, self._config.optim) * group.get("scale", 1)
         result = take_step(
             self._fabric,
             self._learner,
@@ -139,6 +142,14 @@ class _Training:
         )
         self._first_bad_step = note_finite(self._first_bad_step, result.losses["loss"], step)
         return result
+
+    def _freeze(self, frozen: bool) -> None:
+        """Have the backbone learn or not; ranks that share gradients are told anew whose gradients there are."""
+        backbone = self._module.encoder.backbone
+        if next(backbone.parameters()).requires_grad == frozen:
+            backbone.requires_grad_(not frozen)
+            self._learner, self._optimizer = self._fabric.setup(self._module, self._optimizer.optimizer)
+            self._learner.train()
 
     def _read_batches(self, step: int) -> Iterator[Batch]:
         """The batches of a step, as many as are accumulated; bad patches are said, time spent waiting is counted."""
