@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hidisc.artefacts.artefact import verify
 from hidisc.ground import files
 from hidisc.ground.errors import UserError
 from hidisc.objectives import hidisc as objective
@@ -24,6 +25,7 @@ from hidisc.training import checkpoint, fit, sanity
 from hidisc.training.build import build_learner, choose_training_set
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
 from hidisc.training.processes import asks_others
+from hidisc.training.run import STAIN
 from hidisc.verbs import train as verb
 from tests.training.stores import damage, losses, outcome, tiny, train, train_until
 
@@ -34,6 +36,7 @@ KINDS = {
     "accumulated and clipped": ("optim.accumulate=2", "optim.clip=0.5"),
     "stochastic depth": VIT,
     "supervised": ("objective={name: supervised}", "batch.levels=[patch]", "batch.draw={}"),
+    "stains of the cohort": ("views.ops=[flips, cohort_stain]", "views.probability=0.8"),
 }
 
 
@@ -241,6 +244,25 @@ def test_a_training_outside_the_main_thread(store: Path, tmp_path: Path) -> None
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(train, store, tmp_path / "run", "optim.steps=1").result()
     assert run.info.steps == 1
+
+
+def test_the_stains_of_the_cohort_are_measured_once_and_kept(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, changes = tmp_path / "run", KINDS["stains of the cohort"]
+    train_until(3, monkeypatch, store, out, *changes)
+    path = out / STAIN
+    data = path.read_bytes()
+    monkeypatch.setattr(fit, "measure_stains", None)  # it is not measured again
+    path.write_bytes(data.replace(b"P0-x", b"P0-z"))
+    said = refusal(store, out, *changes)
+    assert said == f"{path} is damaged (its checksum differs). Remove it: it is measured again."
+    path.write_bytes(data)
+    run = train(store, out, *changes)
+    assert b"P0-x" in data
+    assert b"T0-x" not in data, "test patients are not measured"
+    path.write_bytes(data.replace(b"P0-x", b"P0-z"))
+    assert any(STAIN in problem for problem in verify(run.path)), "`hidisc doctor` knows the file"
 
 
 # A full disk

@@ -49,8 +49,9 @@ Op = Literal[
     "affine",
     "crop",
     "stain",
+    "cohort_stain",
 ]
-STRONG: tuple[Op, ...] = tuple(op for op in get_args(Op) if op != "stain")
+STRONG: tuple[Op, ...] = tuple(op for op in get_args(Op) if op not in ("stain", "cohort_stain"))
 """The paper's ten, in its order."""
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -59,7 +60,7 @@ class ViewsConfig(Config):
     """Random augmentations, the paper's strong ones by default; parameters are drawn anew for every view."""
 
     ops: tuple[Op, ...] = STRONG
-    """Operations in this order; `[flips]` is the paper's weak augmentation, `stain` jitters H&E stains (ours)."""
+    """Operations in this order; `[flips]` is the paper's weak augmentation, `stain` and `cohort_stain` are ours."""
     probability: float = Field(0.3, ge=0, le=1)
     """Probability of each operation, independently; horizontal and vertical flips are drawn separately."""
     noise_sigma: tuple[float, float] = (0.1, 0.1)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
+from hidisc.ground.checksums import seal, unseal
+from hidisc.ground.errors import UserError
 from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.steps import reached
@@ -18,14 +20,15 @@ from hidisc.ground.stop import StopRequest
 from hidisc.models.effective_rank import effective_rank
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches
+from hidisc.sampling.cohort_stain import CohortStain, StainTable, measure_stains
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import build_learner, build_optimizer, choose_training_set
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
 from hidisc.training.learner import Learner
 from hidisc.training.log import TrainingLog
 from hidisc.training.monitor import Monitor
-from hidisc.training.processes import asks_others, check_others, mean_of_all, on_any, sum_of_all
-from hidisc.training.run import RUN, RunInfo
+from hidisc.training.processes import asks_others, check_others, mean_of_all, on_any, run_on_first_rank, sum_of_all
+from hidisc.training.run import RUN, STAIN, RunInfo
 from hidisc.training.sanity import check_finite, check_rank, check_weights, note_finite
 from hidisc.training.schedule import is_backbone_frozen, learning_rate
 from hidisc.training.step import StepResult, take_step
@@ -95,6 +98,7 @@ class _Training:
             self.say_once(self._module.encoder.note)
         self.resumed = self._resume()
         rank, pin = fabric.global_rank, fabric.device.type == "cuda"
+        self._stains = self._measure_stains()
         self._batches = Batches(store, self._training_set.tree, sampler, config.data, config.seed, rank, pin=pin)
         accumulate = config.optim.accumulate
         self.source = self._batches.steps(self.resumed.step * accumulate, config.optim.steps * accumulate)
@@ -120,6 +124,23 @@ class _Training:
         self.say_once(f"going on after step {info.step:,} ({checkpoints[-1]})")
         return info
 
+    def _measure_stains(self) -> StainTable | None:
+        """The stains of the slides where views need them; measured once, by the first rank, and kept in the run."""
+        if "cohort_stain" not in self._config.views.ops:
+            return None
+        path = self._out / STAIN
+
+        def measure() -> None:
+            if not path.is_file():
+                cohort = measure_stains(self._store, self._training_set.tree.leaves, self._config.seed)
+                write_atomic(path, seal(cohort))
+
+        run_on_first_rank(self._fabric, measure)
+        try:
+            return StainTable(self._store, unseal(path.read_bytes(), CohortStain))
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}). Remove it: it is measured again.") from error
+
     @property
     def _scaler(self) -> Any:
         """What scales the loss of float16, None in other precisions."""
@@ -139,6 +160,7 @@ class _Training:
             colour=self._store.is_colour,
             progress=step / self._config.optim.steps,
             wants_norm=self.is_logged(step),
+            stains=self._stains,
         )
         self._first_bad_step = note_finite(self._first_bad_step, result.losses["loss"], step)
         return result

@@ -17,7 +17,7 @@ from hidisc.training.checkpoint import list_checkpoints, remove_old
 from hidisc.training.fit import Say, Watch, fit
 from hidisc.training.metrics import METRICS
 from hidisc.training.processes import finished_before, made_by_first, start
-from hidisc.training.run import RUN, Run
+from hidisc.training.run import RUN, STAIN, Run
 from hidisc.verbs.progress import show_training
 from hidisc.verbs.threads import use_threads
 
@@ -68,7 +68,8 @@ def train(
             if work is not None:
                 remove_old(out, config.checkpoint)  # what a run that was killed after its last step has left
                 checkpoints = [path.relative_to(out).as_posix() for path in list_checkpoints(out)]
-                work.finish((RUN, CARD, WEIGHTS, METRICS), checkpoints)
+                stain = [STAIN] if "cohort_stain" in config.views.ops else []
+                work.finish((RUN, CARD, WEIGHTS, METRICS, *stain), checkpoints)
     return Run.load(out) if is_first else None
 
 
