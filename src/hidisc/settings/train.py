@@ -35,6 +35,14 @@ class BatchConfig(Config):
     """Number of random views of each patch."""
     balance: bool = False
     """Whether patients of all labels are drawn equally often; the run then records that labels were used."""
+    within: str | None = None
+    """Column whose value the patients of a batch share (`site`), or `colour` for similar colours; null mixes all."""
+
+    @model_validator(mode="after")
+    def _has_one_order(self) -> "BatchConfig":
+        if self.balance and self.within is not None:
+            raise ValueError("balance and within each decide which patients share a batch: leave one of them out")
+        return self
 
 
 Op = Literal[

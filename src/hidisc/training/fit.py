@@ -88,8 +88,8 @@ class _Training:
         if sampler.repeats:
             self.say_once(
                 f"note: a batch of {config.batch.images} images draws {sampler.roots} {config.batch.levels[0]}s and "
-                f"there are {self._training_set.tree.roots}: some repeat within a batch, as positives. Smaller "
-                "batch.images avoid it."
+                f"there are {sampler.small_groups or self._training_set.tree.roots}: some repeat within a batch, as "
+                "positives. Smaller batch.images avoid it."
             )
         learner: Any = build_learner(self._training_set, config, fabric.world_size)
         self._learner, self._optimizer = fabric.setup(learner, build_optimizer(learner, config))

@@ -11,6 +11,7 @@ from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy, Tree
 from hidisc.sampling.sampler import Sampler
+from hidisc.sampling.within import group_roots
 from hidisc.settings.train import TrainConfig
 
 
@@ -48,7 +49,8 @@ class TrainingSet:
     def sampler(self, config: TrainConfig, world: int) -> Sampler:
         """The sampler of a run."""
         labels = self._root_labels() if config.batch.balance else None
-        return Sampler(self.tree, config.batch, config.seed, world, labels)
+        within = group_roots(self.store, self.tree, config.batch.within) if config.batch.within else None
+        return Sampler(self.tree, config.batch, config.seed, world, labels, within)
 
     def _root_labels(self) -> NDArray[np.int32]:
         """(roots,) the label of every root's first patch."""
