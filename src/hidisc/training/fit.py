@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from math import nan
+from math import nan, prod
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ class _Training:
                 "positives. Smaller batch.images avoid it."
             )
         learner: Any = build_learner(self._training_set, config, fabric.world_size)
+        self._note_single()
         self._learner, self._optimizer = fabric.setup(learner, build_optimizer(learner, config))
         self._module: Learner = self._learner.module
         if self._module.encoder.note:
@@ -107,6 +108,25 @@ class _Training:
         self._began = time.monotonic()
         self._first_bad_step = torch.full((), -1, device=fabric.device)  # read when a row or a checkpoint is due
         self._learner.train()
+
+    def _note_single(self) -> None:
+        """Say which units lack positives because theirs must differ at a finer level; refuse when all of them do."""
+        levels, draw = self._config.batch.levels, self._config.batch.draw
+        for level, inner in self._config.objective.get("across", {}).items():
+            single, units = self._training_set.count_single(level, inner)
+            between = levels[levels.index(level) + 1 : levels.index(inner) + 1]
+            is_drawn_once = prod(draw.get(name, 1) for name in between) == 1
+            if single == units or is_drawn_once:
+                why = f"every {level} has" if single == units else f"batch.draw takes of every {level}"
+                raise UserError(
+                    f"objective.across = {{{level}: {inner}}}, and {why} one {inner}, so there are no positives at "
+                    "that level. Leave it out, or change batch.draw."
+                )
+            if single:
+                self.say_once(
+                    f"note: {single} of {units} {level}s have one {inner} and so no positives at that level "
+                    "(objective.across)."
+                )
 
     def say_once(self, sentence: str) -> None:
         """Say a sentence on the first rank only."""

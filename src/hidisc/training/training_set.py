@@ -52,6 +52,14 @@ class TrainingSet:
         within = group_roots(self.store, self.tree, config.batch.within) if config.batch.within else None
         return Sampler(self.tree, config.batch, config.seed, world, labels, within)
 
+    def count_single(self, level: str, inner: str) -> tuple[int, int]:
+        """How many units of a level have one unit of a finer level, and how many units there are."""
+        first, last = (self.tree.levels.index(name) for name in (level, inner))
+        starts = np.arange(len(self.tree.starts[first]))
+        for of_level in self.tree.starts[first:last]:
+            starts = of_level[starts]
+        return int((np.diff(starts) == 1).sum()), len(starts) - 1
+
     def _root_labels(self) -> NDArray[np.int32]:
         """(roots,) the label of every root's first patch."""
         label: NDArray[np.int32] = self.store.table.codes("label")[0]
