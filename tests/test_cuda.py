@@ -47,6 +47,8 @@ SETTINGS = {
     "a transformer": ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5, proj_drop_rate: 0.1}"),
     "bf16": ("compute.precision=bf16",),
     "all views": (f"views.ops=[{', '.join(DRAWS)}]", "views.probability=0.5"),
+    "an adversary": ("adversary.column=patient",),
+    "across slides": ("objective={name: hidisc, across: {patient: slide}, temperature: {patient: 0.5}}",),
     "rows as they are": ("compute.channels_last=false", "views.ops=[]"),
 }
 

@@ -159,6 +159,15 @@ class ModelConfig(Config):
         return self
 
 
+class AdversaryConfig(Config):
+    """A classifier of a nuisance column that the encoder learns to mislead (gradient reversal)."""
+
+    column: str | None = None
+    """Column that the embeddings are not to show, such as `site`; null: no adversary."""
+    weight: float = Field(0.1, gt=0)
+    """Weight of the classifier's cross-entropy in the loss."""
+
+
 class OptimConfig(Config):
     """AdamW with linear warm-up and cosine decay, counted in steps."""
 
@@ -249,6 +258,7 @@ class TrainConfig(Config):
     model: ModelConfig = ModelConfig()
     objective: dict[str, Any] = {"name": "hidisc"}
     """The objective by its `name` (a file of `objectives/`) and that file's settings."""
+    adversary: AdversaryConfig = AdversaryConfig()
     optim: OptimConfig = OptimConfig()
     compute: ComputeConfig = ComputeConfig()
     log: Annotated[LogConfig, Pace()] = LogConfig()

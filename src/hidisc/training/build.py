@@ -10,6 +10,7 @@ from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.backbone import HUB, count_depths, list_tokens
 from hidisc.models.batch_norm import normalise_over_ranks
 from hidisc.models.encoder import build_encoder, find_weights
+from hidisc.objectives.adversary import Adversary
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
@@ -60,7 +61,11 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
             classes=() if kind.uses_head else training_set.classes,
         )
         encoder.keeps_statistics = config.model.batch_norm == "frozen"
-        learner = Learner(encoder, kind(settings, encoder, config.batch.levels, training_set.classes))
+        objective = kind(settings, encoder, config.batch.levels, training_set.classes)
+        if config.adversary.column is not None:
+            codes, values = training_set.nuisance(config.adversary.column)
+            objective = Adversary(objective, encoder, torch.from_numpy(codes), values, config.adversary.weight)
+        learner = Learner(encoder, objective)
     if config.compute.sync_batchnorm and world > 1:
         normalise_over_ranks(learner)
     if config.compute.compile:
