@@ -9,30 +9,42 @@ import torch
 from torch import Tensor
 
 
-def positives(ancestry: Tensor, level: int, i: int) -> list[int]:
-    """P_l(i), Eq. 3 of HiDisc: all rows but i whose ancestor at the level is i's."""
-    others = [a for a in range(len(ancestry)) if a != i]  # A(i), Eq. 2
-    return [p for p in others if int(ancestry[p, level]) == int(ancestry[i, level])]
+def others(ancestry: Tensor, i: int, inner: int | None = None) -> list[int]:
+    """A(i), Eq. 2 of HiDisc: all rows but i; with a finer level `inner`, all whose ancestor there is not i's."""
+    if inner is None:
+        return [a for a in range(len(ancestry)) if a != i]
+    return [a for a in range(len(ancestry)) if int(ancestry[a, inner]) != int(ancestry[i, inner])]
+
+
+def positives(ancestry: Tensor, level: int, i: int, inner: int | None = None) -> list[int]:
+    """P_l(i), Eq. 3 of HiDisc: those of A(i) whose ancestor at the level is i's."""
+    return [p for p in others(ancestry, i, inner) if int(ancestry[p, level]) == int(ancestry[i, level])]
 
 
 def hidisc(
-    z: Tensor, ancestry: Tensor, weights: Sequence[float], temperature: float, reduction: str = "mean"
+    z: Tensor,
+    ancestry: Tensor,
+    weights: Sequence[float],
+    temperature: float | Sequence[float],
+    reduction: str = "mean",
+    across: Sequence[int | None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Eq. 1-4 of HiDisc (Jiang et al., CVPR 2023): (sum over levels of lambda times L, L of each level)."""
     levels = []
-    for level in range(ancestry.shape[1]):
+    taus = temperature if isinstance(temperature, Sequence) else [temperature] * ancestry.shape[1]
+    for level, tau in enumerate(taus):
+        inner = across[level] if across else None
         loss, anchors = z.new_zeros(()), 0
         for i in range(len(z)):
-            relatives = positives(ancestry, level, i)
+            relatives = positives(ancestry, level, i, inner)
             if not relatives:
                 continue
             anchors += 1
             denominator = z.new_zeros(())
-            for a in range(len(z)):
-                if a != i:
-                    denominator = denominator + torch.exp(z[i] @ z[a] / temperature)
+            for a in others(ancestry, i, inner):
+                denominator = denominator + torch.exp(z[i] @ z[a] / tau)
             for p in relatives:
-                loss = loss - torch.log(torch.exp(z[i] @ z[p] / temperature) / denominator) / len(relatives)
+                loss = loss - torch.log(torch.exp(z[i] @ z[p] / tau) / denominator) / len(relatives)
         levels.append(loss / max(anchors, 1) if reduction == "mean" else loss)
     total = z.new_zeros(())
     for weight, value in zip(weights, levels, strict=True):
@@ -40,11 +52,11 @@ def hidisc(
     return total, torch.stack(levels)
 
 
-def mean_over_pairs(ancestry: Tensor, level: int, pairs: Tensor) -> Tensor:
+def mean_over_pairs(ancestry: Tensor, level: int, pairs: Tensor, inner: int | None = None) -> Tensor:
     """Mean over anchors i that have any of the mean over their positives p of `pairs[i, p]`."""
     means = []
     for i in range(len(ancestry)):
-        relatives = positives(ancestry, level, i)
+        relatives = positives(ancestry, level, i, inner)
         if relatives:
             means.append(sum(pairs[i, p] for p in relatives) / len(relatives))
     return sum(means) / len(means) if means else pairs.new_zeros(())

@@ -27,6 +27,7 @@ from hidisc.objectives.objective import list_objectives
 from hidisc.patches.store import PatchStore
 from hidisc.sampling import colour, filters, views
 from hidisc.sampling.batches import Batches
+from hidisc.sampling.cohort_stain import Stains, StainTable, measure_stains
 from hidisc.sampling.transfer import to_device
 from hidisc.sampling.views import DRAWS, make_views
 from hidisc.settings.train import ViewsConfig
@@ -46,6 +47,8 @@ SETTINGS = {
     "a transformer": ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5, proj_drop_rate: 0.1}"),
     "bf16": ("compute.precision=bf16",),
     "all views": (f"views.ops=[{', '.join(DRAWS)}]", "views.probability=0.5"),
+    "an adversary": ("adversary.column=patient",),
+    "across slides": ("objective={name: hidisc, across: {patient: slide}, temperature: {patient: 0.5}}",),
     "rows as they are": ("compute.channels_last=false", "views.ops=[]"),
 }
 
@@ -73,11 +76,13 @@ class Training:
         self._source = Batches(store, training_set.tree, sampler, self.config.data, self.config.seed, pin=True)
         precision: Any = {"32": "32-true", "bf16": "bf16-mixed"}[self.config.compute.precision]
         strategy = SingleDeviceStrategy(device=CUDA, accelerator=CPUAccelerator())
+        self._measured = measure_stains(store, training_set.tree.leaves, seed=0)
         self.fabric = Fabric(strategy=strategy, precision=precision)
 
     def begin(self) -> None:
         """Move to the fake GPU; from here on nothing holds numbers."""
         module = move(self.learner_on_cpu)
+        self._stains = StainTable(self.store, self._measured) if "cohort_stain" in self.config.views.ops else None
         optimizer = build_optimizer(module, self.config)  # type: ignore[arg-type]
         self.learner, self.optimizer = self.fabric.setup(module, optimizer, move_to_device=False)
         self.batches = [self._source.load(part) for part in range(self.config.optim.accumulate)]
@@ -93,6 +98,7 @@ class Training:
             colour=self.store.is_colour,
             progress=0.5,
             wants_norm=False,
+            stains=self._stains,
         )
 
 
@@ -107,7 +113,8 @@ def objective(name: str) -> tuple[str, ...]:
 def test_views(gpu: list[str], op: Any, probability: float) -> None:
     images = torch.rand(6, 3, 24, 32, device=CUDA)
     config = ViewsConfig(ops=(op,), probability=probability)
-    made = make_views(images, 2, config, torch.Generator().manual_seed(0), colour=True)
+    of_slides = Stains(torch.zeros(6, 3, 2, device="cpu"), *torch.ones(2, 3, 2, device="cpu"))
+    made = make_views(images, 2, config, torch.Generator().manual_seed(0), colour=True, stains=of_slides)
     assert (made.device, tuple(made.shape)) == (CUDA, (6, 2, 3, 24, 32))
     assert gpu == []
 
@@ -115,7 +122,7 @@ def test_views(gpu: list[str], op: Any, probability: float) -> None:
 def test_views_of_other_channels_in_several_pieces(gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "DEVICE_VALUES", 3 * 2 * 24 * 32)  # three images at a time
     images = torch.rand(4, 2, 24, 32, device=CUDA)
-    config = ViewsConfig(ops=tuple(op for op in DRAWS if op != "stain"))
+    config = ViewsConfig(ops=tuple(op for op in DRAWS if "stain" not in op))
     made = make_views(images, 2, config, torch.Generator().manual_seed(0), colour=False)
     assert (made.device, tuple(made.shape)) == (CUDA, (4, 2, 2, 24, 32))
     assert gpu == []

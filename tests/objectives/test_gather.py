@@ -31,6 +31,11 @@ UNEQUAL = [
     [[0, 0, 0], [0, 0, 0], [0, 1, 1], [0, 1, 1], [1, 2, 2], [1, 2, 2], [1, 2, 3], [1, 2, 3]],
     [[2, 3, 4], [2, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7], [6, 7, 8], [7, 8, 9], [1, 9, 10]],
 ]
+# Eight anchors of the first rank have a positive on another slide and four of the second, and nobody is on both.
+SPLIT = [
+    [[0, 0, 0], [0, 0, 0], [0, 1, 1], [0, 1, 1], [1, 2, 2], [1, 2, 2], [1, 6, 3], [1, 6, 3]],
+    [[2, 3, 4], [2, 3, 4], [2, 4, 5], [2, 4, 5], [3, 5, 6], [3, 5, 6], [3, 5, 7], [3, 5, 7]],
+]
 # What the second rank has no positives of at all.
 LONELY = [REGULAR[0], [[10 + i, 10 + i, 10 + i] for i in range(8)]]
 CASES: dict[str, tuple[dict[str, Any], list[list[list[int]]]]] = {
@@ -40,6 +45,12 @@ CASES: dict[str, tuple[dict[str, Any], list[list[list[int]]]]] = {
     "hidisc, unequal ranks": ({"name": "hidisc"}, UNEQUAL),
     "hidisc, a rank without positives": ({"name": "hidisc"}, LONELY),
     "hidisc, the paper's sum": ({"name": "hidisc", "reduction": "sum"}, UNEQUAL),
+    "hidisc, across slides": ({"name": "hidisc", "across": {"patient": "slide"}}, REGULAR),
+    "hidisc, across slides, unequal ranks": ({"name": "hidisc", "across": {"patient": "slide"}}, UNEQUAL),
+    "hidisc, temperatures": ({"name": "hidisc", "temperature": {"patient": 0.5, "slide": 0.1}}, UNEQUAL),
+    "vicreg, across slides": ({"name": "vicreg", "across": {"patient": "slide"}}, UNEQUAL),
+    "simsiam, across slides": ({"name": "simsiam", "predictor_dim": 16, "across": {"patient": "slide"}}, SPLIT),
+    "byol, across slides": ({"name": "byol", "predictor_dim": 16, "across": {"patient": "slide"}}, SPLIT),
     "simclr": ({"name": "simclr"}, REGULAR),
     "simclr, unequal ranks": ({"name": "simclr"}, UNEQUAL),
     "supcon": ({"name": "supcon"}, UNEQUAL),

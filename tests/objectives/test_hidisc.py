@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hidisc.ground.errors import UserError
 from hidisc.objectives import hidisc as module
-from hidisc.objectives.hidisc import hidisc_loss
+from hidisc.objectives.hidisc import hidisc_loss, level_temperatures
 from tests import oracles
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "loss.json").read_text())
@@ -83,6 +83,87 @@ def test_equals_the_equations_on_any_tree(tree, seed, temperature, reduction):
     torch.testing.assert_close(total, slow, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(levels, slow_levels * counts, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(grad, slow_grad, rtol=1e-9, atol=1e-9)
+
+
+@given(trees(), seeds, st.sampled_from(["mean", "sum"]), st.data())
+@settings(max_examples=60)
+def test_equals_the_equations_across_finer_levels_and_with_a_temperature_per_level(tree, seed, reduction, data):
+    ancestry, weights = tree
+    count = len(weights)
+    across = [data.draw(st.sampled_from([None, *range(level + 1, count)])) for level in range(count)]
+    taus = [data.draw(st.sampled_from([0.07, 0.5, 0.7])) for _ in range(count)]
+    z = unit(seed, len(ancestry), 5)
+    rest = {"reduction": reduction, "across": across}
+    total, levels, grad = with_grad(hidisc_loss, z, ancestry, weights, taus, **rest)
+    slow, slow_levels, slow_grad = with_grad(oracles.hidisc, z, ancestry, weights, taus, reduction, across)
+    counts = torch.tensor([float(weight > 0) for weight in weights], dtype=torch.float64)
+    torch.testing.assert_close(total, slow, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(levels, slow_levels * counts, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(grad, slow_grad, rtol=1e-9, atol=1e-9)
+
+    half = len(ancestry) // 2
+    if 2 * half == len(ancestry):
+
+        def by_two_ranks(z):
+            parts = [
+                hidisc_loss(z[mine], ancestry[mine], weights, taus, **rest, keys=(z, ancestry, mine.start))
+                for mine in (slice(0, half), slice(half, 2 * half))
+            ]
+            return sum(part[0] for part in parts) / 2, sum(part[1] for part in parts) / 2
+
+        for found, expected in zip(with_grad(by_two_ranks, z), (total, levels, grad), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_across_slides_those_of_the_same_slide_do_not_count_at_all():
+    """Two slides of two patches: moving a patch changes nothing for the anchor on its own slide."""
+    ancestry = torch.tensor([[0, 0], [0, 0], [0, 1], [0, 1], [1, 2]])
+    z = unit(0, 5)
+    tau, anchors = 0.5, range(4)  # the last has no positive
+    expected = []
+    for i in anchors:
+        rest = [a for a in range(5) if ancestry[a, 1] != ancestry[i, 1]]
+        relatives = [p for p in rest if ancestry[p, 0] == ancestry[i, 0]]
+        denominator = torch.logsumexp(z[i] @ z[rest].T / tau, 0)
+        expected.append(denominator - (z[i] @ z[relatives].T).mean() / tau)
+    found = hidisc_loss(z, ancestry, [1, 0], tau, across=[1, None])[1][0]
+    assert float(found) == pytest.approx(float(sum(expected)) / 4, abs=1e-12)
+    assert float(found) != pytest.approx(float(hidisc_loss(z, ancestry, [1, 0], tau)[1][0]), abs=1e-3)
+
+
+def test_patients_of_one_slide_leave_the_level_at_0_and_move_nothing():
+    ancestry = torch.tensor([[0, 0], [0, 0], [1, 1], [1, 1]])
+    total, levels, grad = with_grad(hidisc_loss, unit(0, 4), ancestry, [1, 0], 0.7, across=[1, None])
+    assert (float(total), levels.tolist()) == (0, [0, 0])
+    assert (grad == 0).all()
+
+
+def test_the_gradient_across_is_the_one_finite_differences_give():
+    ancestry = torch.tensor([[0, 0], [0, 1], [0, 1], [1, 2], [1, 3], [2, 4]])
+    z = unit(0, 6, 4).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: hidisc_loss(z, ancestry, [1, 0.5], [0.5, 0.1], across=[1, None])[0], z)
+
+
+def test_one_temperature_for_all_levels_is_the_same_number_for_each():
+    z, ancestry = unit(0, 12), regular(2, 2, 3)
+    one, each = (with_grad(hidisc_loss, z, ancestry, [1, 2], tau) for tau in (0.3, [0.3, 0.3]))
+    assert all(torch.equal(a, b) for a, b in zip(one, each, strict=True))
+    mixed = hidisc_loss(z, ancestry, [1, 1], [0.3, 0.7])[1]
+    assert mixed.tolist() == [float(hidisc_loss(z, ancestry, [1, 1], t)[1][n]) for n, t in enumerate((0.3, 0.7))]
+
+
+def test_temperatures_by_the_names_of_levels():
+    levels = ("patient", "slide", "patch")
+    assert level_temperatures(0.1, levels) == (0.1, 0.1, 0.1)
+    assert level_temperatures({"patient": 0.5, "patch": 0.1}, levels) == (0.5, 0.7, 0.1)
+    with pytest.raises(UserError) as caught:
+        level_temperatures({"site": 0.5}, levels)
+    assert str(caught.value) == (
+        "objective.temperature = {'site': 0.5}: the levels of this run are patient, slide, patch. Name these, or give "
+        "one number."
+    )
+    with pytest.raises(UserError, match=r"^3 temperatures for 1 level\. Give one number, or one per level\.$"):
+        hidisc_loss(unit(0, 4), torch.zeros(4, 1, dtype=torch.long), [1], [0.1, 0.2, 0.3])
 
 
 @given(trees(), seeds, temperatures, st.randoms(use_true_random=False))

@@ -74,13 +74,20 @@ def test_a_new_objective_is_a_new_file_and_nothing_else(new_file):
 
 def test_hidisc_is_the_default_with_the_paper_s_values():
     settings = load_settings({})
-    assert settings.model_dump() == {"name": "hidisc", "weights": {}, "temperature": 0.7, "reduction": "mean"}
+    assert settings.model_dump() == {
+        "name": "hidisc",
+        "weights": {},
+        "across": {},
+        "temperature": 0.7,
+        "reduction": "mean",
+    }
 
 
 def test_every_value_is_spelled_out():
     assert load_settings({"name": "vicreg", "variance": 10}).model_dump() == {
         "name": "vicreg",
         "weights": {},
+        "across": {},
         "invariance": 25,
         "variance": 10,
         "covariance": 1,
@@ -106,6 +113,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one():
     ("values", "setting"),
     [
         ({"name": "hidisc", "temperature": 0}, "temperature"),
+        ({"name": "hidisc", "temperature": {"patient": 0.5, "slide": -1}}, "temperature"),
         ({"name": "hidisc", "reduction": "median"}, "reduction"),
         ({"name": "byol", "momentum": 1.5}, "momentum"),
         ({"name": "simsiam", "predictor_dim": 0}, "predictor_dim"),

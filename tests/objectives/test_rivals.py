@@ -87,6 +87,42 @@ def test_plain_form_is_lightly_s(name):
     assert_same(ours, plain_theirs(name, encoder, objective), encoder, objective)
 
 
+# Two slides of the first patient, the second slide drawn twice; one slide of the second.
+ACROSS = torch.tensor(
+    [[0, 0, 0], [0, 0, 0], [0, 1, 1], [0, 1, 1], [0, 1, 2], [0, 1, 2], [1, 2, 3], [1, 2, 3], [1, 2, 4], [1, 2, 4]]
+)
+
+
+@pytest.mark.parametrize("name", ["hidisc", "simsiam", "byol", "vicreg"])
+def test_positives_of_other_slides_only_are_the_slow_loop_s(name):
+    """The patient level alone counts, so that all of the loss (but VICReg's other terms) is what is asked for here."""
+    weights, across = {"patient": 1.0, "slide": 0.0, "patch": 0.0}, {"patient": "slide"}
+    values = {"variance": 0.0, "covariance": 0.0, "invariance": 1.0} if name == "vicreg" else {}
+    encoder, objective = make(name, LEVELS, weights=weights, across=across, **values)
+    z = encoder.project(images())
+    if name == "hidisc":
+        theirs = oracles.hidisc(F.normalize(z, dim=1), ACROSS, [1, 0, 0], 0.7, "mean", [1, None, None])[0]
+    elif name == "vicreg":
+        distances = torch.stack([torch.stack([((a - b) ** 2).mean() for b in z]) for a in z])
+        theirs = oracles.mean_over_pairs(ACROSS, 0, distances, inner=1)
+    elif name == "simsiam":
+        theirs = oracles.mean_over_pairs(ACROSS, 0, -oracles.cosines(objective.predictor(z), z.detach()), inner=1)
+    else:
+        target = objective.target.project(images()).detach()
+        theirs = oracles.mean_over_pairs(ACROSS, 0, 2 - 2 * oracles.cosines(objective.predictor(z), target), inner=1)
+    assert_same(objective(encoder, images(), rows(ACROSS)), theirs, encoder, objective)
+
+
+@pytest.mark.parametrize("across", [{"site": "slide"}, {"patient": "patient"}, {"slide": "patient"}], ids=str)
+def test_levels_that_are_not_finer_are_refused(across):
+    with pytest.raises(UserError) as caught:
+        make("hidisc", LEVELS, across=across)
+    assert str(caught.value) == (
+        f"objective.across = {across}: from coarse to fine, the levels of this run are patient, slide, patch. Give a "
+        "level and a finer one: --set 'objective.across={patient: slide}'."
+    )
+
+
 def hierarchical_oracle(name: str, encoder: Encoder, objective: Objective, weights: list[float]) -> Tensor:
     z = encoder.project(images())
     if name == "hidisc":

@@ -6,7 +6,9 @@ from math import prod
 from pathlib import Path
 
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 
 from hidisc.objectives.objective import find_objective, list_objectives, load_settings
 from hidisc.patches.store import PatchStore
@@ -34,7 +36,7 @@ METHODS = {
     "supervised": "supervised",
 }
 """Recipes that name an objective; the others are put over one of them."""
-OVERS = ("strong", "weak", "stain", "srh", "tcga", "laptop", "public-code")
+OVERS = ("strong", "weak", "stain", "srh", "tcga", "laptop", "public-code", "transfer")
 SMALL = (
     "model.backbone=test_resnet",
     "model.head.hidden_dim=16",
@@ -217,10 +219,20 @@ def recipes() -> list[str]:
     return [*METHODS, *(f"hidisc-patient+{over}" for over in OVERS)]
 
 
+def save_weights(folder: Path) -> Path:
+    """Weights as they come from elsewhere, which have seen pictures."""
+    net = timm.create_model("test_resnet")
+    for _ in range(20):
+        net(torch.randn(16, 3, 32, 32))
+    save_file(net.state_dict(), folder / "weights.safetensors")
+    return folder / "weights.safetensors"
+
+
 @pytest.mark.parametrize("recipe", recipes())
 def test_two_steps(store: Path, tmp_path: Path, recipe: str) -> None:
     predictor = ["objective.predictor_dim=8"] if METHODS[recipe.split("+")[0]] in ("byol", "simsiam") else []
-    config = load(recipe, *SMALL, *predictor)
+    weights = [f"model.weights={save_weights(tmp_path)}"] if "transfer" in recipe else []
+    config = load(recipe, *SMALL, *predictor, *weights)
     run = train(store, tmp_path / "run", config, device="cpu", devices=1)
     assert run is not None
     assert run.info.objective == METHODS[recipe.split("+")[0]]

@@ -13,19 +13,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hidisc.artefacts.artefact import verify
 from hidisc.ground import files
 from hidisc.ground.errors import UserError
 from hidisc.objectives import hidisc as objective
 from hidisc.objectives.hidisc import hidisc_loss
 from hidisc.objectives.objective import Losses, Rows, find_objective, load_settings
+from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches, to_input
 from hidisc.training import checkpoint, fit, sanity
 from hidisc.training.build import build_learner, choose_training_set
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
 from hidisc.training.processes import asks_others
+from hidisc.training.run import STAIN
 from hidisc.verbs import train as verb
-from tests.training.stores import damage, losses, outcome, tiny, train, train_until
+from hidisc.verbs.imports import import_patches
+from tests.training.stores import TRAIN, damage, losses, outcome, tiny, train, train_until
 
 VIT = ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5}")
 KINDS = {
@@ -34,6 +38,9 @@ KINDS = {
     "accumulated and clipped": ("optim.accumulate=2", "optim.clip=0.5"),
     "stochastic depth": VIT,
     "supervised": ("objective={name: supervised}", "batch.levels=[patch]", "batch.draw={}"),
+    "an adversary": ("adversary.column=patient", "adversary.weight=0.5"),
+    "across slides": ("objective.across={patient: slide}", "objective.temperature={patient: 0.5, patch: 0.1}"),
+    "stains of the cohort": ("views.ops=[flips, cohort_stain]", "views.probability=0.8"),
 }
 
 
@@ -241,6 +248,25 @@ def test_a_training_outside_the_main_thread(store: Path, tmp_path: Path) -> None
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(train, store, tmp_path / "run", "optim.steps=1").result()
     assert run.info.steps == 1
+
+
+def test_the_stains_of_the_cohort_are_measured_once_and_kept(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, changes = tmp_path / "run", KINDS["stains of the cohort"]
+    train_until(3, monkeypatch, store, out, *changes)
+    path = out / STAIN
+    data = path.read_bytes()
+    monkeypatch.setattr(fit, "measure_stains", None)  # it is not measured again
+    path.write_bytes(data.replace(b"P0-x", b"P0-z"))
+    said = refusal(store, out, *changes)
+    assert said == f"{path} is damaged (its checksum differs). Remove it: it is measured again."
+    path.write_bytes(data)
+    run = train(store, out, *changes)
+    assert b"P0-x" in data
+    assert b"T0-x" not in data, "test patients are not measured"
+    path.write_bytes(data.replace(b"P0-x", b"P0-z"))
+    assert any(STAIN in problem for problem in verify(run.path)), "`hidisc doctor` knows the file"
 
 
 # A full disk
@@ -469,6 +495,29 @@ def test_few_patients_repeat_and_it_is_said(store: Path, tmp_path: Path) -> None
         "note: a batch of 64 images draws 8 patients and there are 6: some repeat within a batch, as positives. "
         "Smaller batch.images avoid it."
     ]
+
+
+ACROSS = "objective={name: hidisc, across: {patient: slide}}"
+
+
+def test_patients_of_one_slide_have_no_positives_on_another_and_it_is_said(store: Path, tmp_path: Path) -> None:
+    pictures = shutil.copytree(store.parent / "pictures", tmp_path / "pictures")
+    for patient in ("P0", "P3"):
+        shutil.rmtree(pictures / patient / f"{patient}-y")
+    import_patches(find_folder(pictures, store.parent / "patients.csv"), tmp_path / "some", workers=0)
+    said: list[str] = []
+    train(tmp_path / "some", tmp_path / "run", ACROSS, "optim.steps=1", said=said)
+    assert said == ["note: 2 of 6 patients have one slide and so no positives at that level (objective.across)."]
+    for patient in TRAIN:
+        shutil.rmtree(pictures / patient / f"{patient}-y", ignore_errors=True)
+    import_patches(find_folder(pictures, store.parent / "patients.csv"), tmp_path / "one", workers=0)
+    sentence = "so there are no positives at that level. Leave it out, or change batch.draw."
+    assert refusal(tmp_path / "one", tmp_path / "refused", ACROSS) == (
+        f"objective.across = {{patient: slide}}, and every patient has one slide, {sentence}"
+    )
+    assert refusal(store, tmp_path / "drawn", ACROSS, "batch.draw={slide: 1, patch: 2}") == (
+        f"objective.across = {{patient: slide}}, and batch.draw takes of every patient one slide, {sentence}"
+    )
 
 
 def test_half_precision_needs_a_gpu(store: Path, tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ class Purpose(IntEnum):
     SHOWN_VIEWS = 27
     COLLAPSED_MAP = 28
     DRAWN_TRAININGS = 29  # side of a comparison
-    FLOOR_PATCHES = 40
+    FLOOR_PATCHES = 30
+    COHORT_STAIN = 40  # name of the slide
+    GROUP_ORDER = 41  # cycle: whose turn it is
 
 
 def spawn(seed: int, purpose: Purpose, *where: int | str) -> np.random.SeedSequence:

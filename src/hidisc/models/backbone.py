@@ -7,6 +7,7 @@ import timm
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from timm.models import group_parameters
 from torch import Tensor, nn
 
 from hidisc.ground.errors import UserError
@@ -97,6 +98,17 @@ def _load_weights(backbone: nn.Module, path: Path, name: str) -> None:
             f"with {_channels(backbone)} input channels."
         )
     backbone.load_state_dict({key: state[key] for key in own})
+
+
+def count_depths(backbone: nn.Module) -> dict[str, int]:
+    """For each parameter of a timm model the blocks from the head down to it, by timm's own grouping: 1 in the last."""
+    layers: dict[str, int] = group_parameters(backbone, backbone.group_matcher(coarse=False), reverse=True)  # type: ignore[operator]
+    return {name: max(layers.values()) + 1 - layer for name, layer in layers.items()}
+
+
+def list_tokens(backbone: nn.Module) -> set[str]:
+    """Parameters of a timm model that are no vectors and need no weight decay all the same, as timm says: tokens."""
+    return backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()  # type: ignore[operator]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

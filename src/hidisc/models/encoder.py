@@ -9,22 +9,26 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from hidisc.artefacts.artefact import read_settings
+from hidisc.artefacts.artefact import open_artefact, read_kind, read_settings
 from hidisc.ground.checksums import hash_file, seal, unseal
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import write_atomic
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
-from hidisc.models.backbone import count_features, create_backbone, read_tensors
+from hidisc.models.backbone import HUB, count_features, create_backbone, read_tensors
 from hidisc.models.history import NOTHING, History, trust_history
 from hidisc.models.hub import find_architecture
-from hidisc.models.preprocessing import PIXELS, Preprocessing, read_preprocessing
+from hidisc.models.preprocessing import BEFORE, PIXELS, Preprocessing, read_preprocessing
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.record import SlideId
 from hidisc.settings.train import HeadConfig
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
+TIMM_WEIGHTS = "model.safetensors"
+"""The weights in a timm folder."""
 _BOTH = "Copy both files from one run."
+Scale = tuple[tuple[float, ...], tuple[float, ...]]
+"""(mean, std) of the input, one value per channel."""
 
 
 class EncoderCard(Record):
@@ -80,6 +84,10 @@ class Encoder(nn.Module):
     def __init__(self, card: EncoderCard, backbone: nn.Module) -> None:
         super().__init__()
         self.card = card
+        self.note = ""
+        """What the user should know about its input; empty: nothing."""
+        self.keeps_statistics = False
+        """Whether batch normalisation in the backbone keeps its statistics in training too."""
         self.backbone = backbone
         self.head = _make_head(card.features, card.head) if card.head else None
         self.classifier = nn.Linear(card.features, len(card.classes)) if card.classes else None
@@ -88,6 +96,15 @@ class Encoder(nn.Module):
         self._scale = any(card.mean) or any(value != 1 for value in card.std)
         self.register_buffer("mean", torch.tensor(card.mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(card.std)[:, None, None], persistent=False)
+
+    def train(self, mode: bool = True) -> "Encoder":
+        """Training or evaluation mode; batch statistics that are kept are those of evaluation in both."""
+        super().train(mode)
+        if self.keeps_statistics:
+            for module in self.backbone.modules():
+                if getattr(module, "running_mean", None) is not None:
+                    module.training = False
+        return self
 
     def features(self, x: Tensor) -> Tensor:
         """(B, features)."""
@@ -150,20 +167,15 @@ def build_encoder(
     mpp: float | None = None,
     input: InputRule = "unit",
     weights: str | None = None,
+    scale: Scale | None = None,
     classes: tuple[str, ...] = (),
 ) -> Encoder:
-    """A new encoder, its random weights from torch's seed; given weights bring the mean and deviation they expect."""
+    """A new encoder, its random weights from torch's seed; `scale` (mean, std) counts before what weights expect."""
+    weights = find_weights(weights)
     made_as = find_architecture(backbone, options)
     net, options = create_backbone(made_as.name, channels, size_px, made_as.options, weights, made_as.notes)
-    mean, std, history = (0.0,) * channels, (1.0,) * channels, NOTHING
-    if weights is not None:
-        beside = describe_weights(Path(weights))
-        of_timm: dict[str, Any] = getattr(net, "pretrained_cfg", None) or {}
-        if beside.mean is not None and beside.std is not None:
-            mean, std = beside.mean, beside.std
-        elif len(of_timm.get("mean", ())) == channels:
-            mean, std = tuple(of_timm["mean"]), tuple(of_timm["std"])
-        history = trust_history(beside.history)
+    beside = describe_weights(weights)
+    (mean, std), note = _choose_scale(scale, weights, beside, getattr(net, "pretrained_cfg", None) or {}, channels)
     card = EncoderCard(
         backbone=made_as.name,
         options=options,
@@ -176,22 +188,73 @@ def build_encoder(
         std=std,
         features=count_features(net, channels, size_px),
         classes=classes,
-        history=history,
+        history=NOTHING if weights is None else trust_history(beside.history),
     )
-    return Encoder(card, net)
+    encoder = Encoder(card, net)
+    encoder.note = note
+    return encoder
 
 
-def describe_weights(weights: Path) -> Preprocessing:
+def find_weights(given: str | None) -> str | None:
+    """The file that `model.weights` stands for: a folder means the encoder in it, `hub` and None stay."""
+    if given is None or given == HUB or not Path(given).is_dir():
+        return given
+    folder = Path(given)
+    if read_kind(folder) == "train":
+        open_artefact(folder, "train", check=(WEIGHTS, CARD))
+    for name in (WEIGHTS, TIMM_WEIGHTS):
+        if (folder / name).is_file():
+            return str(folder / name)
+    raise UserError(
+        f"model.weights = {given!r} is a folder without an encoder (no {WEIGHTS}, no {TIMM_WEIGHTS}). Give the folder "
+        "of a finished `hidisc train`, one that `hidisc export --to timm` wrote, or a .safetensors file."
+    )
+
+
+def _choose_scale(
+    given: Scale | None, weights: str | None, beside: Preprocessing, of_timm: dict[str, Any], channels: int
+) -> tuple[Scale, str]:
+    """The (mean, std) of the input, and what to say of it where it is a guess."""
+    if given is not None:
+        if {len(values) for values in given} != {channels}:
+            raise UserError(
+                f"model.mean = {list(given[0])} and model.std = {list(given[1])}: the patches have {channels} "
+                "channels. Give one value of each per channel."
+            )
+        return given, ""
+    if weights is None:
+        return ((0.0,) * channels, (1.0,) * channels), ""
+    if beside.mean is not None and beside.std is not None:
+        return (beside.mean, beside.std), ""
+    is_known = len(of_timm.get("mean", ())) == channels
+    scale = (tuple(of_timm["mean"]), tuple(of_timm["std"])) if is_known else ((0.0,) * channels, (1.0,) * channels)
+    if is_known and weights == HUB:
+        return scale, ""
+    used = "those of timm's own weights are used" if is_known else "pixels are fed as they are"
+    return scale, (
+        f"note: nothing says which mean and standard deviation the pixels had that model.weights = {weights!r} learned "
+        f"from; {used} (mean {list(scale[0])}, std {list(scale[1])}). Give others with model.mean and model.std."
+    )
+
+
+def describe_weights(given: str | Path | None) -> Preprocessing:
     """What the files beside weights say of them: `encoder.json`, else `preprocessing.json`; nothing without either.
 
-    A history counts only where it is bound to this very file by its SHA-256, and so does all of `preprocessing.json`.
+    A history counts only where it is bound to this very file by its SHA-256. A `preprocessing.json` of another file
+    counts for nothing; one that names no file, as people write it, says what to feed.
     """
+    found = find_weights(str(given)) if given is not None else None
+    if found is None:
+        return Preprocessing()
+    weights = Path(found)
     if weights.name == WEIGHTS and (weights.parent / CARD).is_file():
         card = read_card(weights.parent)
         is_bound = card.weights == hash_file(weights)
         return card.describe().model_copy(update={} if is_bound else {"history": None})
-    exported = read_preprocessing(weights.parent) if weights.is_file() else None
-    return exported if exported is not None and exported.weights == hash_file(weights) else Preprocessing()
+    said = read_preprocessing(weights.parent) if weights.is_file() else None
+    if said is None or said.mean_and_std_are_applied != BEFORE or said.weights not in (None, hash_file(weights)):
+        return Preprocessing()
+    return said if said.weights else said.model_copy(update={"history": None})
 
 
 def read_card(folder: Path) -> EncoderCard:

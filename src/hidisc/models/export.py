@@ -18,7 +18,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import beside, write_atomic
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.backbone import create_backbone
-from hidisc.models.encoder import Encoder
+from hidisc.models.encoder import TIMM_WEIGHTS, Encoder
 from hidisc.models.foreign import OnnxNet, TorchScriptNet
 from hidisc.models.preprocessing import (
     BEFORE,
@@ -30,7 +30,7 @@ from hidisc.models.preprocessing import (
 )
 
 Target = Literal["timm", "onnx", "torchscript"]
-FILES: dict[Target, str] = {"timm": "model.safetensors", "onnx": "encoder.onnx", "torchscript": "encoder.pt"}
+FILES: dict[Target, str] = {"timm": TIMM_WEIGHTS, "onnx": "encoder.onnx", "torchscript": "encoder.pt"}
 TIMM_CONFIG = "config.json"
 _CLOSE = 1e-4
 

@@ -28,6 +28,8 @@ class Settings(Config):
     """The objective."""
     weights: dict[str, float] = Field({})
     """Weight of each level of the batch; levels not named have 1."""
+    across: dict[str, str] = Field({})
+    """Levels whose positives must differ at a finer one: `{patient: slide}` takes them from other slides only."""
     momentum: float = Field(0.996, ge=0, le=1)
     """Momentum of the target network at the beginning; it rises to 1 along a cosine."""
     predictor_dim: int = Field(4096, ge=1)
@@ -47,7 +49,7 @@ class Loss(Objective):
         p = F.normalize(self.predictor(encoder.project(images)).float(), dim=1)
         with torch.no_grad():
             target = F.normalize(self.target.project(images).float(), dim=1)
-        total, values = attract(p, target, rows.ancestry, self.weights)
+        total, values = attract(p, target, rows.ancestry, self.weights, self.across)
         parts = self.name_levels(2 + 2 * values)
         return Losses(2 * sum(self.weights) + 2 * total, parts, target)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hidisc import objectives
 from hidisc.ground.errors import UserError
 from hidisc.models.encoder import Encoder
-from hidisc.objectives.positives import level_weights
+from hidisc.objectives.positives import level_across, level_weights
 from hidisc.settings.config import Config
 from hidisc.settings.load import validate
 
@@ -54,6 +54,7 @@ class Objective(nn.Module):
         super().__init__()
         self.settings, self.levels = settings, tuple(levels)
         self.weights = level_weights(getattr(settings, "weights", {}), levels)
+        self.across = level_across(getattr(settings, "across", {}), self.levels)
 
     def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
         """The losses of images (N, C, H, W)."""

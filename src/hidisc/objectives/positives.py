@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hidisc.ground.errors import UserError
+from hidisc.objectives.gather import gather
 from hidisc.sampling.transfer import constant
 
 
@@ -18,15 +19,23 @@ class Groups:
     """(M,) the group of each row."""
     sizes: Tensor
     """(M,) how many rows each group has."""
+    inner: "Groups | None" = None
+    """Groups within these, whose rows are no positives of each other; None: a row alone is none of itself."""
+
+    @property
+    def counts(self) -> Tensor:
+        """(M,) positives of each row."""
+        own = self.inner.sizes[self.inner.of] if self.inner else 1
+        return self.sizes[self.of] - own
 
     @property
     def anchors(self) -> Tensor:
         """How many rows have a positive, at least 1."""
-        return (self.sizes * (self.sizes > 1)).sum().clamp(min=1)
+        return (self.counts > 0).sum().clamp(min=1)
 
 
-def group(ids: Tensor) -> Groups:
-    """Rows with equal ids (M,) in one group, numbered in the order of the ids.
+def group(ids: Tensor, inner: Tensor | None = None) -> Groups:
+    """Rows with equal ids (M,) in one group, numbered in the order of the ids; `inner` (M,) are ids within these.
 
     There is room for M groups and those behind the last are empty: how many there are, only the device knows, and to
     ask it (as `torch.unique` does) is to wait for it.
@@ -34,7 +43,8 @@ def group(ids: Tensor) -> Groups:
     ordered, order = ids.sort()
     number = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
     of = torch.empty_like(order).scatter_(0, order, number)
-    return Groups(of, torch.zeros_like(of).scatter_add_(0, of, torch.ones_like(of)))
+    sizes = torch.zeros_like(of).scatter_add_(0, of, torch.ones_like(of))
+    return Groups(of, sizes, None if inner is None else group(inner))
 
 
 def sum_groups(values: Tensor, groups: Groups) -> Tensor:
@@ -48,28 +58,57 @@ def mean_positive(queries: Tensor, keys: Tensor, groups: Groups, first: int = 0)
     Row i of `queries` (N, D) is row `first + i` of `keys` (M, D), which is no positive of itself.
     """
     mine = slice(first, first + len(queries))
-    at = groups.of[mine]
-    count = groups.sizes[at] - 1
+    count = groups.counts[mine]
     # index_select, because the gradient of plain indexing adds up in any order on several threads
-    total = (queries * (sum_groups(keys, groups).index_select(0, at) - keys[mine])).sum(dim=1)
+    own = sum_groups(keys, groups.inner).index_select(0, groups.inner.of[mine]) if groups.inner else keys[mine]
+    total = (queries * (sum_groups(keys, groups).index_select(0, groups.of[mine]) - own)).sum(dim=1)
     return total / count.clamp(min=1), count > 0
 
 
-def attract(queries: Tensor, targets: Tensor, ancestry: Tensor, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+def attract(
+    queries: Tensor,
+    targets: Tensor,
+    ancestry: Tensor,
+    weights: Sequence[float],
+    across: Sequence[int | None] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Weighted sum over levels, and (L,) each level's value, of minus the mean similarity with an anchor's positives.
 
-    `queries` and `targets` are unit vectors (N, D); row i of both is the same image.
+    `queries` and `targets` are unit vectors (N, D); row i of both is the same image. `across` is as in `hidisc_loss`.
     """
     levels = []
     for level, weight in enumerate(weights):
         if weight == 0:
             levels.append(queries.new_zeros(()))
             continue
-        groups = group(ancestry[:, level])
+        groups = group_level(ancestry, level, across[level] if across else None)
         similarity, has_any = mean_positive(queries, targets, groups)
-        levels.append(-torch.where(has_any, similarity, 0).sum() / groups.anchors)
+        anchors = _mean_anchors(has_any) if groups.inner else groups.anchors
+        levels.append(-torch.where(has_any, similarity, 0).sum() / anchors)
     values = torch.stack(levels)
     return (values * constant(weights, values)).sum(), values.detach()
+
+
+def _mean_anchors(has_any: Tensor) -> Tensor:
+    """How many of the rows (N,) have a positive, as a mean over ranks, so that the anchors of all ranks weigh alike."""
+    of_all, _ = gather(has_any.long())
+    return of_all.sum().clamp(min=1) * len(has_any) / len(of_all)
+
+
+def group_level(ancestry: Tensor, level: int, inner: int | None) -> Groups:
+    """Rows (M,) grouped by their ancestor at a level; `inner`: a finer level at which positives must differ."""
+    return group(ancestry[:, level], None if inner is None else ancestry[:, inner])
+
+
+def level_across(across: dict[str, str], levels: Sequence[str]) -> tuple[int | None, ...]:
+    """For each level the finer one at which positives must differ, None where there is none."""
+    for level, inner in across.items():
+        if level not in levels or inner not in levels[levels.index(level) + 1 :]:
+            raise UserError(
+                f"objective.across = {across}: from coarse to fine, the levels of this run are {', '.join(levels)}. "
+                "Give a level and a finer one: --set 'objective.across={patient: slide}'."
+            )
+    return tuple(levels.index(across[level]) if level in across else None for level in levels)
 
 
 def level_weights(weights: dict[str, float], levels: Sequence[str]) -> tuple[float, ...]:

@@ -25,6 +25,8 @@ class Settings(Config):
     """The objective."""
     weights: dict[str, float] = Field({})
     """Weight of each level of the batch; levels not named have 1."""
+    across: dict[str, str] = Field({})
+    """Levels whose positives must differ at a finer one: `{patient: slide}` takes them from other slides only."""
     predictor_dim: int = Field(512, ge=1)
     """Hidden width of the predictor."""
 
@@ -41,5 +43,5 @@ class Loss(Objective):
         z = encoder.project(images)
         p = F.normalize(self.predictor(z).float(), dim=1)
         target = F.normalize(z.detach().float(), dim=1)
-        total, values = attract(p, target, rows.ancestry, self.weights)
+        total, values = attract(p, target, rows.ancestry, self.weights, self.across)
         return Losses(total, self.name_levels(values), target)

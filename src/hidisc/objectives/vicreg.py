@@ -13,7 +13,7 @@ from torch import Tensor
 from hidisc.models.encoder import Encoder
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Losses, Objective, Rows
-from hidisc.objectives.positives import group, sum_groups
+from hidisc.objectives.positives import Groups, group_level, sum_groups
 from hidisc.sampling.transfer import constant
 from hidisc.settings.config import Config
 
@@ -27,6 +27,8 @@ class Settings(Config):
     """The objective."""
     weights: dict[str, float] = Field({})
     """Weight of each level of the batch in the invariance term; levels not named have 1."""
+    across: dict[str, str] = Field({})
+    """Levels whose positives must differ at a finer one: `{patient: slide}` takes them from other slides only."""
     invariance: float = Field(25.0, ge=0)
     """Weight of the mean squared distance between positives."""
     variance: float = Field(25.0, ge=0)
@@ -41,8 +43,9 @@ class Loss(Objective):
     def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
         """Every rank computes the loss of the whole batch, as the paper's code does."""
         (z, _), (ancestry, _) = gather(encoder.project(images).float()), gather(rows.ancestry)
-        pairs = zip(ancestry.T, self.weights, strict=True)
-        values = [invariance(z, ids) if weight else z.new_zeros(()) for ids, weight in pairs]
+        levels = enumerate(zip(self.weights, self.across, strict=True))
+        groups = [group_level(ancestry, level, inner) if weight else None for level, (weight, inner) in levels]
+        values = [invariance(z, of_level) if of_level else z.new_zeros(()) for of_level in groups]
         alike = (torch.stack(values) * constant(self.weights, z)).sum()
         branches = z.reshape(-1, rows.views, z.shape[1]).transpose(0, 1)  # (V, M, D)
         varied = torch.stack([variance(branch) for branch in branches]).mean()
@@ -53,16 +56,25 @@ class Loss(Objective):
         return Losses(total, parts | {"variance": varied.detach(), "covariance": unrelated.detach()}, z.detach())
 
 
-def invariance(z: Tensor, ids: Tensor) -> Tensor:
-    """Mean over anchors and their positives of the mean squared difference; z (N, D), ids (N,).
+def invariance(z: Tensor, groups: Groups) -> Tensor:
+    """Mean over anchors and their positives of the mean squared difference; z (N, D).
 
     Summed over all pairs of a group of n, squared distances are 2 n times those from the group's mean.
     """
-    groups = group(ids)
+    if groups.inner:
+        apart = _sum_distances(z, groups) - _sum_distances(z, groups.inner)
+        return torch.where(groups.counts > 0, apart / groups.counts.clamp(min=1), 0).sum() / groups.anchors
     centre = sum_groups(z, groups) / groups.sizes.clamp(min=1)[:, None]
     size = groups.sizes[groups.of]
     spread = ((z - centre.index_select(0, groups.of)) ** 2).mean(dim=1)
     return (2 * size / (size - 1).clamp(min=1) * spread).sum() / groups.anchors
+
+
+def _sum_distances(z: Tensor, groups: Groups) -> Tensor:
+    """(N,) sum over the rows of a row's group of their mean squared difference from it, z (N, D)."""
+    centre = sum_groups(z, groups) / groups.sizes.clamp(min=1)[:, None]
+    own = ((z - centre.index_select(0, groups.of)) ** 2).mean(dim=1)
+    return groups.sizes[groups.of] * own + sum_groups(own[:, None], groups)[:, 0].index_select(0, groups.of)
 
 
 def variance(z: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from hidisc.ground.errors import UserError
 from hidisc.sampling import colour as colours
 from hidisc.sampling import filters, geometry
+from hidisc.sampling.cohort_stain import Stains
 from hidisc.sampling.geometry import BOX_DRAWS, between
 from hidisc.sampling.transfer import to_device
 from hidisc.settings.train import Op, ViewsConfig
@@ -34,6 +35,7 @@ DRAWS: dict[Op, int] = {
     "affine": 1 + 3,
     "crop": 1 + BOX_DRAWS,
     "stain": 1 + 4,
+    "cohort_stain": 1 + 6,
 }
 """Uniform numbers per view for each operation: the first says whether it is applied (flips: both do)."""
 
@@ -49,18 +51,27 @@ class _Step:
 
 
 @torch.no_grad()
-def make_views(images: Tensor, views: int, config: ViewsConfig, generator: torch.Generator, *, colour: bool) -> Tensor:
+def make_views(
+    images: Tensor,
+    views: int,
+    config: ViewsConfig,
+    generator: torch.Generator,
+    *,
+    colour: bool,
+    stains: Stains | None = None,
+) -> Tensor:
     """Return random views (N, V, C, H, W) of images (N, C, H, W), both float32 in [0, 1] and on the same device.
 
     A pure function of the arguments and the generator's state. `colour` says that the channels are red, green and
     blue: only then hue, saturation and stain mean anything. The generator is on the CPU, wherever the images are:
     which of them an operation gets must be known there, and reading that back from a device would wait for it.
+    `stains` are those of the images' slides, which `cohort_stain` needs.
     """
-    _check(images, config, colour)
+    _check(images, config, colour, stains)
     count, channels, height, width = images.shape
     rows = count * views
     uniform = torch.rand((rows, sum(DRAWS[op] for op in config.ops)), generator=generator)
-    steps = list(_plan(uniform, (height, width), config, generator, colour))
+    steps = list(_plan(uniform, (height, width), config, generator, colour, stains))
     chosen = np.array([step.chosen.numpy() for step in steps]).reshape(len(steps), rows)
     made = _allocate((rows, channels, height, width), images.device)
     source = torch.arange(count, device=images.device).repeat_interleave(views)
@@ -91,7 +102,12 @@ def _apply(step: _Step, chunk: Tensor, rows: NDArray[np.int64], start: int) -> N
 
 
 def _plan(
-    uniform: Tensor, size: tuple[int, int], config: ViewsConfig, generator: torch.Generator, colour: bool
+    uniform: Tensor,
+    size: tuple[int, int],
+    config: ViewsConfig,
+    generator: torch.Generator,
+    colour: bool,
+    stains: Stains | None,
 ) -> Iterator[_Step]:
     """Yield the steps of the config's operations, in its order, from uniform numbers (N, sum of their DRAWS)."""
     columns = torch.split(uniform, [DRAWS[op] for op in config.ops], dim=1)
@@ -129,6 +145,8 @@ def _plan(
                 factor = _about(1, config.stain_sigma, numbers[:, :2])
                 bias = _about(0, config.stain_bias, numbers[:, 2:])
                 yield _Step(chosen, colours.stain_maps(factor, bias), colours.restain)
+            case "cohort_stain" if stains is not None:
+                yield _Step(chosen, stains.draw_maps(numbers), colours.restain)
 
 
 def _plan_jitter(chosen: Tensor, uniform: Tensor, config: ViewsConfig, colour: bool) -> Iterator[_Step]:
@@ -156,11 +174,13 @@ def _about(centre: float, reach: float, uniform: Tensor) -> Tensor:
     return between(uniform, (centre - reach, centre + reach))
 
 
-def _check(images: Tensor, config: ViewsConfig, colour: bool) -> None:
+def _check(images: Tensor, config: ViewsConfig, colour: bool, stains: Stains | None) -> None:
     """Raise unless the images are such as the operations need."""
     if images.ndim != 4 or images.dtype != torch.float32 or (colour and images.shape[1] != 3):
         kind = "(N, 3, H, W), red, green and blue," if colour else "(N, C, H, W)"
         raise ValueError(f"images: {tuple(images.shape)} of {images.dtype}; {kind} of float32 is needed.")
+    if "cohort_stain" in config.ops and (stains is None or len(stains.own) != len(images)):
+        raise ValueError("views.ops: 'cohort_stain' needs the stain of every image's slide (`stains`).")
     if "stain" in config.ops and not colour:
         raise UserError(
             f"views.ops: 'stain' is among {', '.join(config.ops)}, but the patches are no RGB pictures. Haematoxylin "

@@ -37,6 +37,14 @@ class BatchConfig(Config):
     """Number of random views of each patch."""
     balance: bool = False
     """Whether patients of all labels are drawn equally often; the run then records that labels were used."""
+    within: str | None = None
+    """Column whose value the patients of a batch share (`site`), or `colour` for similar colours; null mixes all."""
+
+    @model_validator(mode="after")
+    def _has_one_order(self) -> "BatchConfig":
+        if self.balance and self.within is not None:
+            raise ValueError("balance and within each decide which patients share a batch: leave one of them out")
+        return self
 
 
 Op = Literal[
@@ -51,8 +59,9 @@ Op = Literal[
     "affine",
     "crop",
     "stain",
+    "cohort_stain",
 ]
-STRONG: tuple[Op, ...] = tuple(op for op in get_args(Op) if op != "stain")
+STRONG: tuple[Op, ...] = tuple(op for op in get_args(Op) if op not in ("stain", "cohort_stain"))
 """The paper's ten, in its order."""
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -61,7 +70,7 @@ class ViewsConfig(Config):
     """Random augmentations, the paper's strong ones by default; parameters are drawn anew for every view."""
 
     ops: tuple[Op, ...] = STRONG
-    """Operations in this order; `[flips]` is the paper's weak augmentation, `stain` jitters H&E stains (ours)."""
+    """Operations in this order; `[flips]` is the paper's weak augmentation, `stain` and `cohort_stain` are ours."""
     probability: float = Field(0.3, ge=0, le=1)
     """Probability of each operation, independently; horizontal and vertical flips are drawn separately."""
     noise_sigma: tuple[float, float] = (0.1, 0.1)
@@ -136,8 +145,29 @@ class ModelConfig(Config):
     options: dict[str, Any] = {}
     """Further arguments of the timm model: --set 'model.options={drop_path_rate: 0.1}'."""
     weights: str | None = None
-    """Starting weights of the backbone: null for random ones, `hub` for the hub's, or a .safetensors file."""
+    """Starting weights of the backbone: null (random), `hub`, a .safetensors file, or a folder with an encoder."""
+    mean: tuple[float, ...] | None = None
+    """Values, one per channel, subtracted from pixels in [0, 1]; null takes what came with the weights, else 0."""
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = None
+    """Values, one per channel, that pixels are divided by then; null takes what came with the weights, else 1."""
+    batch_norm: Literal["learned", "frozen"] = "learned"
+    """Whether batch normalisation in the backbone uses the batch's statistics or keeps those of the weights."""
     head: HeadConfig = HeadConfig()
+
+    @model_validator(mode="after")
+    def _scale_is_whole(self) -> "ModelConfig":
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("mean and std belong together: give both, or neither")
+        return self
+
+
+class AdversaryConfig(Config):
+    """A classifier of a nuisance column that the encoder learns to mislead (gradient reversal)."""
+
+    column: str | None = None
+    """Column that the embeddings are not to show, such as `site`; null: no adversary."""
+    weight: float = Field(0.1, gt=0)
+    """Weight of the classifier's cross-entropy in the loss."""
 
 
 class OptimConfig(Config):
@@ -151,6 +181,12 @@ class OptimConfig(Config):
     """Share of the steps over which the learning rate rises from 0."""
     weight_decay: float = Field(0.01, ge=0)
     """Weight decay of AdamW."""
+    decay_norms: bool = True
+    """Whether weight decay also applies to biases, normalisation layers and position embeddings."""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """Factor of the learning rate per block of the backbone, from the head down; 1 is one rate for all."""
+    freeze_backbone: float = Field(0.0, ge=0, le=1)
+    """Share of the steps, at the beginning, in which only what is behind the backbone learns."""
     clip: float | None = Field(None, gt=0)
     """Largest gradient norm; null does not clip gradients."""
     accumulate: int = Field(1, ge=1)
@@ -224,6 +260,7 @@ class TrainConfig(Config):
     model: ModelConfig = ModelConfig()
     objective: dict[str, Any] = {"name": "hidisc"}
     """The objective by its `name` (a file of `objectives/`) and that file's settings."""
+    adversary: AdversaryConfig = AdversaryConfig()
     optim: OptimConfig = OptimConfig()
     compute: ComputeConfig = ComputeConfig()
     log: Annotated[LogConfig, Pace()] = LogConfig()

@@ -1,15 +1,39 @@
 """From a config to what is trained: encoder, objective, optimiser."""
 
+from pathlib import Path
+
 import torch
 
+from hidisc.ground.checksums import hash_file
+from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_seed
+from hidisc.models.backbone import HUB, count_depths, list_tokens
 from hidisc.models.batch_norm import normalise_over_ranks
-from hidisc.models.encoder import build_encoder
+from hidisc.models.encoder import build_encoder, find_weights
+from hidisc.objectives.adversary import Adversary
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
 from hidisc.training.learner import Learner
 from hidisc.training.training_set import TrainingSet
+
+
+def find_start(config: TrainConfig) -> dict[str, str]:
+    """The checksum of the file of starting weights, by the name of its setting; refuses settings that need one."""
+    model, optim = config.model, config.optim
+    if model.weights is None:
+        needing = {
+            "model.batch_norm=frozen": model.batch_norm == "frozen",
+            "optim.layer_decay": optim.layer_decay < 1,
+            "optim.freeze_backbone": optim.freeze_backbone > 0,
+        }
+        for name in [name for name, is_set in needing.items() if is_set][:1]:
+            raise UserError(
+                f"{name} is for training that starts from weights, and model.weights is null. Give them with --set "
+                "model.weights=FILE (or a folder with an encoder, or `hub`)."
+            )
+    weights = find_weights(model.weights)
+    return {"model.weights": hash_file(Path(weights))} if weights not in (None, HUB) and Path(weights).is_file() else {}
 
 
 def choose_training_set(store: PatchStore, config: TrainConfig) -> TrainingSet:
@@ -33,9 +57,15 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
             mpp=store.info.mpp,
             input=store.info.input,
             weights=config.model.weights,
+            scale=(config.model.mean, config.model.std) if config.model.mean and config.model.std else None,
             classes=() if kind.uses_head else training_set.classes,
         )
-        learner = Learner(encoder, kind(settings, encoder, config.batch.levels, training_set.classes))
+        encoder.keeps_statistics = config.model.batch_norm == "frozen"
+        objective = kind(settings, encoder, config.batch.levels, training_set.classes)
+        if config.adversary.column is not None:
+            codes, values = training_set.nuisance(config.adversary.column)
+            objective = Adversary(objective, encoder, torch.from_numpy(codes), values, config.adversary.weight)
+        learner = Learner(encoder, objective)
     if config.compute.sync_batchnorm and world > 1:
         normalise_over_ranks(learner)
     if config.compute.compile:
@@ -44,6 +74,17 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
 
 
 def build_optimizer(learner: Learner, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW over everything that learns."""
-    trained = [parameter for parameter in learner.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trained, config.optim.learning_rate, weight_decay=config.optim.weight_decay)
+    """AdamW over everything that learns; the `scale` of a group is its share of the learning rate."""
+    optim, backbone, prefix = config.optim, learner.encoder.backbone, "encoder.backbone."
+    depths = {prefix + name: depth for name, depth in count_depths(backbone).items()} if optim.layer_decay < 1 else {}
+    tokens = {prefix + name for name in list_tokens(backbone)}
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+    for name, parameter in learner.named_parameters():
+        if parameter.requires_grad:
+            decays = optim.decay_norms or (parameter.ndim > 1 and name not in tokens)
+            key = optim.layer_decay ** depths.get(name, 0), optim.weight_decay if decays else 0.0
+            groups.setdefault(key, []).append(parameter)
+    return torch.optim.AdamW(
+        [{"params": params, "scale": scale, "weight_decay": decay} for (scale, decay), params in groups.items()],
+        optim.learning_rate,
+    )

@@ -4,13 +4,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from math import nan
+from math import nan, prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 
+from hidisc.ground.checksums import seal, unseal
+from hidisc.ground.errors import UserError
 from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.steps import reached
@@ -18,16 +20,17 @@ from hidisc.ground.stop import StopRequest
 from hidisc.models.effective_rank import effective_rank
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches
+from hidisc.sampling.cohort_stain import CohortStain, StainTable, measure_stains
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import build_learner, build_optimizer, choose_training_set
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
 from hidisc.training.learner import Learner
 from hidisc.training.log import TrainingLog
 from hidisc.training.monitor import Monitor
-from hidisc.training.processes import asks_others, check_others, mean_of_all, on_any, sum_of_all
-from hidisc.training.run import RUN, RunInfo
+from hidisc.training.processes import asks_others, check_others, mean_of_all, on_any, run_on_first_rank, sum_of_all
+from hidisc.training.run import RUN, STAIN, RunInfo
 from hidisc.training.sanity import check_finite, check_rank, check_weights, note_finite
-from hidisc.training.schedule import learning_rate
+from hidisc.training.schedule import is_backbone_frozen, learning_rate
 from hidisc.training.step import StepResult, take_step
 
 _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
@@ -85,14 +88,18 @@ class _Training:
         if sampler.repeats:
             self.say_once(
                 f"note: a batch of {config.batch.images} images draws {sampler.roots} {config.batch.levels[0]}s and "
-                f"there are {self._training_set.tree.roots}: some repeat within a batch, as positives. Smaller "
-                "batch.images avoid it."
+                f"there are {sampler.small_groups or self._training_set.tree.roots}: some repeat within a batch, as "
+                "positives. Smaller batch.images avoid it."
             )
         learner: Any = build_learner(self._training_set, config, fabric.world_size)
+        self._note_single()
         self._learner, self._optimizer = fabric.setup(learner, build_optimizer(learner, config))
         self._module: Learner = self._learner.module
+        if self._module.encoder.note:
+            self.say_once(self._module.encoder.note)
         self.resumed = self._resume()
         rank, pin = fabric.global_rank, fabric.device.type == "cuda"
+        self._stains = self._measure_stains()
         self._batches = Batches(store, self._training_set.tree, sampler, config.data, config.seed, rank, pin=pin)
         accumulate = config.optim.accumulate
         self.source = self._batches.steps(self.resumed.step * accumulate, config.optim.steps * accumulate)
@@ -101,6 +108,25 @@ class _Training:
         self._began = time.monotonic()
         self._first_bad_step = torch.full((), -1, device=fabric.device)  # read when a row or a checkpoint is due
         self._learner.train()
+
+    def _note_single(self) -> None:
+        """Say which units lack positives because theirs must differ at a finer level; refuse when all of them do."""
+        levels, draw = self._config.batch.levels, self._config.batch.draw
+        for level, inner in self._config.objective.get("across", {}).items():
+            single, units = self._training_set.count_single(level, inner)
+            between = levels[levels.index(level) + 1 : levels.index(inner) + 1]
+            is_drawn_once = prod(draw.get(name, 1) for name in between) == 1
+            if single == units or is_drawn_once:
+                why = f"every {level} has" if single == units else f"batch.draw takes of every {level}"
+                raise UserError(
+                    f"objective.across = {{{level}: {inner}}}, and {why} one {inner}, so there are no positives at "
+                    "that level. Leave it out, or change batch.draw."
+                )
+            if single:
+                self.say_once(
+                    f"note: {single} of {units} {level}s have one {inner} and so no positives at that level "
+                    "(objective.across)."
+                )
 
     def say_once(self, sentence: str) -> None:
         """Say a sentence on the first rank only."""
@@ -118,6 +144,23 @@ class _Training:
         self.say_once(f"going on after step {info.step:,} ({checkpoints[-1]})")
         return info
 
+    def _measure_stains(self) -> StainTable | None:
+        """The stains of the slides where views need them; measured once, by the first rank, and kept in the run."""
+        if "cohort_stain" not in self._config.views.ops:
+            return None
+        path = self._out / STAIN
+
+        def measure() -> None:
+            if not path.is_file():
+                cohort = measure_stains(self._store, self._training_set.tree.leaves, self._config.seed)
+                write_atomic(path, seal(cohort))
+
+        run_on_first_rank(self._fabric, measure)
+        try:
+            return StainTable(self._store, unseal(path.read_bytes(), CohortStain))
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}). Remove it: it is measured again.") from error
+
     @property
     def _scaler(self) -> Any:
         """What scales the loss of float16, None in other precisions."""
@@ -125,8 +168,9 @@ class _Training:
 
     def learn(self, step: int) -> StepResult:
         """Take one optimiser step, and note whether its loss was finite; nothing waits for the device."""
+        self._freeze(is_backbone_frozen(step - 1, self._config.optim))
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(step - 1, self._config.optim)
+            group["lr"] = learning_rate(step - 1, self._config.optim) * group.get("scale", 1)
         result = take_step(
             self._fabric,
             self._learner,
@@ -136,9 +180,18 @@ class _Training:
             colour=self._store.is_colour,
             progress=step / self._config.optim.steps,
             wants_norm=self.is_logged(step),
+            stains=self._stains,
         )
         self._first_bad_step = note_finite(self._first_bad_step, result.losses["loss"], step)
         return result
+
+    def _freeze(self, frozen: bool) -> None:
+        """Have the backbone learn or not; ranks that share gradients are told anew whose gradients there are."""
+        backbone = self._module.encoder.backbone
+        if next(backbone.parameters()).requires_grad == frozen:
+            backbone.requires_grad_(not frozen)
+            self._learner, self._optimizer = self._fabric.setup(self._module, self._optimizer.optimizer)
+            self._learner.train()
 
     def _read_batches(self, step: int) -> Iterator[Batch]:
         """The batches of a step, as many as are accumulated; bad patches are said, time spent waiting is counted."""

@@ -13,7 +13,7 @@ from hidisc.models.encoder import Encoder, EncoderCard, read_card
 from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics
 
-RUN = "run.json"
+RUN, STAIN = "run.json", "stain.json"
 
 
 class RunInfo(Record):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.sampling.batches import Batch, to_input
+from hidisc.sampling.cohort_stain import StainTable
 from hidisc.sampling.views import make_views
 from hidisc.settings.train import TrainConfig
 
@@ -37,15 +38,17 @@ def take_step(
     colour: bool,
     progress: float,
     wants_norm: bool,
+    stains: StainTable | None = None,
 ) -> StepResult:
     """Average the gradients of `optim.accumulate` batches and move the weights.
 
-    `colour` says that channels are red, green and blue, `progress` how much of the run is done after the step.
+    `colour` says that channels are red, green and blue, `progress` how much of the run is done after the step,
+    `stains` are those of the slides where views need them.
     """
     accumulate, losses = config.optim.accumulate, dict[str, Tensor]()
     for part, batch in enumerate(batches):
         with fabric.no_backward_sync(learner, enabled=part < accumulate - 1):
-            total, parts, embeddings = _forward(fabric, learner, batch, config, colour)
+            total, parts, embeddings = _forward(fabric, learner, batch, config, colour, stains)
             fabric.backward(total / accumulate)
         for name, value in {"loss": total.detach(), **parts}.items():
             losses[name] = losses.get(name, 0) + value / accumulate
@@ -57,7 +60,7 @@ def take_step(
 
 
 def _forward(
-    fabric: Fabric, learner: Any, batch: Batch, config: TrainConfig, colour: bool
+    fabric: Fabric, learner: Any, batch: Batch, config: TrainConfig, colour: bool, stains: StainTable | None
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """Views on the device, then the loss; all randomness is a function of (seed, step, rank)."""
     where = (batch.step, fabric.global_rank)
@@ -65,7 +68,8 @@ def _forward(
     generator = torch.Generator().manual_seed(make_seed(config.seed, Purpose.VIEWS, *where))
     with torch.no_grad():
         x = to_input(fabric.to_device(batch.pixels))
-        views = make_views(x, config.batch.views, config.views, generator, colour=colour)
+        of_batch = stains.look_up(batch.ancestry[:, -1]) if stains is not None else None
+        views = make_views(x, config.batch.views, config.views, generator, colour=colour, stains=of_batch)
         if config.compute.channels_last:
             flat = views.flatten(0, 1).contiguous(memory_format=torch.channels_last)
             views = flat.view(views.shape[0], views.shape[1], *flat.shape[1:])

@@ -6,18 +6,18 @@ import numpy as np
 import torch
 
 from hidisc.artefacts.artefact import make
-from hidisc.ground.checksums import hash_file
 from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
 from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
+from hidisc.training.build import find_start
 from hidisc.training.checkpoint import list_checkpoints, remove_old
 from hidisc.training.fit import Say, Watch, fit
 from hidisc.training.metrics import METRICS
 from hidisc.training.processes import finished_before, made_by_first, start
-from hidisc.training.run import RUN, Run
+from hidisc.training.run import RUN, STAIN, Run
 from hidisc.training.training_set import rows_to_learn
 from hidisc.verbs.progress import show_training
 from hidisc.verbs.threads import use_threads
@@ -44,9 +44,7 @@ def train(
     config, out = config or TrainConfig(), Path(out)
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
     store = PatchStore.load(store_path)
-    inputs = {"the store": store.checksum}
-    if config.model.weights and Path(config.model.weights).is_file():
-        inputs["model.weights"] = hash_file(Path(config.model.weights))
+    inputs = {"the store": store.checksum, **find_start(config)}
     with (
         start(config.compute.precision, device, devices, nodes) as fabric,
         full_disk_said("What has been saved is whole"),
@@ -71,7 +69,8 @@ def train(
             if work is not None:
                 remove_old(out, config.checkpoint)  # what a run that was killed after its last step has left
                 checkpoints = [path.relative_to(out).as_posix() for path in list_checkpoints(out)]
-                work.finish((RUN, CARD, WEIGHTS, METRICS), checkpoints)
+                stain = [STAIN] if "cohort_stain" in config.views.ops else []
+                work.finish((RUN, CARD, WEIGHTS, METRICS, *stain), checkpoints)
     return Run.load(out) if is_first else None
 
 

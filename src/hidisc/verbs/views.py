@@ -11,6 +11,7 @@ from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.views import draw_views
+from hidisc.sampling.cohort_stain import StainTable, measure_stains
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
 from hidisc.sampling.views import make_views
@@ -29,6 +30,10 @@ def show_views(
     rows = Sampler(tree, BatchConfig(images=patches, draw={}, views=1), seed).draw(0).ancestry[:, -1]
     x = torch.from_numpy(as_input(store.read_many(rows), store.info.input)).permute(0, 3, 1, 2)
     generator = torch.Generator().manual_seed(make_seed(seed, Purpose.SHOWN_VIEWS))
-    made = make_views(x, views, config, generator, colour=store.is_colour)
+    stains = None
+    if "cohort_stain" in config.ops:
+        measured = measure_stains(store, tree.leaves, seed)
+        stains = StainTable(store, measured).look_up(torch.from_numpy(rows))
+    made = make_views(x, views, config, generator, colour=store.is_colour, stains=stains)
     draw_views(x, made, out)
     return out
