@@ -23,15 +23,17 @@ PATCHES, VIEWS = 48, 2
 
 
 def compose(version: ModuleType, config: ViewsConfig) -> torch.nn.Module:
-    """Return torchvision's transforms of the config's strong operations, in its order."""
+    """Return torchvision's transforms of the config's operations: the weak ones, or the strong ones in their order."""
     p = config.probability
+    flips = [version.RandomHorizontalFlip(p), version.RandomVerticalFlip(p)]
+    if config.ops == ("flips",):
+        return version.Compose(flips)
     jitter = version.ColorJitter(config.brightness, config.contrast, config.saturation, config.hue)
     blur = version.GaussianBlur(config.blur_kernel_px, (config.blur_sigma, config.blur_sigma))
     fill = {"fill": None} if version is v2 else {}
     affine = version.RandomAffine(config.affine_degrees, config.affine_translate, **fill)
     steps = [
-        version.RandomHorizontalFlip(p),
-        version.RandomVerticalFlip(p),
+        *flips,
         version.RandomApply([v2.GaussianNoise(0.0, config.noise_sigma[0])], p),  # v1 has none
         version.RandomApply([jitter], p),
         version.RandomAutocontrast(p),

@@ -95,7 +95,7 @@ class Training:
             self.optimizer,
             iter(self.batches),
             self.config,
-            colour=self.store.is_colour,
+            step.ViewMaker(self.config, self.store),
             progress=0.5,
             wants_norm=False,
             stains=self._stains,
@@ -199,7 +199,7 @@ def test_embedding(store: PatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
     net = Prepared(run.learner_on_cpu.encoder, 48, [0.5] * 3, [0.2] * 3).eval()
     with fake_gpu(monkeypatch) as waits, torch.inference_mode():
         pixels, unread = extract._read(store, np.arange(5), pin=True)
-        vectors = extract._embed(run.fabric, move(net), to_device(pixels, CUDA))
+        vectors = extract._embed(run.fabric, move(net), to_device(pixels, CUDA), "unit")
         assert (vectors.device, len(vectors), unread, waits) == (CUDA, 5, [], [])
 
 
@@ -303,10 +303,10 @@ def test_waiting_is_noticed(gpu: list[str], wait: Any, noted: str) -> None:
 
 def test_waiting_in_a_step_is_noticed(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     made = step.to_input
-    monkeypatch.setattr(step, "to_input", lambda pixels: made(pixels) * float(pixels.sum()))
+    monkeypatch.setattr(step, "to_input", lambda pixels, rule: made(pixels, rule) * float(pixels.sum()))
     assert failure_of(plain, monkeypatch) == "aten._local_scalar_dense.default"
 
 
 def test_what_only_the_device_knows_is_noticed(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "to_input", lambda pixels: torch.unique(pixels.float()))
+    monkeypatch.setattr(step, "to_input", lambda pixels, _: torch.unique(pixels.float()))
     assert "aten._unique2.default" in failure_of(plain, monkeypatch)

@@ -451,11 +451,22 @@ def _doctor(
     artefact: Annotated[
         Path | None, typer.Argument(help="A store, run, embeddings, scores or benchmark, to verify file by file.")
     ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure this machine, and what the store and recipe take: a minute.")
+    ] = False,
+    recipe: RecipeOption = None,
+    changes: SetOption = None,
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Show versions, devices and readers; or verify an artefact."""
+    """Show versions, devices and readers; verify an artefact; or measure how long a cohort takes here."""
     from hidisc.verbs.doctor import describe_machine, verify, what_to_do
 
+    if measure:
+        _measure(artefact, recipe, changes, device, as_json)
+        return
+    if recipe or changes:
+        raise UserError("--recipe and --set say what to measure: add --measure.")
     if artefact is None:
         machine = describe_machine()
         _show(as_json, "\n".join(f"{name:<22}{value}" for name, value in machine.items()), dict(machine))
@@ -469,6 +480,16 @@ def _doctor(
     _show(as_json, f"{artefact}: {sentence}", {"artefact": str(artefact), "problems": problems})
     if problems:
         raise typer.Exit(1)
+
+
+def _measure(store: Path | None, recipe: str | None, changes: list[str] | None, device: str, as_json: bool) -> None:
+    """Print how fast this machine is, and what a cohort takes."""
+    from hidisc.settings.train import TrainConfig
+    from hidisc.verbs.measure import as_record, describe, measure
+
+    config = _load(TrainConfig, recipe, changes)
+    rates, size, needs = measure(store, config, device=device, say=_say)
+    _show(as_json, describe(rates, size, needs, config), as_record(rates, size, needs))
 
 
 @_verb("demo", "--quick --out demo")

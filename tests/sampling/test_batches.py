@@ -13,10 +13,10 @@ import torch
 
 from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder
-from hidisc.patches.inputs import as_input
+from hidisc.patches.inputs import InputRule, as_input
 from hidisc.patches.opensrh import find_opensrh
 from hidisc.patches.store import PatchStore
-from hidisc.sampling.batches import Batch, Batches, to_input
+from hidisc.sampling.batches import Batch, Batches, as_tensor, to_input
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
 from hidisc.settings.imports import ImportConfig
@@ -81,7 +81,9 @@ def test_pixels_and_ids_are_those_of_the_draw(made: Path) -> None:
         np.testing.assert_array_equal(batch.ancestry.numpy(), draw.ancestry)
         np.testing.assert_array_equal(batch.pixels.permute(0, 2, 3, 1).numpy(), store.read_many(rows))
         np.testing.assert_allclose(
-            to_input(batch.pixels).permute(0, 2, 3, 1).numpy(), as_input(store.read_many(rows), "unit"), atol=1e-7
+            to_input(batch.pixels, "unit").permute(0, 2, 3, 1).numpy(),
+            as_input(store.read_many(rows), "unit"),
+            atol=1e-7,
         )
         assert [names[code] if code >= 0 else None for code in batch.labels.tolist()] == labels[rows].tolist()
         assert {tensor.dtype for tensor in (batch.ancestry, batch.labels)} == {torch.int64}
@@ -94,22 +96,31 @@ def test_pixels_lie_as_they_are_stored(made: Path) -> None:
     assert batch.pixels.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_sixteen_bit_srh_comes_as_its_input(tmp_path: Path) -> None:
+def test_sixteen_bit_srh_becomes_its_input_on_the_device(tmp_path: Path) -> None:
     meta = {f"NIO_{n}": study(f"NIO_{n}", "hgg") for n in range(3)}
     source = find_opensrh(write_opensrh(tmp_path / "opensrh", meta, {"train": [*meta], "val": []}))
     import_patches(source, tmp_path / "store", workers=0)
     store = PatchStore.load(tmp_path / "store")
     for batch in batches_of(tmp_path / "store", BatchConfig(images=24)).steps(0, 3):
         expected = as_input(store.read_many(batch.ancestry[:, -1].numpy()), "srh")
-        assert (batch.pixels.shape, batch.pixels.dtype) == ((12, 3, 16, 16), torch.float32)
-        np.testing.assert_array_equal(batch.pixels.permute(0, 2, 3, 1).numpy(), expected)
-        np.testing.assert_array_equal(to_input(batch.pixels).permute(0, 2, 3, 1).numpy(), expected)
+        assert (batch.pixels.shape, batch.pixels.dtype) == ((12, 2, 16, 16), torch.int16)
+        np.testing.assert_array_equal(to_input(batch.pixels, "srh").permute(0, 2, 3, 1).numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("rule", "dtype"), [("unit", "uint8"), ("unit", "uint16"), ("srh", "uint16"), ("srh", "uint8")]
+)
+def test_input_is_bit_for_bit_that_of_its_definition(rule: InputRule, dtype: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (3, 9, 9, 2), dtype, endpoint=True)
+    pixels[0, 0, :3, 0], pixels[0, 0, :3, 1] = (0, 1, np.iinfo(dtype).max), (np.iinfo(dtype).max, 0, 0)
+    expected = as_input(pixels, rule)
+    np.testing.assert_array_equal(to_input(as_tensor(pixels), rule).permute(0, 2, 3, 1).numpy(), expected)
 
 
 def test_to_input_leaves_the_batch_as_it_was(made: Path) -> None:
     batch = batches_of(made).load(0)
     before = batch.pixels.clone()
-    assert to_input(batch.pixels).dtype == torch.float32
+    assert to_input(batch.pixels, "unit").dtype == torch.float32
     assert torch.equal(batch.pixels, before)
 
 

@@ -596,6 +596,21 @@ def test_the_input_is_not_changed_and_its_layout_does_not_matter(values, monkeyp
         assert torch.equal(make_views(other, 2, config, generator(), colour=True), expected)
 
 
+@pytest.mark.parametrize("values", [1, 4 * 3 * 27 * 22, 2**30])  # one view, four views, all views at a time
+def test_bytes_become_floats_a_few_at_a_time_and_memory_is_used_again(values, monkeypatch):
+    monkeypatch.setattr(views_module, "CPU_VALUES", values)
+    pixels = (draw_pictures(5, 3, (27, 22)) * 255).byte()
+    config = ViewsConfig(ops=ALL, probability=0.8)
+    expected = make_views(pixels / 255, 3, config, generator(), colour=True)
+    memory, seen = torch.full_like(expected, torch.nan), []
+    made = make_views(
+        pixels, 3, config, generator(), colour=True, to_float=lambda x: seen.append(len(x)) or x / 255, out=memory
+    )
+    assert torch.equal(made, expected)
+    assert made.data_ptr() == memory.data_ptr()
+    assert max(seen) == {1: 1, 2**30: 5}.get(values, 2)
+
+
 def test_no_gradient_is_kept():
     pictures = draw_pictures(2, 3, (16, 16)).requires_grad_()
     assert not make_views(pictures, 2, ViewsConfig(ops=ALL, probability=1), generator(), colour=True).requires_grad

@@ -419,7 +419,7 @@ def step_by_hand(store: Path, parts: int) -> tuple[torch.nn.Module, float]:
     total = torch.zeros(())
     for part in range(parts):
         batch = batches.load(part)
-        x = to_input(batch.pixels).repeat_interleave(2, 0)
+        x = to_input(batch.pixels, "unit").repeat_interleave(2, 0)
         z = F.normalize(learner.encoder.project(x), dim=1)
         total = total + hidisc_loss(z, batch.ancestry.repeat_interleave(2, 0), [1, 1, 1])[0]
     (total / parts).backward()

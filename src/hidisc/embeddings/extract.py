@@ -17,6 +17,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate, replaced, write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.prefetch import prefetch
+from hidisc.patches.inputs import InputRule
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.sampling.batches import as_tensor, to_input
@@ -73,7 +74,7 @@ def extract(
     with closing(source), torch.inference_mode():
         for (block, batch), (pixels, unread) in zip(parts, source, strict=True):
             check_others(fabric)
-            vectors = _embed(fabric, net, to_device(pixels, device)).to(dtype).cpu().numpy()
+            vectors = _embed(fabric, net, to_device(pixels, device), store.info.input).to(dtype).cpu().numpy()
             _check(vectors, store, batch, config.dtype)
             for index, reason in unread:
                 vectors[index] = np.nan
@@ -107,13 +108,13 @@ def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor
             store.read(int(row), pixels[index])
         except PatchError as error:
             unread.append((index, str(error)))
-    images = as_tensor(pixels, store.info.input)
+    images = as_tensor(pixels)
     return images.pin_memory() if pin else images, unread
 
 
-def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor) -> Tensor:
+def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor, rule: InputRule) -> Tensor:
     with fabric.autocast():
-        vectors: Tensor = net(to_input(pixels))
+        vectors: Tensor = net(to_input(pixels, rule))
     return vectors.float()
 
 

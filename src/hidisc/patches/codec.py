@@ -71,28 +71,36 @@ def decode(
 
 
 def _take_differences(pixels: Pixels) -> Pixels:
-    """Of colours the differences from green, of every value that from the one to its left; low bytes before high ones.
+    """Of colours the differences from green, of every value that from the one to its left, modulo 256 or 65,536.
 
-    All modulo 256 or 65,536. Of 16 bits, a row holds the low bytes of its values and then the high ones, which are
-    nearly all 0 or 255.
+    Of 16 bits, the low bytes of all values come first and then the high ones, which are nearly all 0 or 255.
     """
     if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
         pixels = pixels.copy()
         for channel in (0, 2):
             pixels[..., channel] -= pixels[..., 1]
-    differences = imagecodecs.delta_encode(pixels, axis=1)
-    return imagecodecs.byteshuffle_encode(differences, axis=1) if pixels.dtype == np.uint16 else differences
+    differences: Pixels = imagecodecs.delta_encode(pixels, axis=1)
+    return differences.reshape(-1, 1).view(np.uint8).T if pixels.dtype == np.uint16 else differences
 
 
 def _add_differences(differences: Pixels, out: Pixels | None) -> Pixels:
     """What `_take_differences` was given."""
     if differences.dtype == np.uint16:
-        differences = imagecodecs.byteshuffle_decode(differences, axis=1)
+        out = differences = _join_bytes(differences, np.empty_like(differences) if out is None else out)
     pixels: Pixels = imagecodecs.delta_decode(differences, axis=1, out=out)
     if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
         for channel in (0, 2):  # one at a time: both at once is an inner loop of two values
             pixels[..., channel] += pixels[..., 1]
     return pixels
+
+
+def _join_bytes(halves: Pixels, out: Pixels) -> Pixels:
+    """16-bit values whose low bytes, and then whose high ones, are those of `halves`."""
+    low, high = halves.reshape(-1).view(np.uint8).reshape(2, *out.shape)
+    out[...] = high
+    out <<= 8
+    out |= low
+    return out
 
 
 def _flat(pixels: Pixels) -> Pixels:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from hidisc.slides.slide import Pixels
 
 InputRule = Literal["unit", "srh"]
-_SRH_SCALE = 65536
-_SRH_OFFSET = 5000
+SRH_SCALE = 65536
+SRH_OFFSET = 5000
 
 
 def input_channels(rule: InputRule, stored_channels: int) -> int:
@@ -25,6 +25,6 @@ def as_input(pixels: Pixels, rule: InputRule) -> NDArray[np.float32]:
     """
     if rule == "unit":
         return pixels.astype(np.float32) / np.float32(np.iinfo(pixels.dtype).max)
-    ch2, ch3 = (pixels[..., channel].astype(np.float32) / _SRH_SCALE for channel in (0, 1))
-    third = ch3 - ch2 + np.float32(_SRH_OFFSET / _SRH_SCALE)
+    ch2, ch3 = (pixels[..., channel].astype(np.float32) / SRH_SCALE for channel in (0, 1))
+    third = ch3 - ch2 + np.float32(SRH_OFFSET / SRH_SCALE)
     return np.stack([third, ch2, ch3], axis=-1).clip(0, 1)

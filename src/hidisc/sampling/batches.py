@@ -12,13 +12,14 @@ from torch import Tensor
 from hidisc.ground.errors import UserError
 from hidisc.ground.prefetch import prefetch
 from hidisc.ground.seeds import Purpose, make_rng
-from hidisc.patches.inputs import InputRule, as_input
+from hidisc.patches.inputs import SRH_OFFSET, SRH_SCALE, InputRule
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.sampler import Sampler
 from hidisc.settings.train import DataConfig
 
 _TRIES = 8
+_SIGN = np.uint16(2**15)
 _FEW = 1000
 """Patches read before the share of bad ones says anything."""
 
@@ -29,7 +30,7 @@ class Batch:
 
     step: int
     pixels: Tensor
-    """(M, C, H, W) uint8 as stored, or float32 ready as input."""
+    """(M, C, H, W) as `as_tensor` holds stored ones; `to_input` makes floats of them."""
     ancestry: Tensor
     """(M, levels) int64."""
     labels: Tensor
@@ -79,7 +80,7 @@ class Batches:
         for index, leaf in enumerate(draw.places):
             ancestry[index, -1] = self._read(int(leaf), pixels[index], step, index, bad)
         labels = self._labels[ancestry[:, -1]].astype(np.int64)
-        tensors = as_tensor(pixels, store.info.input), torch.from_numpy(ancestry), torch.from_numpy(labels)
+        tensors = as_tensor(pixels), torch.from_numpy(ancestry), torch.from_numpy(labels)
         if self._pin:
             tensors = tensors[0].pin_memory(), tensors[1].pin_memory(), tensors[2].pin_memory()
         return Batch(step, *tensors, tuple(bad))
@@ -121,13 +122,21 @@ class Batches:
             )
 
 
-def as_tensor(pixels: NDArray[np.generic], rule: InputRule) -> Tensor:
-    """(M, C, H, W) from stored pixels (M, H, W, C), their memory as it is; 8-bit ones stay small until the device."""
-    if rule != "unit" or pixels.dtype != np.uint8:
-        pixels = as_input(pixels, rule)
+def as_tensor(pixels: NDArray[np.generic]) -> Tensor:
+    """(M, C, H, W) from stored pixels (M, H, W, C), their memory as it is, and small until they are on the device.
+
+    8 bits are uint8. 16 bits are int16, lower by 32,768, because devices know no unsigned ones; `pixels` is changed.
+    """
+    if pixels.dtype == np.uint16:
+        pixels = np.bitwise_xor(pixels, _SIGN, out=pixels).view(np.int16)
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
-def to_input(pixels: Tensor) -> Tensor:
-    """Float32 input in [0, 1] of a batch's pixels, on their device."""
-    return pixels.float().div_(255) if pixels.dtype == torch.uint8 else pixels
+def to_input(pixels: Tensor, rule: InputRule) -> Tensor:
+    """Float32 input in [0, 1] of what `as_tensor` made, on its device; as `patches.inputs.as_input` defines it."""
+    is_small = pixels.dtype == torch.uint8
+    values = pixels.float() if is_small else pixels.float().add_(2**15)
+    if rule == "unit":
+        return values.div_(255 if is_small else 65535)
+    ch2, ch3 = values.mul_(1 / SRH_SCALE).unbind(1)
+    return torch.stack([(ch3 - ch2).add_(SRH_OFFSET / SRH_SCALE).clamp_(0, 1), ch2, ch3], dim=1)

@@ -75,7 +75,7 @@ def autocontrast(images: Tensor) -> Tensor:
 
 def solarize(images: Tensor, threshold: float) -> Tensor:
     """Pixels of at least `threshold` inverted."""
-    return images.sub_((images >= threshold).float()).abs_()  # |x - 1| or |x - 0|: quicker than `torch.where`
+    return images.clone().ge_(threshold).sub_(images).abs_()  # |1 - x| or |0 - x|: quicker than `torch.where`
 
 
 def restain(images: Tensor, maps: Tensor) -> Tensor:

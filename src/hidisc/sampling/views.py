@@ -47,7 +47,9 @@ class _Step:
     chosen: Tensor
     parameters: Tensor
     apply: Callable[[Tensor, Tensor], Tensor]
-    """From images (n, C, H, W), which it may overwrite, and their parameters (n, ...) to images of the same shape."""
+    """From images (n, C, H, W) and their parameters (n, ...) to images of the same shape."""
+    overwrites: bool = True
+    """Whether it may overwrite the images it is given."""
 
 
 @torch.no_grad()
@@ -59,30 +61,49 @@ def make_views(
     *,
     colour: bool,
     stains: Stains | None = None,
+    to_float: Callable[[Tensor], Tensor] = lambda images: images,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Return random views (N, V, C, H, W) of images (N, C, H, W), both float32 in [0, 1] and on the same device.
 
     A pure function of the arguments and the generator's state. `colour` says that the channels are red, green and
     blue: only then hue, saturation and stain mean anything. The generator is on the CPU, wherever the images are:
     which of them an operation gets must be known there, and reading that back from a device would wait for it.
-    `stains` are those of the images' slides, which `cohort_stain` needs.
+    `stains` are those of the images' slides, which `cohort_stain` needs. Images in another form than float32 are put
+    through `to_float`, a few at a time, so that the floats stay in a cache. The views are written to `out` if it is
+    given: on a CPU, new memory takes as long as all of the weak views.
     """
-    _check(images, config, colour, stains)
-    count, channels, height, width = images.shape
-    rows = count * views
+    channels, height, width = _check(to_float(images[:0]), config, colour)
+    if "cohort_stain" in config.ops and (stains is None or len(stains.own) != len(images)):
+        raise ValueError("views.ops: 'cohort_stain' needs the stain of every image's slide (`stains`).")
+    rows = len(images) * views
     uniform = torch.rand((rows, sum(DRAWS[op] for op in config.ops)), generator=generator)
     steps = list(_plan(uniform, (height, width), config, generator, colour, stains))
     chosen = np.array([step.chosen.numpy() for step in steps]).reshape(len(steps), rows)
-    made = _allocate((rows, channels, height, width), images.device)
-    source = torch.arange(count, device=images.device).repeat_interleave(views)
+    made = _allocate((rows, channels, height, width), images.device) if out is None else out.flatten(0, 1)
     together = CPU_VALUES if images.device.type == "cpu" else DEVICE_VALUES
     size = max(1, together // max(1, channels * height * width))
+    few, of = images, range(0)
     for start in range(0, rows, size):
-        chunk, here = made[start : start + size], chosen[:, start : start + size]
-        torch.index_select(images, 0, source[start : start + size], out=chunk)
+        stop = min(start + size, rows)
+        if of != (of := range(start // views, (stop - 1) // views + 1)):
+            few = to_float(images[of.start : of.stop]).contiguous()
+        chunk, here = made[start:stop], chosen[:, start:stop]
+        is_shared = stop - start == 1  # one image, of which further views are made
+        current = few if is_shared else _repeat(few, views, start % views, chunk)
         for number in np.flatnonzero(here.any(axis=1)):
-            _apply(steps[number], chunk, np.flatnonzero(here[number]), start)
-    return made.view(count, views, channels, height, width)
+            step = steps[number]
+            current = current.clone() if is_shared and step.overwrites else current
+            current, is_shared = _apply(step, current, np.flatnonzero(here[number]), start), False
+        if current is not chunk:
+            chunk.copy_(current)
+    return made.view(len(images), views, channels, height, width)
+
+
+def _repeat(images: Tensor, views: int, first: int, out: Tensor) -> Tensor:
+    """Every image `views` times, as many as `out` holds from number `first` on."""
+    source = torch.arange(first, first + len(out), device=images.device) // views
+    return torch.index_select(images, 0, source, out=out)
 
 
 def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -90,15 +111,14 @@ def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.from_numpy(np.empty(shape, np.float32)) if device.type == "cpu" else torch.empty(shape, device=device)
 
 
-def _apply(step: _Step, chunk: Tensor, rows: NDArray[np.int64], start: int) -> None:
-    """Put some rows of a chunk, whose first one is view `start`, through a step."""
+def _apply(step: _Step, images: Tensor, rows: NDArray[np.int64], start: int) -> Tensor:
+    """Put some rows of images, whose first one is view `start`, through a step."""
     where = torch.from_numpy(rows)
-    parameters = to_device(step.parameters[start + where], chunk.device)
-    if len(rows) == len(chunk):
-        chunk.copy_(step.apply(chunk, parameters))  # which does nothing for a step that works in place
-    else:
-        where = to_device(where, chunk.device)
-        chunk.index_copy_(0, where, step.apply(chunk[where], parameters))
+    parameters = to_device(step.parameters[start + where], images.device)
+    if len(rows) == len(images):
+        return step.apply(images, parameters)
+    where = to_device(where, images.device)
+    return images.index_copy_(0, where, step.apply(images[where], parameters))
 
 
 def _plan(
@@ -115,8 +135,10 @@ def _plan(
         chosen, numbers = column[:, 0] < config.probability, column[:, 1:]
         match op:
             case "flips":
-                yield _Step(chosen, numbers, lambda x, _: x.flip(3))
-                yield _Step(numbers[:, 0] < config.probability, numbers, lambda x, _: x.flip(2))
+                upside_down = numbers[:, 0] < config.probability
+                yield _Step(chosen & ~upside_down, numbers, lambda x, _: x.flip(3), overwrites=False)
+                yield _Step(~chosen & upside_down, numbers, lambda x, _: x.flip(2), overwrites=False)
+                yield _Step(chosen & upside_down, numbers, lambda x, _: x.flip((2, 3)), overwrites=False)
             case "noise":
                 sigma = between(numbers[:, 0], config.noise_sigma)
                 yield _Step(chosen, sigma, lambda x, sigma: filters.add_noise(x, sigma, generator))
@@ -129,18 +151,18 @@ def _plan(
             case "sharpness":
                 yield _Step(chosen, numbers, lambda x, _: filters.sharpen(x, config.sharpness_factor))
             case "blur":
-                yield _Step(chosen, numbers, lambda x, _: filters.blur(x, config.blur_kernel_px, config.blur_sigma))
+                yield _Step(chosen, numbers, partial(_blur, config=config), overwrites=False)
             case "erasing":
                 boxes = geometry.draw_erasing(numbers, size, config.erase_scale, config.erase_ratio)
                 yield _Step(chosen, boxes, geometry.erase)
             case "affine":
                 moves = geometry.draw_affine(numbers, size, config.affine_degrees, config.affine_translate)
                 places = geometry.affine_places(moves, size)
-                yield _Step(chosen, places, partial(geometry.read, mode="nearest"))
+                yield _Step(chosen, places, partial(geometry.read, mode="nearest"), overwrites=False)
             case "crop":
                 boxes = geometry.draw_crop(numbers, size, config.crop_scale, config.crop_ratio)
                 places = geometry.crop_places(boxes, size)
-                yield _Step(chosen, places, partial(geometry.read, mode="bilinear"))
+                yield _Step(chosen, places, partial(geometry.read, mode="bilinear"), overwrites=False)
             case "stain":
                 factor = _about(1, config.stain_sigma, numbers[:, :2])
                 bias = _about(0, config.stain_bias, numbers[:, 2:])
@@ -169,18 +191,20 @@ def _plan_jitter(chosen: Tensor, uniform: Tensor, config: ViewsConfig, colour: b
                 yield _Step(chosen & (order[:, place] == part), parameters, apply)
 
 
+def _blur(images: Tensor, _: Tensor, config: ViewsConfig) -> Tensor:
+    return filters.blur(images, config.blur_kernel_px, config.blur_sigma)
+
+
 def _about(centre: float, reach: float, uniform: Tensor) -> Tensor:
     """Uniform numbers in [0, 1) stretched to `reach` either side of a centre."""
     return between(uniform, (centre - reach, centre + reach))
 
 
-def _check(images: Tensor, config: ViewsConfig, colour: bool, stains: Stains | None) -> None:
-    """Raise unless the images are such as the operations need."""
+def _check(images: Tensor, config: ViewsConfig, colour: bool) -> tuple[int, ...]:
+    """The images' shape (C, H, W); raises unless they are such as the operations need."""
     if images.ndim != 4 or images.dtype != torch.float32 or (colour and images.shape[1] != 3):
         kind = "(N, 3, H, W), red, green and blue," if colour else "(N, C, H, W)"
         raise ValueError(f"images: {tuple(images.shape)} of {images.dtype}; {kind} of float32 is needed.")
-    if "cohort_stain" in config.ops and (stains is None or len(stains.own) != len(images)):
-        raise ValueError("views.ops: 'cohort_stain' needs the stain of every image's slide (`stains`).")
     if "stain" in config.ops and not colour:
         raise UserError(
             f"views.ops: 'stain' is among {', '.join(config.ops)}, but the patches are no RGB pictures. Haematoxylin "
@@ -192,3 +216,4 @@ def _check(images: Tensor, config: ViewsConfig, colour: bool, stains: Stains | N
             f"views.blur_kernel_px = {config.blur_kernel_px}: the patches are {images.shape[3]} x {images.shape[2]} px "
             f"and are mirrored at their edges once at most. Set {largest} or less, or leave 'blur' out of views.ops."
         )
+    return images.shape[1:]

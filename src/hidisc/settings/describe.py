@@ -78,7 +78,8 @@ def _name_type(annotation: Any, marks: Iterable[Any] = ()) -> str:
     """An annotation in words, with the range that its marks give it: `number above 0, at most 1, or null`."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        return f"{' or '.join(_name_type(arg, marks) for arg in args if arg is not NoneType)}, or null"
+        either = " or ".join(_name_type(arg, marks) for arg in args if arg is not NoneType)
+        return f"{either}, or null" if NoneType in args else either
     if origin is Annotated:
         return _name_type(args[0], [mark for field in args[1:] for mark in getattr(field, "metadata", [field])])
     if origin is Literal:

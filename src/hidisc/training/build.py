@@ -68,7 +68,7 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
         learner = Learner(encoder, objective)
     if config.compute.sync_batchnorm and world > 1:
         normalise_over_ranks(learner)
-    if config.compute.compile:
+    if config.compute.compile is True:  # `training.compiling` has decided what `auto` means
         learner.encoder.backbone.compile()
     return learner.to(memory_format=torch.channels_last) if config.compute.channels_last else learner
 

@@ -24,6 +24,7 @@ from hidisc.sampling.cohort_stain import CohortStain, StainTable, measure_stains
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import build_learner, build_optimizer, choose_training_set
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
+from hidisc.training.compiling import check_compiler
 from hidisc.training.learner import Learner
 from hidisc.training.log import TrainingLog
 from hidisc.training.monitor import Monitor
@@ -31,7 +32,7 @@ from hidisc.training.processes import asks_others, check_others, mean_of_all, on
 from hidisc.training.run import RUN, STAIN, RunInfo
 from hidisc.training.sanity import check_finite, check_rank, check_weights, note_finite
 from hidisc.training.schedule import is_backbone_frozen, learning_rate
-from hidisc.training.step import StepResult, take_step
+from hidisc.training.step import StepResult, ViewMaker, take_step
 
 _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
 
@@ -91,6 +92,7 @@ class _Training:
                 f"there are {sampler.small_groups or self._training_set.tree.roots}: some repeat within a batch, as "
                 "positives. Smaller batch.images avoid it."
             )
+        check_compiler(config, fabric.device.type)
         learner: Any = build_learner(self._training_set, config, fabric.world_size)
         self._note_single()
         self._learner, self._optimizer = fabric.setup(learner, build_optimizer(learner, config))
@@ -104,6 +106,7 @@ class _Training:
         accumulate = config.optim.accumulate
         self.source = self._batches.steps(self.resumed.step * accumulate, config.optim.steps * accumulate)
         self._monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
+        self._make_views = ViewMaker(config, store)
         self.log = TrainingLog(fabric, out, config, self.resumed.step)
         self._began = time.monotonic()
         self._first_bad_step = torch.full((), -1, device=fabric.device)  # read when a row or a checkpoint is due
@@ -177,7 +180,7 @@ class _Training:
             self._optimizer,
             self._read_batches(step),
             self._config,
-            colour=self._store.is_colour,
+            self._make_views,
             progress=step / self._config.optim.steps,
             wants_norm=self.is_logged(step),
             stains=self._stains,

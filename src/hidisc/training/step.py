@@ -10,8 +10,9 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from hidisc.ground.seeds import Purpose, make_seed
+from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, to_input
-from hidisc.sampling.cohort_stain import StainTable
+from hidisc.sampling.cohort_stain import Stains, StainTable
 from hidisc.sampling.views import make_views
 from hidisc.settings.train import TrainConfig
 
@@ -28,27 +29,54 @@ class StepResult:
     """Of the gradient before it was clipped; 0 when it was not asked for."""
 
 
+class ViewMaker:
+    """Makes the views of a run's batches; on a CPU always in the same memory, because new memory is slow there."""
+
+    def __init__(self, config: TrainConfig, store: PatchStore) -> None:
+        self._config, self._colour, self._rule = config, store.is_colour, store.info.input
+        self._memory: Tensor | None = None
+
+    @torch.no_grad()
+    def __call__(self, pixels: Tensor, generator: torch.Generator, stains: Stains | None = None) -> Tensor:
+        """Views (M, V, C, H, W) of a batch's pixels (M, ...), on their device; the next ones overwrite them."""
+        config = self._config
+        views = make_views(
+            pixels,
+            config.batch.views,
+            config.views,
+            generator,
+            colour=self._colour,
+            stains=stains,
+            to_float=lambda x: to_input(x, self._rule),
+            out=self._memory if self._memory is not None and len(self._memory) == len(pixels) else None,
+        )
+        self._memory = views if pixels.device.type == "cpu" else None
+        if not config.compute.channels_last:
+            return views
+        flat = views.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        return flat.view(views.shape[0], views.shape[1], *flat.shape[1:])
+
+
 def take_step(
     fabric: Fabric,
     learner: Any,
     optimizer: Any,
     batches: Iterable[Batch],
     config: TrainConfig,
+    make: ViewMaker,
     *,
-    colour: bool,
     progress: float,
     wants_norm: bool,
     stains: StainTable | None = None,
 ) -> StepResult:
     """Average the gradients of `optim.accumulate` batches and move the weights.
 
-    `colour` says that channels are red, green and blue, `progress` how much of the run is done after the step,
-    `stains` are those of the slides where views need them.
+    `progress` says how much of the run is done after the step, `stains` are those of the slides where views need them.
     """
     accumulate, losses = config.optim.accumulate, dict[str, Tensor]()
     for part, batch in enumerate(batches):
         with fabric.no_backward_sync(learner, enabled=part < accumulate - 1):
-            total, parts, embeddings = _forward(fabric, learner, batch, config, colour, stains)
+            total, parts, embeddings = _forward(fabric, learner, batch, config, make, stains)
             fabric.backward(total / accumulate)
         for name, value in {"loss": total.detach(), **parts}.items():
             losses[name] = losses.get(name, 0) + value / accumulate
@@ -60,19 +88,14 @@ def take_step(
 
 
 def _forward(
-    fabric: Fabric, learner: Any, batch: Batch, config: TrainConfig, colour: bool, stains: StainTable | None
+    fabric: Fabric, learner: Any, batch: Batch, config: TrainConfig, make: ViewMaker, stains: StainTable | None
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """Views on the device, then the loss; all randomness is a function of (seed, step, rank)."""
     where = (batch.step, fabric.global_rank)
     torch.manual_seed(make_seed(config.seed, Purpose.DROPOUT, *where))  # which draws from torch's global state
     generator = torch.Generator().manual_seed(make_seed(config.seed, Purpose.VIEWS, *where))
-    with torch.no_grad():
-        x = to_input(fabric.to_device(batch.pixels))
-        of_batch = stains.look_up(batch.ancestry[:, -1]) if stains is not None else None
-        views = make_views(x, config.batch.views, config.views, generator, colour=colour, stains=of_batch)
-        if config.compute.channels_last:
-            flat = views.flatten(0, 1).contiguous(memory_format=torch.channels_last)
-            views = flat.view(views.shape[0], views.shape[1], *flat.shape[1:])
+    of_batch = stains.look_up(batch.ancestry[:, -1]) if stains is not None else None
+    views = make(fabric.to_device(batch.pixels), generator, of_batch)
     ancestry, labels = fabric.to_device((batch.ancestry, batch.labels))
     return learner(views, ancestry, labels)
 

@@ -14,6 +14,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import find_start
 from hidisc.training.checkpoint import list_checkpoints, remove_old
+from hidisc.training.compiling import decide_compile
 from hidisc.training.fit import Say, Watch, fit
 from hidisc.training.metrics import METRICS
 from hidisc.training.processes import finished_before, made_by_first, start
@@ -48,7 +49,7 @@ def train(
     with (
         start(config.compute.precision, device, devices, nodes) as fabric,
         full_disk_said("What has been saved is whole"),
-        made_by_first(fabric, make(out, "train", config, inputs)) as work,
+        made_by_first(fabric, make(out, "train", config := decide_compile(config, out, fabric, say), inputs)) as work,
     ):
         is_first = fabric.is_global_zero
         if not finished_before(fabric, work, say):
