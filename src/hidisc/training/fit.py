@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
@@ -30,7 +30,7 @@ from hidisc.training.sanity import check_finite, check_rank, check_weights, note
 from hidisc.training.schedule import learning_rate
 from hidisc.training.step import StepResult, take_step
 
-_PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
+_PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning-fabric", "numpy")
 
 
 @dataclass(frozen=True)
