@@ -19,7 +19,7 @@ LIBRARIES = """
 colorcet dask distributed h5py huggingface_hub imagecodecs jinja2 lightning lightning_fabric matplotlib numpy onnx
 onnxruntime openTSNE openslide pandas PIL pyarrow pytorch_lightning rich safetensors scipy simplejpeg sklearn tifffile
 timm torch torchvision
-""".split()
+"""
 """What takes time to load."""
 LOADED = {
     "cli": "",
@@ -128,7 +128,7 @@ def test_a_verb_loads_only_what_it_uses(modules: str) -> None:
     """In a fresh process; Fabric imports torchmetrics where that is there, which is here and not at a user's."""
     code = "import sys; sys.modules['torchmetrics'] = None\n"
     code += "".join(f"import hidisc.{module}\n" for module in modules.split())
-    code += f"print(*(name for name in {LIBRARIES} if name in sys.modules))"
+    code += f"print(*(name for name in {LIBRARIES.split()} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
     assert set(done.stdout.split()) - set(LOADED[modules].split()) == set()
 

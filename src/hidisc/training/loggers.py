@@ -1,7 +1,7 @@
 """Further loggers by name, beside metrics.csv, when they are installed; each writes below the run's folder."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -75,7 +75,7 @@ class MLflow:
         self._client.set_terminated(self._run_id)
 
 
-_LOGGERS = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
+_LOGGERS: dict[str, Callable[[Path], Logger]] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
 
 
 def make_loggers(names: Sequence[str], run: Path) -> list[Logger]:
