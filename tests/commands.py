@@ -26,9 +26,10 @@ LIMIT_S = 600
 FORKS = """
 import atexit, gc, json, os, runpy, signal, sys, threading, traceback
 import hidisc.__main__
-import hidisc.verbs.benchmark, hidisc.verbs.doctor, hidisc.verbs.export, hidisc.verbs.heatmap, hidisc.verbs.imports
+import hidisc.verbs.cell, hidisc.verbs.doctor, hidisc.verbs.export, hidisc.verbs.heatmap, hidisc.verbs.imports
 import hidisc.verbs.demo, hidisc.verbs.prepare, hidisc.verbs.report, hidisc.verbs.views
-import distributed, pyarrow.dataset, rich.progress  # what commands import when they need it
+import hidisc.evaluation.linear, hidisc.evaluation.mil, hidisc.reporting.tsne  # what commands import when they need it
+import distributed, pyarrow.dataset, rich.progress
 from hidisc.ground import steps
 from hidisc.cli import main
 

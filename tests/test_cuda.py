@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from lightning.fabric.accelerators import CPUAccelerator
-from lightning.fabric.strategies import SingleDeviceStrategy
+from lightning_fabric.accelerators import CPUAccelerator
+from lightning_fabric.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 

@@ -106,11 +106,11 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.slides.reader import open_slide as open_slide
     from hidisc.slides.synthetic import draw_cohort as draw_cohort
     from hidisc.training.run import Run as Run
+    from hidisc.verbs.bags import export_bags as export_bags
     from hidisc.verbs.benchmark import benchmark as benchmark
     from hidisc.verbs.embed import embed as embed
     from hidisc.verbs.evaluate import evaluate as evaluate
     from hidisc.verbs.export import export as export
-    from hidisc.verbs.export import export_bags as export_bags
     from hidisc.verbs.heatmap import heatmap as heatmap
     from hidisc.verbs.imports import import_patches as import_patches
     from hidisc.verbs.prepare import prepare as prepare
@@ -141,7 +141,7 @@ _HOME = {
     "embed": "verbs.embed",
     "evaluate": "verbs.evaluate",
     "export": "verbs.export",
-    "export_bags": "verbs.export",
+    "export_bags": "verbs.bags",
     "find_folder": "patches.folders",
     "find_neighbours": "evaluation.neighbours",
     "find_opensrh": "patches.opensrh",

@@ -377,12 +377,14 @@ def _export(
     as_json: Json = False,
 ) -> None:
     """Write an encoder, or embeddings, for other tools."""
-    from hidisc.verbs.export import export, export_bags
-
     if to is Target.BAGS:
+        from hidisc.verbs.bags import export_bags
+
         slides = export_bags(artefact, out, say=_say)
         _show(as_json, f"{out}: bags of {count(slides, 'slide')}", {"folder": str(out), "slides": slides})
         return
+    from hidisc.verbs.export import export
+
     file, difference = export(artefact, out, to.value)  # type: ignore[arg-type]
     sentence = f"{file}: read back, embeddings agree to {difference:.1g}"
     _show(as_json, sentence, {"file": str(file), "relative_difference": difference})

@@ -16,14 +16,14 @@ from hidisc.artefacts.artefact import MANIFEST
 from hidisc.embeddings import extract
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.ground.errors import UserError
-from hidisc.models.encoder import WEIGHTS
+from hidisc.models.card import WEIGHTS
 from hidisc.patches.inputs import as_input
 from hidisc.patches.store import PatchStore
 from hidisc.settings.embed import EmbedConfig
 from hidisc.training.run import Run
+from hidisc.verbs.bags import export_bags
 from hidisc.verbs.doctor import verify
 from hidisc.verbs.embed import embed
-from hidisc.verbs.export import export_bags
 from tests.commands import Forks, signal_at
 from tests.training.stores import damage, make_store, train
 

@@ -17,7 +17,8 @@ from hidisc.artefacts.artefact import CONFIG, MANIFEST
 from hidisc.embeddings.model import OpenedModel, open_model
 from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
-from hidisc.models.encoder import CARD, WEIGHTS, Encoder, build_encoder
+from hidisc.models.card import CARD, WEIGHTS
+from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.models.export import export_encoder
 from hidisc.models.history import NOTHING, UNKNOWN, History, hash_name
 from hidisc.patches.record import SlideId

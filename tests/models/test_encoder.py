@@ -9,7 +9,8 @@ from torch import nn
 
 from hidisc.ground.checksums import hash_file, seal
 from hidisc.ground.errors import UserError
-from hidisc.models.encoder import CARD, WEIGHTS, Encoder, EncoderCard, build_encoder, read_card
+from hidisc.models.card import CARD, WEIGHTS, EncoderCard, read_card
+from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.models.history import NOTHING, History
 from hidisc.patches.record import SlideId
 from hidisc.settings.train import HeadConfig

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hidisc.models.encoder import WEIGHTS
+from hidisc.models.card import WEIGHTS
 from hidisc.patches.folders import find_folder
 from hidisc.patches.shard import Shard
 from hidisc.patches.store import PatchStore

@@ -38,6 +38,31 @@ def test_a_logger_changes_nothing(store: Path, tmp_path: Path) -> None:
     assert losses(tmp_path / "with") == losses(tmp_path / "without")
 
 
+def test_mlflow_has_every_row(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    [logger] = make_loggers(["mlflow"], tmp_path)
+    for step, loss in ((2, 1.5), (4, 1.25)):
+        logger.log({"loss": loss}, step)
+    logger.close()
+    client = mlflow.MlflowClient((tmp_path / "mlruns").as_uri())
+    [run] = client.search_runs([client.get_experiment_by_name("hidisc").experiment_id])
+    assert (run.info.run_name, run.info.status) == (tmp_path.name, "FINISHED")
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(item.step, item.value) for item in history] == [(2, 1.5), (4, 1.25)]
+
+
+def test_wandb_has_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    [logger] = make_loggers(["wandb"], tmp_path)
+    for step, loss in ((2, 1.5), (4, 1.25)):
+        logger.log({"loss": loss}, step)
+        assert wandb.run.summary["loss"] == loss
+    logger.close()
+    assert wandb.run is None
+    assert list(tmp_path.rglob("*.wandb"))
+
+
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_one_that_is_not_installed(store: Path, tmp_path: Path, name: str) -> None:
     if find_spec(name):

@@ -11,7 +11,8 @@ import yaml
 from hidisc.artefacts.artefact import MANIFEST, verify
 from hidisc.ground.errors import UserError
 from hidisc.ground.machine import versions
-from hidisc.models.encoder import CARD, WEIGHTS, describe_weights
+from hidisc.models.card import CARD, WEIGHTS
+from hidisc.models.encoder import describe_weights
 from hidisc.models.history import UNKNOWN, trust_history
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
@@ -64,7 +65,7 @@ def test_the_record(run: Run, store: Path) -> None:
         "patches": 72,
         "labels_used": [],
         "bad_patches": 0,
-        "versions": versions("hidisc", "torch", "torchvision", "timm", "lightning", "numpy"),
+        "versions": versions("hidisc", "torch", "torchvision", "timm", "lightning-fabric", "numpy"),
     }
     assert None not in record["versions"].values()
 

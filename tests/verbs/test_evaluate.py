@@ -14,7 +14,7 @@ from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.evaluation.metrics import measure
 from hidisc.evaluation.scores import METRICS, NEIGHBOURS, SCORES, Finding, Scores
 from hidisc.ground.errors import UserError
-from hidisc.models.encoder import WEIGHTS
+from hidisc.models.card import WEIGHTS
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.verdict import find_verdict
 from hidisc.settings.embed import EmbedConfig

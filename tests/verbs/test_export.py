@@ -10,7 +10,8 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import PART, beside
 from hidisc.models.encoder import HeadConfig, build_encoder
 from hidisc.training.run import RUN, RunInfo
-from hidisc.verbs.export import export, export_bags
+from hidisc.verbs.bags import export_bags
+from hidisc.verbs.export import export
 from tests.evaluation.made import make_embeddings
 from tests.finished import finish
 

@@ -12,7 +12,7 @@ import torch
 
 from hidisc.embeddings.embeddings import EMBEDDINGS
 from hidisc.models.backbone import read_tensors
-from hidisc.models.encoder import WEIGHTS
+from hidisc.models.card import WEIGHTS
 from hidisc.patches.store import PatchStore
 from hidisc.settings.load import load_config
 from hidisc.settings.train import TrainConfig

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hidisc.artefacts.lock import hold
 from hidisc.ground.files import PART
-from hidisc.models.encoder import CARD, WEIGHTS
+from hidisc.models.card import CARD, WEIGHTS
 from hidisc.patches.folders import find_folder
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.metrics import METRICS, read_metrics

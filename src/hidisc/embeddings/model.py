@@ -18,7 +18,8 @@ from hidisc.embeddings.embeddings import ModelCard, ModelKind
 from hidisc.ground.checksums import digest, hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_seed
-from hidisc.models.encoder import CARD, WEIGHTS, Encoder, build_encoder, describe_weights
+from hidisc.models.card import CARD, WEIGHTS
+from hidisc.models.encoder import Encoder, build_encoder, describe_weights
 from hidisc.models.export import FILES, open_timm_folder
 from hidisc.models.foreign import (
     ONNX_SUFFIX,

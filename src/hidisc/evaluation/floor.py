@@ -4,9 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from hidisc.embeddings.colour import COLOUR, fit_colour
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import compare
 from hidisc.evaluation.duplicates import store_rows
@@ -31,6 +29,10 @@ def colour_of(embeddings: Embeddings, seed: int) -> Embeddings | None:
     store = embeddings.open_store()
     if store is None:
         return None
+    import torch  # here: the page of a benchmark compares with floors as well, and measures none
+
+    from hidisc.embeddings.colour import COLOUR, fit_colour
+
     slides = embeddings.table.codes("slide")[0].astype(np.int64)
     sample = sample_per_patient(slides, _MOST, make_rng(seed, Purpose.FLOOR_PATCHES))
     rows = store_rows(embeddings, sample, store)

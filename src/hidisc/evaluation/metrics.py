@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS, Value
@@ -34,6 +33,8 @@ class Measured:
 
 def measure(predictions: Predictions, positive: int) -> Measured:
     """Measure one level; `positive` is the code of the class that metrics of two classes are about."""
+    from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
+
     codes = range(len(predictions.classes))
     confusion = np.zeros((len(codes), len(codes)), np.int64)
     if len(predictions):  # scikit-learn refuses to count nothing

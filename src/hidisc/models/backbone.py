@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -63,11 +62,15 @@ def create_backbone(
 
 
 def _create(name: str, channels: int, options: dict[str, Any], extra: dict[str, Any]) -> nn.Module:
+    import timm
+
     return timm.create_model(name, in_chans=channels, num_classes=0, **extra, **options)
 
 
 def _refuse_name(name: str, said_by: str) -> None:
     """Refuse what is not in timm's registry: a folder, a name of the hub, a slip of the pen."""
+    import timm
+
     if name.startswith("local-dir:"):
         folder = name.removeprefix("local-dir:")
         raise UserError(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
@@ -37,6 +36,8 @@ def find_architecture(name: str, options: dict[str, Any]) -> Architecture:
     """What a name stands for: `hf-hub:owner/name` is looked up on the hub, any other name is timm's own."""
     if not name.startswith(HUB_NAMES):
         return Architecture(name, options)
+    import timm
+
     try:
         notes, architecture, args = timm.models.load_model_config_from_hf(name.partition(":")[2])
         theirs = {key: value for key, value in args.items() if value is not None}
@@ -53,6 +54,8 @@ def find_architecture(name: str, options: dict[str, Any]) -> Architecture:
 def fetch_weights(name: str, notes: dict[str, Any] | None) -> str:
     """The safetensors file that the hub holds for a model; timm itself would go on to a pickle where there is none."""
     if notes is None:
+        import timm
+
         known = timm.get_pretrained_cfg(name)
         notes = vars(known) if known else {}
     repo, _, revision = (notes.get("hf_hub_id") or "").partition("@")

@@ -21,7 +21,6 @@ from hidisc.reporting.points import choose_points, find_map_input, judge_patches
 from hidisc.reporting.sheets import choose_queries, draw_sheet, make_sheet
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tiles import PatchReader
-from hidisc.reporting.tsne import map_points
 from hidisc.reporting.verdict import count_voters, describe, find_verdict, gather_warnings
 from hidisc.settings.config import to_yaml
 from hidisc.settings.evaluate import BootstrapConfig
@@ -212,6 +211,8 @@ def _make_map(
     gone = [model.name for model in models if model.name not in {found.name for found in inputs}]
     if not inputs:
         return None, ()
+    from hidisc.reporting.tsne import map_points
+
     points = choose_points(inputs, config.points, make_rng(config.seed, Purpose.MAP_POINTS))
     columns = {column.key: column for column in name_points(inputs, points)}
     label, patients = columns["label"], columns["patient"]

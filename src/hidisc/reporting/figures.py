@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import colorcet
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -22,7 +21,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score, roc_curve
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.ground.files import write_atomic
@@ -92,6 +90,8 @@ def palette(count: int) -> list[str]:
     """Colours for so many names: Okabe and Ito's up to eight, else Glasbey's, which repeat after 211."""
     if count <= len(OKABE_ITO):
         return list(OKABE_ITO[:count])
+    import colorcet
+
     colours = [colour for colour in colorcet.glasbey if _is_vivid(*to_rgb(colour))]
     return [colours[number % len(colours)] for number in range(count)]
 
@@ -226,12 +226,16 @@ def _choose_lines(predictions: Mapping[str, Predictions], positive: int) -> list
 
 def _trace_roc(is_class: NDArray[np.bool_], score: Floats) -> tuple[tuple[Floats, Floats], float]:
     """The ROC curve of a class against the rest, and its area."""
+    from sklearn.metrics import roc_auc_score, roc_curve
+
     across, up, _ = roc_curve(is_class, score)
     return (across, up), float(roc_auc_score(is_class, score))
 
 
 def _trace_precision(is_class: NDArray[np.bool_], score: Floats) -> tuple[tuple[Floats, Floats], float]:
     """Precision by recall as the average precision reads it: up to a recall, the precision where it is reached."""
+    from sklearn.metrics import average_precision_score, precision_recall_curve
+
     precision, recall, _ = precision_recall_curve(is_class, score)
     first = np.r_[True, np.diff(recall[::-1]) > 0]  # the highest threshold of each recall
     recall, precision = recall[::-1][first], precision[::-1][first]

@@ -10,7 +10,7 @@ from os import environ
 from pathlib import Path
 from shutil import which
 
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from hidisc.artefacts.artefact import read_settings
 from hidisc.ground.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from hidisc.ground.checksums import seal, unseal
 from hidisc.ground.errors import UserError
@@ -34,7 +34,7 @@ from hidisc.training.sanity import check_finite, check_rank, check_weights, note
 from hidisc.training.schedule import is_backbone_frozen, learning_rate
 from hidisc.training.step import StepResult, ViewMaker, take_step
 
-_PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning", "numpy")
+_PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning-fabric", "numpy")
 
 
 @dataclass(frozen=True)

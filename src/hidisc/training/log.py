@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from hidisc.settings.train import TrainConfig
 from hidisc.training.loggers import make_loggers
@@ -36,10 +36,10 @@ class TrainingLog:
         if self._metrics:
             self._metrics.add(self.row)
         for logger in self._loggers:
-            logger.log_metrics({name: value for name, value in self.row.items() if name != "step"}, step)
+            logger.log({name: value for name, value in self.row.items() if name != "step"}, step)
         self._step, self._since, self.waited = step, time.monotonic(), 0.0
 
     def close(self) -> None:
         """Let the loggers finish."""
         for logger in self._loggers:
-            logger.finalize("success")
+            logger.close()

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed
 import torch.distributed.nn.functional  # imported later, it would own the process group for ever: see release_frames
-from lightning.fabric import Fabric as Fabric  # later stages take it from here: Lightning has one door
+from lightning_fabric import Fabric as Fabric  # later stages take it from here: Lightning has one door
 from torch import Tensor
 
 from hidisc.artefacts.artefact import Work
@@ -27,9 +27,8 @@ def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterat
     What ends one of them ends all of them (`failures`): the first rank raises the reason, the others
     `ReportedElsewhereError`.
     """
-    for name in ("lightning.fabric", "lightning.pytorch"):  # Fabric speaks under either name
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")  # its advice is about loaders we do not use
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning_fabric")  # its advice is about loaders we do not use
     try:
         fabric = Fabric(
             accelerator=device,

@@ -3,15 +3,17 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hidisc.artefacts.artefact import OldFormatError, open_artefact
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
-from hidisc.models.encoder import Encoder, EncoderCard, read_card
-from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
+from hidisc.models.card import EncoderCard, read_card
 from hidisc.training.metrics import METRICS, read_metrics
+
+if TYPE_CHECKING:  # torch is loaded with the weights: what else a run holds is read without it
+    from hidisc.models.encoder import Encoder
 
 RUN, STAIN = "run.json", "stain.json"
 
@@ -70,12 +72,16 @@ class Run:
         """What the encoder is and has seen."""
         return read_card(self.path)
 
-    def encoder(self) -> Encoder:
+    def encoder(self) -> "Encoder":
         """The trained encoder, in evaluation mode, on the CPU."""
+        from hidisc.models.encoder import Encoder
+
         return Encoder.load(self.path)
 
-    def encoder_at(self, step: int) -> Encoder:
+    def encoder_at(self, step: int) -> "Encoder":
         """The encoder as it was after a step that has a checkpoint still."""
+        from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
+
         path = checkpoint_path(self.path, step)
         if not path.is_file():
             raise UserError(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from hidisc.ground.errors import UserError

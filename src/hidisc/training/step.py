@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 from torch import Tensor
 
 from hidisc.ground.seeds import Purpose, make_seed

@@ -4,32 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from hidisc.artefacts.artefact import begin_together, make
-from hidisc.artefacts.lock import HeldError, hold
-from hidisc.benchmark.cells import FAILED, Cell, EvaluationPoint, plan_cells, plan_embedding
+from hidisc.artefacts.lock import HeldError
+from hidisc.benchmark.cells import FAILED, Cell, plan_cells
 from hidisc.benchmark.pooled import pool_cells
 from hidisc.benchmark.results import list_results, write_results
-from hidisc.embeddings.colour import COLOUR
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import full_disk_said, make_folder, refuse_full_disk, sweep, write_atomic
+from hidisc.ground.files import full_disk_said, make_folder, refuse_full_disk, write_atomic
 from hidisc.ground.machine import count_cores
 from hidisc.ground.paths import AnyPath
-from hidisc.ground.steps import reached
 from hidisc.ground.tasks import Report, run_tasks
 from hidisc.ground.text import count
-from hidisc.models.encoder import CARD, WEIGHTS
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import SuiteConfig
-from hidisc.settings.config import Config
-from hidisc.training.fit import StepsDone
-from hidisc.training.run import Run
 from hidisc.verbs.build import Say
-from hidisc.verbs.embed import embed
-from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.progress import show_progress
-from hidisc.verbs.train import train
 
 SCALES = ("small", "paper")
 _PATIENCE_S = 60.0
@@ -43,14 +32,8 @@ class _Settings(SuiteConfig):
     scale: str
 
 
-class _EncoderSettings(Config):
-    """Which encoder of a training it is."""
-
-    step: int
-
-
 @dataclass(frozen=True)
-class _Task:
+class CellTask:
     """A cell with what it needs, for a worker anywhere that sees the same folders."""
 
     cell: Cell
@@ -110,7 +93,7 @@ def benchmark(
         expected = f"; all of them take {size.time}" if size.time else ""
         say(f"{count(len(cells), 'training')}, {len(waiting)} to do, {where}{expected}")
         threads = max(1, count_cores() // processes) if processes > 1 else None
-        tasks = [_Task(cell, suite, places[cell.row.store].absolute(), device, threads) for cell in waiting]
+        tasks = [CellTask(cell, suite, places[cell.row.store].absolute(), device, threads) for cell in waiting]
         _do_all(tasks, len(cells), processes if processes > 1 else 0, scheduler, say)
     done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
     if done + failed < len(cells):
@@ -132,11 +115,14 @@ def _count_workers(workers: int | None, device: str) -> int:
     """Trainings at once: those asked for, or one per core; one where there is a GPU to have to itself."""
     if workers is not None:
         return max(workers, 1)
-    is_on_cpu = device == "cpu" or (device == "auto" and not torch.accelerator.is_available())
-    return count_cores() if is_on_cpu else 1
+    if device == "auto":
+        import torch
+
+        return 1 if torch.accelerator.is_available() else count_cores()
+    return count_cores() if device == "cpu" else 1
 
 
-def _do_all(tasks: Sequence[_Task], cells: int, workers: int, scheduler: str | None, say: Say) -> None:
+def _do_all(tasks: Sequence[CellTask], cells: int, workers: int, scheduler: str | None, say: Say) -> None:
     """Every task, here or elsewhere, with a bar of the steps that trainings have done."""
     done, failed, steps = cells - len(tasks), 0, 0
     with show_progress("training", sum(task.cell.steps for task in tasks)) as bar:
@@ -156,67 +142,20 @@ def _do_all(tasks: Sequence[_Task], cells: int, workers: int, scheduler: str | N
                 say(f"{cell.name}: another process is working on it")
             elif outcome.error is not None:
                 say(f"{cell.name}: failed: {_reason(outcome.error)}")
-                _keep_reason(cell, outcome.error)
+                keep_reason(cell, outcome.error)
                 failed += 1
             show()
 
 
-def _do(task: _Task, report: Report) -> None:
-    """Train and evaluate one cell; what is there already is kept."""
-    cell = task.cell
-    with hold(cell.folder):
-        sweep(cell.folder)
-        (cell.folder / FAILED).unlink(missing_ok=True)
-        before = torch.get_num_threads()
-        if task.threads is not None:
-            torch.set_num_threads(task.threads)
-        try:
-            _train_and_evaluate(task, report)
-        except Exception as error:
-            refuse_full_disk(error, "Finished trainings are safe")
-            _keep_reason(cell, error)
-            raise
-        finally:
-            torch.set_num_threads(before)
-    reached("cell.done", cell.folder)
+def _do(task: CellTask, report: Report) -> None:
+    """Train and evaluate one cell; torch is loaded by whoever does it, and not to write a page."""
+    from hidisc.verbs.cell import do_cell
+
+    do_cell(task, report)
 
 
-def _train_and_evaluate(task: _Task, report: Report) -> None:
-    cell, suite = task.cell, task.suite
-
-    def watch(_: StepsDone) -> None:
-        report(1)
-
-    threads = task.threads or torch.get_num_threads()  # the same for all: the trainings are compared
-    if cell.row.encoder == "trained":
-        train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=watch)
-    reached("cell.trained", cell.folder)
-    size_px = PatchStore.load(task.store).info.size_px
-    for point in cell.points:
-        embeddings, scores = cell.embeddings(point), cell.scores(point)
-        config, model = plan_embedding(suite, cell, point, size_px), _find_model(cell, point)
-        embed(task.store, model, embeddings, config, name=cell.row.name, device=task.device, devices=1, shown=False)
-        evaluate(embeddings, scores, cell.evaluate, device=task.device, shown=False)
-
-
-def _find_model(cell: Cell, point: EvaluationPoint) -> str:
-    """The encoder that a point judges, as `embed` opens it; one of an earlier step is written beside the run."""
-    if cell.row.encoder == "colour":
-        return COLOUR
-    if cell.row.encoder == "start":
-        return f"timm:{cell.train.model.backbone}"
-    folder = cell.encoder(point)
-    if not point.is_last:
-        run = Run.load(cell.run)
-        inputs = {"the run": run.card.weights}
-        with make(folder, "encoder", _EncoderSettings(step=point.step), inputs) as work:
-            if not work.is_finished():
-                run.encoder_at(point.step).save(folder)
-                work.finish((CARD, WEIGHTS))
-    return str(folder)
-
-
-def _keep_reason(cell: Cell, error: BaseException) -> None:
+def keep_reason(cell: Cell, error: BaseException) -> None:
+    """Write into a cell's folder why it failed."""
     make_folder(cell.folder)  # a worker that does not see our folders has made none
     write_atomic(cell.folder / FAILED, _reason(error).encode())
 

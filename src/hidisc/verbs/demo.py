@@ -12,11 +12,8 @@ from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.build import Say
-from hidisc.verbs.embed import embed
-from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.prepare import prepare
 from hidisc.verbs.report import report
-from hidisc.verbs.train import train
 
 METHODS = {"HiDisc-Patient": "hidisc-patient", "SimCLR": "simclr"}
 """What tables call the two recipes that are compared."""
@@ -55,6 +52,10 @@ def demo(
         grid=GridConfig(mpp=0.5, size_px=48), split=SplitConfig(fractions={"train": 0.75, "test": 0.25}), seed=seed
     )
     prepare(cohort, out / "store", config, workers=workers, say=say)
+    from hidisc.verbs.embed import embed  # torch takes seconds to load, and the demo begins at once
+    from hidisc.verbs.evaluate import evaluate
+    from hidisc.verbs.train import train
+
     scores = []
     for number, (name, recipe) in enumerate(METHODS.items(), 3):
         say(f"{number}/5  training {name} without labels, {size.steps:,} steps of 64 images ({size.training})")

@@ -16,7 +16,7 @@ _PACKAGES = (
     "torch",
     "torchvision",
     "timm",
-    "lightning",
+    "lightning-fabric",
     "scikit-learn",
     "numpy",
     "pyarrow",

@@ -15,8 +15,6 @@ from hidisc.evaluation.floor import colour_of, compare_with_floor
 from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
-from hidisc.evaluation.linear import linear_scores
-from hidisc.evaluation.mil import mil_predictions
 from hidisc.evaluation.pooling import patch_predictions, pool_patches, pool_units
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import (
@@ -223,10 +221,14 @@ def _predict(
     """Predictions of one probe at every level it has, finest first, and remarks."""
     coarser = task.levels[-2::-1]  # such as slide, patient
     if name == "mil":
+        from hidisc.evaluation.mil import mil_predictions
+
         bags, remarks = mil_predictions(task, config.mil, config.seed)
         return [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else [], remarks
     scores, remarks, second_softmax = knn.scores, knn.remarks, config.knn.second_softmax
     if name == "linear":
+        from hidisc.evaluation.linear import linear_scores
+
         scores, remarks = linear_scores(task, config.linear, config.seed)
         second_softmax = False  # a setting of the kNN probe alone
     pooled = [pool_patches(task, scores, level, second_softmax) for level in coarser]

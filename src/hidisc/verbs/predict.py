@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
-from hidisc.models.encoder import WEIGHTS, Encoder
+from hidisc.models.card import WEIGHTS
+from hidisc.models.encoder import Encoder
 from hidisc.patches.codec import decode
 from hidisc.patches.commit import PatchClassifier, Recipe
 from hidisc.patches.inputs import as_input

@@ -8,7 +8,7 @@ import torch
 from hidisc.artefacts.artefact import make
 from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
-from hidisc.models.encoder import CARD, WEIGHTS
+from hidisc.models.card import CARD, WEIGHTS
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig

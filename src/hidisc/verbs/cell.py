@@ -1,0 +1,81 @@
+"""One cell of `hidisc benchmark`: a training, its embeddings and their evaluation, here or on a worker."""
+
+import torch
+
+from hidisc.artefacts.artefact import make
+from hidisc.artefacts.lock import hold
+from hidisc.benchmark.cells import FAILED, Cell, EvaluationPoint, plan_embedding
+from hidisc.embeddings.colour import COLOUR
+from hidisc.ground.files import refuse_full_disk, sweep
+from hidisc.ground.steps import reached
+from hidisc.ground.tasks import Report
+from hidisc.models.card import CARD, WEIGHTS
+from hidisc.patches.store import PatchStore
+from hidisc.settings.config import Config
+from hidisc.training.fit import StepsDone
+from hidisc.training.run import Run
+from hidisc.verbs.benchmark import CellTask, keep_reason
+from hidisc.verbs.embed import embed
+from hidisc.verbs.evaluate import evaluate
+from hidisc.verbs.train import train
+
+
+class _EncoderSettings(Config):
+    """Which encoder of a training it is."""
+
+    step: int
+
+
+def do_cell(task: CellTask, report: Report) -> None:
+    """Train and evaluate one cell; what is there already is kept."""
+    cell = task.cell
+    with hold(cell.folder):
+        sweep(cell.folder)
+        (cell.folder / FAILED).unlink(missing_ok=True)
+        before = torch.get_num_threads()
+        if task.threads is not None:
+            torch.set_num_threads(task.threads)
+        try:
+            _train_and_evaluate(task, report)
+        except Exception as error:
+            refuse_full_disk(error, "Finished trainings are safe")
+            keep_reason(cell, error)
+            raise
+        finally:
+            torch.set_num_threads(before)
+    reached("cell.done", cell.folder)
+
+
+def _train_and_evaluate(task: CellTask, report: Report) -> None:
+    cell, suite = task.cell, task.suite
+
+    def watch(_: StepsDone) -> None:
+        report(1)
+
+    threads = task.threads or torch.get_num_threads()  # the same for all: the trainings are compared
+    if cell.row.encoder == "trained":
+        train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=watch)
+    reached("cell.trained", cell.folder)
+    size_px = PatchStore.load(task.store).info.size_px
+    for point in cell.points:
+        embeddings, scores = cell.embeddings(point), cell.scores(point)
+        config, model = plan_embedding(suite, cell, point, size_px), _find_model(cell, point)
+        embed(task.store, model, embeddings, config, name=cell.row.name, device=task.device, devices=1, shown=False)
+        evaluate(embeddings, scores, cell.evaluate, device=task.device, shown=False)
+
+
+def _find_model(cell: Cell, point: EvaluationPoint) -> str:
+    """The encoder that a point judges, as `embed` opens it; one of an earlier step is written beside the run."""
+    if cell.row.encoder == "colour":
+        return COLOUR
+    if cell.row.encoder == "start":
+        return f"timm:{cell.train.model.backbone}"
+    folder = cell.encoder(point)
+    if not point.is_last:
+        run = Run.load(cell.run)
+        inputs = {"the run": run.card.weights}
+        with make(folder, "encoder", _EncoderSettings(step=point.step), inputs) as work:
+            if not work.is_finished():
+                run.encoder_at(point.step).save(folder)
+                work.finish((CARD, WEIGHTS))
+    return str(folder)
