@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from timm.models import group_parameters
 from torch import Tensor, nn
 
 from hidisc.ground.errors import UserError
@@ -105,6 +104,8 @@ def _load_weights(backbone: nn.Module, path: Path, name: str) -> None:
 
 def count_depths(backbone: nn.Module) -> dict[str, int]:
     """For each parameter of a timm model the blocks from the head down to it, by timm's own grouping: 1 in the last."""
+    from timm.models import group_parameters
+
     layers: dict[str, int] = group_parameters(backbone, backbone.group_matcher(coarse=False), reverse=True)  # type: ignore[operator]
     return {name: max(layers.values()) + 1 - layer for name, layer in layers.items()}
 
