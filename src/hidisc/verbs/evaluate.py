@@ -9,11 +9,11 @@ from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.diagnostics import diagnose
-from hidisc.evaluation.duplicates import find_duplicates
+from hidisc.evaluation.duplicates import count_pictures, find_duplicates
 from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
-from hidisc.evaluation.linear import linear_scores
+from hidisc.evaluation.linear import count_fits, linear_scores
 from hidisc.evaluation.mil import mil_predictions
 from hidisc.evaluation.pooling import patch_predictions, pool_patches, pool_units
 from hidisc.evaluation.predictions import Predictions
@@ -28,11 +28,12 @@ from hidisc.evaluation.scores import (
     save_neighbours,
 )
 from hidisc.evaluation.task import Task, choose_task
+from hidisc.evaluation.threads import use_threads
 from hidisc.ground.files import full_disk_said, relate, write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.paths import AnyPath
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.verbs.progress import show_patches
+from hidisc.verbs.progress import show_count, show_patches
 
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
 _PROBE_NAMES = {"knn": "the k-nearest-neighbour probe", "linear": "the linear probe", "mil": "the attention probe"}
@@ -63,7 +64,9 @@ def evaluate(
     inputs = {"the embeddings": queries.artefact.checksum, "the bank": reference.artefact.checksum}
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if not work.is_finished(say):
-            work.finish(_evaluate_task(task, findings, out, config, _choose_device(device), say, shown))
+            with use_threads():
+                files = _evaluate_task(task, findings, out, config, _choose_device(device), say, shown)
+            work.finish(files)
     return Scores.load(out)
 
 
@@ -82,7 +85,8 @@ def _evaluate_task(
         watch(0)
         knn = predict_by_neighbours(task, config.knn, device, watch)
     ours, theirs = queries.embeddings.open_store(), bank.embeddings.open_store()
-    duplicates = find_duplicates(task, knn.rows, knn.similarities, config.leakage, ours, theirs, config.seed)
+    with show_count("near-duplicates", count_pictures(task), "pictures", shown) as watch:
+        duplicates = find_duplicates(task, knn.rows, knn.similarities, config.leakage, ours, theirs, config.seed, watch)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
     labels = check_labels(task)
@@ -92,16 +96,23 @@ def _evaluate_task(
     probes, files = [], [SCORES]
     for name in config.probes:
         say(f"evaluating with {_PROBE_NAMES[name]} ...")
-        predictions, remarks = _predict(name, task, knn, config)
+        predictions, remarks = _predict(name, task, knn, config, shown)
         for level in predictions:
             files.append(predictions_file(name, level.level, config.probes[0]))
             (out / files[-1]).parent.mkdir(exist_ok=True)
             level.save(out / files[-1])
-        scored = [score_level(level, task.positive, config.bootstrap, config.seed) for level in predictions]
+        scored = []
+        with show_count(f"{name}: bootstrap", len(predictions), "levels", shown) as watch:
+            for level in predictions:
+                scored.append(score_level(level, task.positive, config.bootstrap, config.seed))
+                watch(1)
         probes.append(ProbeScores(name=name, remarks=remarks, levels=tuple(scored)))
     if knn.rows.shape[1]:
         save_neighbours(out / NEIGHBOURS, knn.rows, knn.similarities)
         files.append(NEIGHBOURS)
+    with show_count("diagnostics", 1, "parts", shown) as watch:
+        diagnostics = diagnose(task, config.seed)
+        watch(1)
     info = queries.embeddings.info
     scores = ScoresInfo(
         model=_relate_source(queries.embeddings, out),
@@ -117,7 +128,7 @@ def _evaluate_task(
         unlabelled={"bank": bank.unlabelled, "queries": queries.unlabelled},
         labels=labels,
         probes=tuple(probes),
-        diagnostics=diagnose(task, config.seed),
+        diagnostics=diagnostics,
         leakage=findings,
         versions=versions(*_PACKAGES),
     )
@@ -126,16 +137,18 @@ def _evaluate_task(
 
 
 def _predict(
-    name: str, task: Task, knn: KnnResult, config: EvaluateConfig
+    name: str, task: Task, knn: KnnResult, config: EvaluateConfig, shown: bool
 ) -> tuple[list[Predictions], tuple[str, ...]]:
     """Predictions of one probe at every level it has, finest first, and remarks."""
     coarser = task.levels[-2::-1]  # such as slide, patient
     if name == "mil":
-        bags, remarks = mil_predictions(task, config.mil, config.seed)
+        with show_count("attention", config.mil.epochs, "epochs", shown) as watch:
+            bags, remarks = mil_predictions(task, config.mil, config.seed, watch)
         return [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else [], remarks
     scores, remarks, second_softmax = knn.scores, knn.remarks, config.knn.second_softmax
     if name == "linear":
-        scores, remarks = linear_scores(task, config.linear, config.seed)
+        with show_count("linear", count_fits(config.linear), "fits", shown) as watch:
+            scores, remarks = linear_scores(task, config.linear, config.seed, watch)
         second_softmax = False  # a setting of the kNN probe alone
     pooled = [pool_patches(task, scores, level, second_softmax) for level in coarser]
     return [patch_predictions(task, scores), *pooled], remarks
