@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hidisc.evaluation.folds import assign_folds, find_lacking, find_patients, sample_per_patient
 from hidisc.evaluation.task import Task
+from hidisc.evaluation.threads import use_threads
 from hidisc.evaluation.units import Floats, Ints
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import plural
@@ -27,6 +28,7 @@ _BLOCK = 2**22
 """Numbers (rows x dimensions) of the queries' embeddings in memory at once."""
 
 
+@use_threads(1)  # an iteration is too little work for several
 def linear_scores(
     task: Task, config: LinearConfig, seed: int, watch: Callable[[int], None] = lambda _: None
 ) -> tuple[Floats, tuple[str, ...]]:
@@ -183,7 +185,7 @@ def _minimise(
     solver = torch.optim.LBFGS(
         [u], max_iter=iterations, tolerance_grad=tolerance, tolerance_change=0, line_search_fn="strong_wolfe"
     )
-    solver.step(evaluate)
+    solver.step(evaluate)  # type: ignore[no-untyped-call]
     evaluate()
     return to_weights(), u.grad is not None and bool(u.grad.abs().max() <= tolerance)
 

@@ -147,6 +147,7 @@ class Vectors:
         return (self(indices[start : start + height]) for start in range(0, len(indices), height))
 
 
+@use_threads(1)  # a bag is too little work for several
 def mil_predictions(
     task: Task, config: MilConfig, seed: int, watch: Callable[[int], None] = lambda _: None
 ) -> tuple[Predictions | None, tuple[str, ...]]:
@@ -178,8 +179,7 @@ def mil_predictions(
         sample = sample_per_patient(patients, _SCALE_PATCHES, rng)
         scaler = StandardScaler().fit(bank.vectors(sample).astype(np.float64))
         held_out = hold_out(patients[[patches[0] for patches in training.patches]], codes, rng)
-        with use_threads(1):  # a bag is too little work for several
-            net, epoch = train(Vectors(bank, scaler, keep=True), training.patches, codes, held_out, config, seed, watch)
+        net, epoch = train(Vectors(bank, scaler, keep=True), training.patches, codes, held_out, config, seed, watch)
         vectors = Vectors(queries, scaler, keep=False)
         for bag, patches in enumerate(test.patches):
             scores[bag, present] = net.forward_blocks(vectors.blocks(patches)).double().softmax(dim=0)

@@ -17,7 +17,7 @@ _ULP_32 = 2.0**-22
 
 def has_fast_bfloat16() -> bool:
     """Whether this processor has instructions for products of bfloat16."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # of torch 2.12 and later
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch lacks it
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
@@ -31,9 +31,9 @@ class RoundedBank:
         self._bank, self._mean = bank, bank.mean(dim=0)
         self._rounded = torch.empty_like(bank, dtype=torch.bfloat16)
         lengths, errors = [], []
-        for rows, rounded in zip(bank.split(512), self._rounded.split(512), strict=True):
-            centred = rows - self._mean
-            rounded.copy_(centred)
+        for start in range(0, len(bank), 512):
+            centred = bank[start : start + 512] - self._mean
+            rounded = self._rounded[start : start + 512].copy_(centred)
             lengths.append(centred.norm(dim=1).max())
             errors.append((centred - rounded.float()).norm(dim=1).max())
         self._length, self._error = torch.stack(lengths).max(), torch.stack(errors).max()
