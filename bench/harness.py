@@ -74,13 +74,18 @@ def peak_bytes() -> int:
 
 
 def on_one_thread(measure: Callable[[], list[Claim]]) -> list[Claim]:
-    """Return what a module-level function measures in a fresh process whose libraries all use one thread.
+    """Return what a module-level function measures in a fresh process whose libraries all use one thread."""
+    return on_threads(1, measure)
+
+
+def on_threads(threads: int, measure: Callable[[], list[Claim]]) -> list[Claim]:
+    """Return what a module-level function measures in a fresh process whose libraries all use so many threads.
 
     BLAS and OpenMP read these variables when they are loaded, so this process cannot be changed any more.
     """
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
+    os.environ.update(dict.fromkeys(names, str(threads)))
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             return pool.submit(measure).result()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hidisc.embeddings import extract
-from hidisc.evaluation import neighbours
+from hidisc.evaluation import tiles
 from hidisc.evaluation.neighbours import find_neighbours
 from hidisc.models.batch_norm import BatchNormOfAllRanks
 from hidisc.models.effective_rank import effective_rank
@@ -212,12 +212,9 @@ def test_labels_that_a_supervised_run_predicts(store: PatchStore, monkeypatch: p
 
 
 @pytest.mark.parametrize("memory_gb", [1.0, 4e-5], ids=["whole", "in pieces"])
-@pytest.mark.parametrize(("columns", "group"), [(4096, 32), (64, 32), (64, 31)], ids=["one tile", "tiles", "ragged"])
-def test_neighbours(
-    gpu: list[str], monkeypatch: pytest.MonkeyPatch, memory_gb: float, columns: int, group: int
-) -> None:
-    monkeypatch.setattr(neighbours, "_COLUMNS", columns)
-    monkeypatch.setattr(neighbours, "_GROUP", group)
+@pytest.mark.parametrize("columns", [4096, 64], ids=["one tile", "tiles"])
+def test_neighbours(gpu: list[str], monkeypatch: pytest.MonkeyPatch, memory_gb: float, columns: int) -> None:
+    monkeypatch.setattr(tiles, "_COLUMNS", columns)
     rng = np.random.default_rng(0)
     queries, bank = (rng.random((rows, 8), np.float32) for rows in (5, 300))
     for _, near, places in find_neighbours(queries, bank, 4, memory_gb, "cuda:0"):

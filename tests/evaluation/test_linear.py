@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from hidisc.evaluation import linear
 from hidisc.evaluation.folds import find_patients
-from hidisc.evaluation.linear import PenaltyChoice, choose_penalty, fit_model, linear_scores
+from hidisc.evaluation.linear import PenaltyChoice, choose_penalty, fit_models, linear_scores
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.settings.evaluate import EvaluateConfig, LinearConfig
 from tests.evaluation.made import make_embeddings
@@ -49,15 +49,34 @@ class Watched:
 def test_scores_are_scikit_learns_on_the_same_rows(task: Task) -> None:
     task = keep(task, (task.bank.labels > 0) | (np.arange(180) < 20))  # few of `a`: classes are not weighed
     scores, remarks = linear_scores(task, LinearConfig(penalties=(0.1,)), seed=3)
-    theirs = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200))
+    theirs = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000, tol=1e-8))
     theirs.fit(task.bank.vectors().astype(float), task.bank.labels)
-    np.testing.assert_allclose(scores, theirs.predict_proba(task.queries.vectors().astype(float)), rtol=1e-9)
+    np.testing.assert_allclose(scores, theirs.predict_proba(task.queries.vectors().astype(float)), atol=1e-4)
     assert (scores.argmax(axis=1) == task.queries.labels).mean() > 0.9
     assert remarks == (
         "Trained on all 140 reference patches.",
         "The penalty is C = 0.1, the only one of linear.penalties.",
         "The solver converged.",
     )
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("dim", [30, 300], ids=["more rows than dimensions", "fewer"])
+def test_models_are_scikit_learns_optimum_for_every_penalty(classes: int, dim: int) -> None:
+    """Directions of very different variance, of which scikit-learn at its own tolerance is still far."""
+    rng = np.random.default_rng(classes)
+    mix = rng.normal(size=(dim, dim)) * np.arange(1, dim + 1) ** -0.7
+    labels = rng.integers(classes, size=200)
+    shift = rng.normal(size=(classes, dim)) * 0.4
+    x, new = ((shift[codes] + rng.normal(size=(200, dim))) @ mix.T for codes in (labels, rng.permutation(labels)))
+    penalties = [0.001, 0.01, 0.1, 1.0]
+    for penalty, (model, converged) in zip(penalties, fit_models(x, labels, penalties, 200), strict=True):
+        theirs = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=10_000, tol=1e-9))
+        expected = theirs.fit(x, labels).predict_proba(new)
+        assert converged
+        np.testing.assert_allclose(model.predict(new), expected, atol=2e-3)
+        single, _ = next(fit_models(x.astype(np.float32), labels, [penalty], 200))
+        np.testing.assert_allclose(single.predict(new.astype(np.float32)), expected, atol=2e-3)
 
 
 def test_only_the_patches_drawn_are_read_alike_of_every_patient(task: Task) -> None:
@@ -71,8 +90,8 @@ def test_only_the_patches_drawn_are_read_alike_of_every_patient(task: Task) -> N
     drawn = np.isin(task.bank.rows, read)
     assert drawn.sum() == 45
     assert (np.unique(patients[drawn], return_counts=True)[1] == 5).all()
-    same, _ = fit_model(task.bank.vectors(drawn.nonzero()[0]), task.bank.labels[drawn], 0.1, 200)
-    np.testing.assert_allclose(scores, same.predict_proba(task.queries.vectors()), atol=1e-5)
+    same, _ = next(fit_models(task.bank.vectors(drawn.nonzero()[0]), task.bank.labels[drawn], [0.1], 200))
+    np.testing.assert_allclose(scores, same.predict(task.queries.vectors()), atol=1e-5)
     assert remarks[0] == "Trained on 45 of 180 reference patches, sampled evenly over patients."
 
 
@@ -129,14 +148,16 @@ def test_the_penalty_is_that_of_the_least_loss_of_patients_left_out() -> None:
 def test_a_large_sample_is_thinned_before_the_folds(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    def watched(x: np.ndarray, *rest: Any) -> Any:
-        sizes.append(len(x))
-        return fit_model(x, *rest)
+    def watched(x: np.ndarray, labels: np.ndarray, penalties: list[float], *rest: Any) -> Any:
+        sizes.append((len(x), len(penalties)))
+        return fit_models(x, labels, penalties, *rest)
 
-    monkeypatch.setattr(linear, "fit_model", watched)
+    monkeypatch.setattr(linear, "fit_models", watched)
     monkeypatch.setattr(linear, "_FOLD_PATCHES", 90)
-    linear_scores(task, LinearConfig(), seed=0)
-    assert sizes == [60] * 12 + [180]
+    done = []
+    linear_scores(task, LinearConfig(), 0, done.append)
+    assert sizes == [(60, 4)] * 3 + [(180, 1)]
+    assert sum(done) == linear.count_fits(LinearConfig()) == 13
 
 
 def test_what_was_chosen_is_said(task: Task, tmp_path: Path) -> None:
@@ -226,7 +247,7 @@ def test_a_query_does_not_depend_on_the_others(task: Task) -> None:
     queries = task.queries
     few = replace(task, queries=replace(queries, rows=queries.rows[40:43], labels=queries.labels[40:43]))
     np.testing.assert_allclose(
-        linear_scores(few, LinearConfig(), 0)[0], linear_scores(task, LinearConfig(), 0)[0][40:43], rtol=1e-9
+        linear_scores(few, LinearConfig(), 0)[0], linear_scores(task, LinearConfig(), 0)[0][40:43], rtol=1e-5
     )
 
 
@@ -238,7 +259,7 @@ def test_blocks_change_nothing(task: Task, numbers: int, monkeypatch: pytest.Mon
     watched = Watched(task.queries.embeddings.vectors)
     queries = replace(task.queries, embeddings=replace(task.queries.embeddings, vectors=watched))
     blocked, _ = linear_scores(replace(task, queries=queries), config, seed=0)
-    np.testing.assert_allclose(blocked, whole, rtol=1e-9)
+    np.testing.assert_allclose(blocked, whole, rtol=1e-5)
     assert max(len(rows) for rows in watched.read) == max(1, numbers // 16)
 
 

@@ -45,7 +45,7 @@ def some(side: LabelledPatches, mask: np.ndarray) -> LabelledPatches:
 
 def slow_logits(net: GatedAttention, h: Sequence[Sequence[float]]) -> list[float]:
     """Eq. 9 and Eq. 7, number by number."""
-    v, u, w = net.V.tolist(), net.U.tolist(), net.w.tolist()
+    (v, u), w = (half.tolist() for half in net.VU.chunk(2)), net.w.tolist()
 
     def dot(a: Sequence[float], b: Sequence[float]) -> float:
         return sum(x * y for x, y in zip(a, b, strict=True))
@@ -72,6 +72,18 @@ def test_attention_is_the_equation_whole_in_blocks_and_in_any_order(bag: int, se
     np.testing.assert_allclose(net(whole[rng.permutation(bag)]).detach(), expected, rtol=1e-10, atol=1e-12)
     blocks = [torch.from_numpy(block) for block in np.split(h, sorted({cut for cut in cuts if 0 < cut < bag}))]
     np.testing.assert_allclose(net.forward_blocks(iter(blocks)), expected, rtol=1e-10, atol=1e-12)
+
+
+@given(st.integers(1, 12), st.integers(0, 99))
+def test_gradients_are_those_of_autograd(bag: int, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    net, h, label = make_net(seed=seed).double(), torch.randn(bag, 5, generator=rng, dtype=torch.float64), seed % 3
+    F.cross_entropy(net(h), torch.tensor(label)).backward()
+    expected = [parameter.grad.clone() for parameter in net.parameters()]
+    for _ in range(2):  # gradients are set, not added
+        net.set_gradients(h, label)
+        for parameter, gradient in zip(net.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_blocks_with_scores_beyond_floats_are_still_numbers() -> None:
@@ -353,7 +365,7 @@ def test_settings_of_the_optimiser_are_used() -> None:
 
     def size(**settings: Any) -> float:
         net, _ = train(vectors, bags, labels, held_out, MilConfig(epochs=2, hidden_dim=8, **settings), seed=0)
-        assert net.V.shape == (8, 5)
+        assert net.VU.shape == (2 * 8, 5)
         return float(sum(p.detach().square().sum() for p in net.parameters()))
 
     begun = make_net(5, 8, 2, make_seed(0, Purpose.ATTENTION_WEIGHTS))

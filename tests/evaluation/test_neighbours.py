@@ -6,11 +6,14 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
+from hidisc.evaluation import neighbours
 from hidisc.evaluation.neighbours import find_neighbours, to_unit
+from hidisc.evaluation.rounding import RoundedBank
 
 
 def draw(seed: int, rows: int, dim: int, dtype: str) -> np.ndarray:
@@ -55,6 +58,35 @@ def test_larger_banks_the_same_as_faiss() -> None:
     theirs, others = faiss.knn(to_unit(queries).numpy(), to_unit(bank).numpy(), 200, metric=faiss.METRIC_INNER_PRODUCT)
     np.testing.assert_allclose(near, theirs, atol=1e-6)
     assert (places == others).mean() > 0.99
+
+
+def embed(seed: int, rows: int, spread: float, dim: int = 24) -> np.ndarray:
+    """Rows that differ from one direction by `spread`, much more in some dimensions than in others."""
+    rng = np.random.default_rng(seed)
+    return (1 + spread * rng.normal(size=(rows, dim)) * np.arange(1, dim + 1) ** -0.5).astype(np.float32)
+
+
+@pytest.mark.parametrize("spread", [10.0, 0.3, 0.01, 1e-4, 0.0], ids="spread {}".format)
+def test_rounding_misses_no_neighbour(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a processor can do, the path by rounded numbers is taken; and where it proves nothing, the other."""
+    monkeypatch.setattr(neighbours, "has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr(neighbours, "_FEWEST_ROUNDED", 1000)
+    bank, queries = embed(0, 6000, spread), embed(1, 300, spread)
+    for memory_gb in (1.0, 6e-4):  # in one piece, and in several
+        near, places = search(queries, bank, 40, memory_gb)
+        every = to_unit(queries).double() @ to_unit(bank).double().T
+        np.testing.assert_allclose(near, every.topk(40, dim=1).values, atol=1e-6)
+        np.testing.assert_allclose(near, every.numpy()[np.arange(300)[:, None], places], atol=1e-6)
+        assert all(len(set(row)) == 40 for row in places.tolist())
+
+
+def test_rounding_proves_what_is_spread_and_nothing_that_is_not() -> None:
+    bank, queries = to_unit(draw(0, 5000, 256, "float32")), to_unit(draw(1, 50, 256, "float32"))
+    assert RoundedBank(bank).search(queries, 40)[1].all()
+    one = torch.ones_like(bank) / 16
+    assert not RoundedBank(one).search(queries, 40)[1].any()
+    bank[3, 3] = float("nan")
+    assert not RoundedBank(bank).search(queries, 40)[1].any()
 
 
 @pytest.mark.parametrize("order", ["rising", "falling", "equal"])

@@ -22,6 +22,7 @@ from hidisc.evaluation.geometry import (
 )
 from hidisc.evaluation.scores import Diagnostic
 from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.evaluation.threads import use_threads
 from hidisc.evaluation.units import Codes, group
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count, plural
@@ -63,6 +64,7 @@ class Sample:
         return mean_distance(self.z, np.zeros(len(self), np.int64), np.arange(len(self)))
 
 
+@use_threads(1)
 def diagnose(task: Task, seed: int) -> tuple[Diagnostic, ...]:
     """What the embeddings reflect, and whether the encoder seems to have memorised the reference patients."""
     queries = sample_patches(task.queries, task.levels, seed)

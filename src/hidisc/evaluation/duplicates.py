@@ -4,6 +4,7 @@ A slide that was scanned twice, or saved again, has another checksum; its pictur
 collapsed encoder would find all patches alike), pixels decide.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,11 +55,13 @@ def find_duplicates(
     store_of_queries: PatchStore | None,
     store_of_bank: PatchStore | None,
     seed: int = 0,
+    watch: Callable[[int], None] = lambda _: None,
 ) -> Finding | None:
     """Whether test patches are pictures of reference patches of other patients; None: no such patch was found.
 
     `rows` (N, m): rows of the bank's embeddings nearest to each query (negative: none), `similarities` (N, m). If a
     store is None or has changed, its pictures cannot be compared, and a note says so. `seed`: of the order of ties.
+    `watch` is called for every picture read, at most `count_pictures`.
     """
     if not rows.shape[1]:
         return _not_checked("no nearest neighbours were kept; set knn.keep=8")
@@ -66,8 +69,8 @@ def find_duplicates(
     if not len(pairs.queries):
         return None
     try:
-        ours = _read_thumbnails(task.queries.embeddings, pairs.queries, store_of_queries)
-        theirs = _read_thumbnails(task.bank.embeddings, pairs.bank, store_of_bank)
+        ours = _read_thumbnails(task.queries.embeddings, pairs.queries, store_of_queries, watch)
+        theirs = _read_thumbnails(task.bank.embeddings, pairs.bank, store_of_bank, watch)
     except UserError as error:
         return _not_checked(str(error))
     is_read = ~np.isnan(ours[:, 0, 0] + theirs[:, 0, 0])
@@ -77,6 +80,11 @@ def find_duplicates(
     if not is_same.any():
         return None
     return _describe(task, pairs, is_same, is_read, config.max_duplicates)
+
+
+def count_pictures(task: Task) -> int:
+    """How many pictures are read at most."""
+    return 2 * min(_MOST, len(task.queries))
 
 
 def store_rows(embeddings: Embeddings, rows: Ints, store: PatchStore) -> Ints:
@@ -166,7 +174,9 @@ def _patients_of_bank(task: Task) -> NDArray[np.int32]:
     return np.array([*(known.get(name, -2) for name in names), -2], np.int32)[codes]
 
 
-def _read_thumbnails(embeddings: Embeddings, rows: Ints, store: PatchStore | None) -> NDArray[np.float32]:
+def _read_thumbnails(
+    embeddings: Embeddings, rows: Ints, store: PatchStore | None, watch: Callable[[int], None]
+) -> NDArray[np.float32]:
     """(n, 32, 32) of rows (n,) of embeddings, read one at a time; NaN where a patch cannot be decoded."""
     if store is None:
         name = name_related(embeddings.info.store, embeddings.path)
@@ -174,6 +184,7 @@ def _read_thumbnails(embeddings: Embeddings, rows: Ints, store: PatchStore | Non
     in_store, which = np.unique(store_rows(embeddings, rows, store), return_inverse=True)
     thumbnails = np.full((len(in_store), _SIDE_PX, _SIDE_PX), np.nan, np.float32)
     for number, row in enumerate(in_store):
+        watch(1)
         try:
             thumbnails[number] = thumbnail(store.read(int(row)))
         except PatchError:

@@ -1,7 +1,7 @@
 """The attention probe: gated attention over all patches of a slide (Ilse, Tomczak and Welling, ICML 2018)."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hidisc.evaluation.folds import assign_folds, find_patients, sample_per_patient
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.task import LabelledPatches, Task
+from hidisc.evaluation.threads import use_threads
 from hidisc.evaluation.units import Ints
 from hidisc.ground.columns import Columns
 from hidisc.ground.seeds import Purpose, make_rng, make_seed
@@ -44,12 +45,13 @@ class GatedAttention(nn.Module):
             bound = 1 / math.sqrt(shape[-1])  # as in torch's linear layers, which draw from the global state
             return nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator))
 
-        self.V, self.U, self.w = draw(hidden_dim, dim), draw(hidden_dim, dim), draw(hidden_dim)
+        self.VU, self.w = draw(2 * hidden_dim, dim), draw(hidden_dim)  # V above U: one product for both
         self.weight, self.bias = draw(classes, dim), nn.Parameter(torch.zeros(classes))
 
     def attend(self, h: Tensor) -> Tensor:
         """(K,) attention scores, before the softmax of Eq. 9."""
-        return (torch.tanh(h @ self.V.T) * torch.sigmoid(h @ self.U.T)) @ self.w
+        v, u = (h @ self.VU.T).chunk(2, dim=1)
+        return (torch.tanh(v) * torch.sigmoid(u)) @ self.w
 
     def classify(self, z: Tensor) -> Tensor:
         """(L,) logits of a bag's z (D,)."""
@@ -58,6 +60,26 @@ class GatedAttention(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         """The whole bag at once."""
         return self.classify(self.attend(h).softmax(dim=0) @ h)
+
+    @torch.no_grad()
+    def set_gradients(self, h: Tensor, label: int) -> None:
+        """Set the gradients of the cross-entropy of a bag; autograd takes one and a half times as long for a bag of 50.
+
+        With t = tanh(V h), g = sigm(U h), p the probabilities and y the label, one-hot:
+        dW = (p - y) z^T, da_k = (p - y)^T W h_k, ds = a (da - a.da), dt = ds w g (1 - t^2), dg = ds w t g (1 - g).
+        """
+        v, u = (h @ self.VU.T).chunk(2, dim=1)
+        t, g = v.tanh_(), u.sigmoid_()
+        gated = t * g
+        a = (gated @ self.w).softmax(dim=0)
+        z = a @ h
+        error = self.classify(z).softmax(dim=0)
+        error[label] -= 1
+        da = h @ (error @ self.weight)
+        ds = a * (da - a @ da)
+        dt = torch.outer(ds, self.w) * g
+        self.VU.grad = torch.mm(torch.cat([dt * (1 - t * t), dt * t * (1 - g)], dim=1).T, h, out=self.VU.grad)
+        self.w.grad, self.weight.grad, self.bias.grad = ds @ gated, torch.outer(error, z), error
 
     @torch.no_grad()
     def forward_blocks(self, blocks: Iterable[Tensor]) -> Tensor:
@@ -125,10 +147,13 @@ class Vectors:
         return (self(indices[start : start + height]) for start in range(0, len(indices), height))
 
 
-def mil_predictions(task: Task, config: MilConfig, seed: int) -> tuple[Predictions | None, tuple[str, ...]]:
+@use_threads(1)  # a bag is too little work for several
+def mil_predictions(
+    task: Task, config: MilConfig, seed: int, watch: Callable[[int], None] = lambda _: None
+) -> tuple[Predictions | None, tuple[str, ...]]:
     """Probabilities of the queries' bags, normally slides, and remarks; None where no bag has one label, and why.
 
-    Classes are not weighted to be equal, as in the other probes.
+    Classes are not weighted to be equal, as in the other probes. `watch` is called after every epoch.
 
     Memory: the bank's embeddings up to 1 GB, a larger bank is read bag by bag; 20,000 patches for the mean and
     deviation, in float64; the queries in blocks of 16 MB.
@@ -154,7 +179,7 @@ def mil_predictions(task: Task, config: MilConfig, seed: int) -> tuple[Predictio
         sample = sample_per_patient(patients, _SCALE_PATCHES, rng)
         scaler = StandardScaler().fit(bank.vectors(sample).astype(np.float64))
         held_out = hold_out(patients[[patches[0] for patches in training.patches]], codes, rng)
-        net, epoch = train(Vectors(bank, scaler, keep=True), training.patches, codes, held_out, config, seed)
+        net, epoch = train(Vectors(bank, scaler, keep=True), training.patches, codes, held_out, config, seed, watch)
         vectors = Vectors(queries, scaler, keep=False)
         for bag, patches in enumerate(test.patches):
             scores[bag, present] = net.forward_blocks(vectors.blocks(patches)).double().softmax(dim=0)
@@ -174,7 +199,13 @@ def hold_out(patients: Ints, labels: Ints, rng: np.random.Generator) -> NDArray[
 
 
 def train(
-    vectors: Vectors, bags: Sequence[Ints], labels: Ints, held_out: NDArray[np.bool_], config: MilConfig, seed: int
+    vectors: Vectors,
+    bags: Sequence[Ints],
+    labels: Ints,
+    held_out: NDArray[np.bool_],
+    config: MilConfig,
+    seed: int,
+    watch: Callable[[int], None] = lambda _: None,
 ) -> tuple[GatedAttention, int]:
     """The network after the epoch of lowest loss on the bags held out (the last if there are none), and that epoch.
 
@@ -185,14 +216,12 @@ def train(
     targets = torch.from_numpy(labels)
     generator = torch.Generator().manual_seed(make_seed(seed, Purpose.ATTENTION_WEIGHTS))
     net = GatedAttention(vectors.dim, config.hidden_dim, int(labels.max()) + 1, generator)
-    optimizer = torch.optim.AdamW(net.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(net.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True)
     validation = {bag: _sample(bags[bag], config.patches, rng) for bag in np.flatnonzero(held_out).tolist()}
     best_net, best_loss, best_epoch = net, math.inf, config.epochs
     for epoch in range(1, config.epochs + 1):
         for bag in rng.permutation(np.flatnonzero(~held_out)).tolist():
-            optimizer.zero_grad()
-            logits = net(vectors(_sample(bags[bag], config.patches, rng)))
-            torch.autograd.backward(F.cross_entropy(logits, targets[bag]))
+            net.set_gradients(vectors(_sample(bags[bag], config.patches, rng)), int(labels[bag]))
             optimizer.step()
         if validation:
             with torch.no_grad():
@@ -200,6 +229,7 @@ def train(
             loss = float(torch.stack(losses).mean())
             if loss < best_loss:
                 best_net, best_loss, best_epoch = deepcopy(net), loss, epoch
+        watch(1)
     return best_net, best_epoch
 
 

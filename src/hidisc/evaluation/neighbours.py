@@ -1,10 +1,11 @@
 """Exact nearest neighbours by cosine similarity, block by block under a memory budget; the bank may exceed memory.
 
 The matrix of similarities is computed in tiles small enough for the processor's cache. Of a tile only entries above a
-query's k-th best so far are ranked, which is as fast as the bare product in larger blocks (`bench/knn.py`).
+query's k-th best so far are ranked. Where the processor multiplies bfloat16 faster than float32, candidates are found
+among rounded rows first (`rounding.py`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,13 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hidisc.evaluation.rounding import RoundedBank, has_fast_bfloat16
+from hidisc.evaluation.tiles import Best, rank, search_tiles
+
 Floats = NDArray[np.floating[Any]]
-Best = tuple[Tensor, Tensor]
-"""Similarities (n, w) of n queries, and the rows of the bank (n, w) that have them."""
-_ROWS, _COLUMNS, _GROUP = 1024, 4096, 32
-"""Queries and bank rows of a tile, and columns of a tile whose maximum is compared first."""
+_ROWS = 1024
+"""Queries that are searched at once."""
 _BLOCK = 8192
 """Most queries at once while the bank is in memory: more are no faster, and progress is shown per block."""
+_FEWEST_ROUNDED = 16384
+"""Rows of a bank from which rounding is faster: the candidates of a smaller one are too large a part of it."""
 
 
 class Vectors(Protocol):
@@ -40,10 +44,10 @@ def find_neighbours(
     budget = int(memory_gb * 1e9)
     first = bank[:1]
     row_bytes = first.shape[1] * first.dtype.itemsize
-    piece = max(1, budget // 2 // (2 * row_bytes))  # a row as it was read, and its unit vector
+    piece = max(1, budget // 2 // (2 * row_bytes))  # a row as it was read, or rounded, and its unit vector
     # a query's row twice, and its neighbours in a tensor and in an array, twice while they are merged
     block = max(1, min(budget // 2 // (2 * row_bytes + 4 * k * (first.dtype.itemsize + 8)), 65536))
-    whole = to_unit(bank[:], device) if len(bank) <= piece else None
+    whole = _Searcher(to_unit(bank[:], device), k) if len(bank) <= piece else None
     if whole is not None:
         block = min(block, _BLOCK)
     for start in range(0, len(queries), block):
@@ -51,8 +55,8 @@ def find_neighbours(
         unit = to_unit(queries[which], device)
         best = unit.new_empty(len(unit), 0), torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device)
         for offset in range(0, len(bank), piece):
-            rows = whole if whole is not None else to_unit(bank[offset : offset + piece], device)
-            best = _search(unit, rows, k, best, offset)
+            searcher = whole or _Searcher(to_unit(bank[offset : offset + piece], device), k)
+            best = searcher.search(unit, best, offset)
         yield which, best[0].cpu().numpy(), best[1].cpu().numpy()
 
 
@@ -62,61 +66,30 @@ def to_unit(rows: Floats, device: str = "cpu") -> Tensor:
     return unit.div_(unit.norm(dim=1, keepdim=True).clamp_(min=torch.finfo(unit.dtype).tiny))
 
 
-def _search(unit: Tensor, bank: Tensor, k: int, best: Best, offset: int) -> Best:
-    """Update the best k of queries `unit` (n, D) by the rows of a bank (M, D), which are numbered from `offset`."""
-    tiles = [slice(start, start + _ROWS) for start in range(0, len(unit), _ROWS)]
-    updated = [_search_rows(unit[rows], bank, k, (best[0][rows], best[1][rows]), offset) for rows in tiles]
-    return torch.cat([similarities for similarities, _ in updated]), torch.cat([rows for _, rows in updated])
+class _Searcher:
+    """The k best of a bank's unit rows (M, D), by way of rounded rows as long as these spare work."""
 
+    def __init__(self, bank: Tensor, k: int) -> None:
+        self._bank, self._k = bank, k
+        is_float32 = bank.device.type == "cpu" and bank.dtype == torch.float32
+        is_large = len(bank) >= max(_FEWEST_ROUNDED, 32 * k)
+        self._rounded = RoundedBank(bank) if is_float32 and is_large and has_fast_bfloat16() else None
 
-def _search_rows(unit: Tensor, bank: Tensor, k: int, best: Best, offset: int) -> Best:
-    """The same for as many queries as a tile has."""
-    tile = unit.new_empty(len(unit), _COLUMNS)
-    waiting: list[Best] = []
-    for start in range(0, len(bank), _COLUMNS):
-        rows = bank[start : start + _COLUMNS]
-        product = torch.mm(unit, rows.T, out=tile) if len(rows) == _COLUMNS else unit @ rows.T
-        is_full = best[0].shape[1] == k
-        similarities, columns = (
-            _find_larger(product, best[0][:, -1:]) if is_full else product.topk(min(k, len(rows)), dim=1)
-        )
-        waiting.append((similarities, columns + (start + offset)))
-        # ranking costs more than the product, so it waits until there is as much to rank as there is to keep
-        if not is_full or sum(candidates.shape[1] for candidates, _ in waiting) >= k:
-            best = _rank([best, *waiting], k)
-            waiting = []
-    return _rank([best, *waiting], k) if waiting else best
+    def search(self, unit: Tensor, best: Best, offset: int) -> Best:
+        """Update the best k of queries `unit` (n, D); the rows of this bank are numbered from `offset`."""
+        tiles = [slice(start, start + _ROWS) for start in range(0, len(unit), _ROWS)]
+        updated = [self._search_rows(unit[rows], (best[0][rows], best[1][rows]), offset) for rows in tiles]
+        return torch.cat([similarities for similarities, _ in updated]), torch.cat([rows for _, rows in updated])
 
-
-def _rank(candidates: Sequence[Best], k: int) -> Best:
-    """The k most similar of several sets of candidates, the most similar first."""
-    similarities, rows = (torch.cat(parts, dim=1) for parts in zip(*candidates, strict=True))
-    kept = similarities.topk(min(k, similarities.shape[1]), dim=1)
-    return kept.values, rows.gather(1, kept.indices)
-
-
-def _find_larger(tile: Tensor, least: Tensor) -> Best:
-    """The entries of a tile (n, m) larger than their query's `least` (n, 1), moved to the left, and their columns.
-
-    Both are (n, w) with w the most entries of a query; where a query has fewer, the rest is -inf. With least 0.5:
-
-        tile   0.1 0.7 0.2 0.6     entries   0.7 0.6     columns   1 3
-               0.9 0.3 0.4 0.0               0.9 -inf              0 0
-    """
-    if tile.shape[1] % _GROUP:
-        query, column = (tile > least).nonzero(as_tuple=True)
-        values = tile[query, column]
-    else:  # few groups of columns have such an entry: one comparison of their maxima skips the others
-        groups = tile.view(len(tile), -1, _GROUP)
-        query, group = (groups.amax(dim=2) > least).nonzero(as_tuple=True)
-        chosen = groups[query, group]
-        hit, within = (chosen > least[query]).nonzero(as_tuple=True)
-        query, column, values = query[hit], group[hit] * _GROUP + within, chosen[hit, within]
-    # entries are ordered by query: the position of one in its row is its number less that of the query's first
-    counts = torch.bincount(query, minlength=len(tile))
-    position = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
-    width = int(counts.max()) if len(query) else 0
-    entries = tile.new_full((len(tile), width), -torch.inf)
-    columns = torch.zeros(len(tile), width, dtype=torch.int64, device=query.device)
-    entries[query, position], columns[query, position] = values, column
-    return entries, columns
+    def _search_rows(self, unit: Tensor, best: Best, offset: int) -> Best:
+        """The same for as many queries as a tile has."""
+        if self._rounded is None:
+            return search_tiles(unit, self._bank, self._k, best, offset)
+        found, is_proven = self._rounded.search(unit, self._k)
+        if not is_proven.all():
+            missed = (~is_proven).nonzero()[:, 0]
+            for part, again in zip(found, search_tiles(unit[missed], self._bank, self._k), strict=True):
+                part[missed] = again
+            if 4 * len(missed) > len(unit):  # rows so alike that rounding confuses them: it would only cost time
+                self._rounded = None
+        return rank([best, (found[0], found[1] + offset)], self._k)

@@ -10,7 +10,7 @@ from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.cross_validation import write_pooled
 from hidisc.evaluation.diagnostics import diagnose
-from hidisc.evaluation.duplicates import find_duplicates
+from hidisc.evaluation.duplicates import count_pictures, find_duplicates
 from hidisc.evaluation.floor import colour_of, compare_with_floor
 from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.labels import check_labels, count_units
@@ -29,6 +29,7 @@ from hidisc.evaluation.scores import (
     save_neighbours,
 )
 from hidisc.evaluation.task import Task, choose_task
+from hidisc.evaluation.threads import use_threads
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, make_folder, name_related, relate, write_atomic
 from hidisc.ground.machine import versions
@@ -38,7 +39,7 @@ from hidisc.models.history import hash_name
 from hidisc.patches.folds import Folds, make_folds
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.folds import FoldsConfig
-from hidisc.verbs.progress import show_patches
+from hidisc.verbs.progress import show_count, show_patches
 
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
 _PROBE_NAMES = {"knn": "the k-nearest-neighbour probe", "linear": "the linear probe", "mil": "the attention probe"}
@@ -89,7 +90,9 @@ def _evaluate_split(
             if config.floor and colour is None and bank is queries:
                 colour = _measure_colour(queries, config, say)
             floor = choose_task(colour, colour, config) if colour is not None else None
-            work.finish(_evaluate_task(task, floor, findings, out, config, _choose_device(device), say, shown))
+            with use_threads():
+                files = _evaluate_task(task, floor, findings, out, config, _choose_device(device), say, shown)
+            work.finish(files)
     return Scores.load(out)
 
 
@@ -153,19 +156,20 @@ def _evaluate_task(
         watch(0)
         knn = predict_by_neighbours(task, config.knn, device, watch)
     ours, theirs = queries.embeddings.open_store(), bank.embeddings.open_store()
-    duplicates = find_duplicates(task, knn.rows, knn.similarities, config.leakage, ours, theirs, config.seed)
+    with show_count("near-duplicates", count_pictures(task), "pictures", shown) as watch:
+        duplicates = find_duplicates(task, knn.rows, knn.similarities, config.leakage, ours, theirs, config.seed, watch)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
     labels = check_labels(task)
     for finding in (*findings, *labels):
         say(f"{finding.kind}: {finding.sentence}")
 
-    probes, files = _probe(task, knn, out, config, say)
+    probes, files = _probe(task, knn, out, config, say, shown)
     judged = None
     if floor is not None:
         say("the same for colour alone ...")
         of_colour = predict_by_neighbours(floor, config.knn, device)
-        colour_probes, more = _probe(floor, of_colour, out, config, lambda _: None, of_floor=True)
+        colour_probes, more = _probe(floor, of_colour, out, config, lambda _: None, shown, of_floor=True)
         files += more
         differences = compare_with_floor(out, config, probes[0], task.positive)
         judged = FloorScores(
@@ -199,37 +203,43 @@ def _evaluate_task(
 
 
 def _probe(
-    task: Task, knn: KnnResult, out: Path, config: EvaluateConfig, say: Say, *, of_floor: bool = False
+    task: Task, knn: KnnResult, out: Path, config: EvaluateConfig, say: Say, shown: bool, *, of_floor: bool = False
 ) -> tuple[tuple[ProbeScores, ...], list[str]]:
     """Run every probe and write its predictions; returns the scores and the names of the files."""
     probes, files = [], []
     for name in config.probes:
         say(f"evaluating with {_PROBE_NAMES[name]} ...")
-        predictions, remarks = _predict(name, task, knn, config)
+        predictions, remarks = _predict(name, task, knn, config, shown)
         for level in predictions:
             files.append(predictions_file(name, level.level, config.probes[0], of_floor))
             make_folder((out / files[-1]).parent)
             level.save(out / files[-1])
-        scored = [score_level(level, task.positive, config.bootstrap, config.seed) for level in predictions]
+        scored = []
+        with show_count(f"{name}: bootstrap", len(predictions), "levels", shown) as watch:
+            for level in predictions:
+                scored.append(score_level(level, task.positive, config.bootstrap, config.seed))
+                watch(1)
         probes.append(ProbeScores(name=name, remarks=remarks, levels=tuple(scored)))
     return tuple(probes), files
 
 
 def _predict(
-    name: str, task: Task, knn: KnnResult, config: EvaluateConfig
+    name: str, task: Task, knn: KnnResult, config: EvaluateConfig, shown: bool
 ) -> tuple[list[Predictions], tuple[str, ...]]:
     """Predictions of one probe at every level it has, finest first, and remarks."""
     coarser = task.levels[-2::-1]  # such as slide, patient
     if name == "mil":
         from hidisc.evaluation.mil import mil_predictions
 
-        bags, remarks = mil_predictions(task, config.mil, config.seed)
+        with show_count("attention", config.mil.epochs, "epochs", shown) as watch:
+            bags, remarks = mil_predictions(task, config.mil, config.seed, watch)
         return [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else [], remarks
     scores, remarks, second_softmax = knn.scores, knn.remarks, config.knn.second_softmax
     if name == "linear":
-        from hidisc.evaluation.linear import linear_scores
+        from hidisc.evaluation.linear import count_fits, linear_scores
 
-        scores, remarks = linear_scores(task, config.linear, config.seed)
+        with show_count("linear", count_fits(config.linear), "fits", shown) as watch:
+            scores, remarks = linear_scores(task, config.linear, config.seed, watch)
         second_softmax = False  # a setting of the kNN probe alone
     pooled = [pool_patches(task, scores, level, second_softmax) for level in coarser]
     return [patch_predictions(task, scores), *pooled], remarks

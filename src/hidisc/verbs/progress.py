@@ -99,6 +99,21 @@ def show_patches(title: str, total: int, shown: bool = True) -> Iterator[Callabl
 
 
 @contextmanager
+def show_count(title: str, total: int, unit: str, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """A bar of anything that is counted, such as "fits", from 0; called with how many more are done."""
+    done = 0
+    with show_progress(title, total, shown) as bar:
+
+        def add(count: int) -> None:
+            nonlocal done
+            done += count
+            bar.update(done, f"{title}: {min(done, total):,}/{total:,} {unit}")
+
+        bar.update(0, f"0/{total:,} {unit}")
+        yield add
+
+
+@contextmanager
 def show_training(steps: int, shown: bool) -> Iterator[Callable[["StepsDone"], None]]:
     """A bar of steps with the last losses and the images per second; called after every step."""
     hidden = {"step", "learning_rate", "grad_norm", "images_per_s", "wait_share"}
