@@ -65,6 +65,7 @@ KINDS = {
     "benchmark": Kind("benchmark", "benchmark"),
     "export": Kind("exported encoder", "export"),
     "bags": Kind("bags", "export", many=True),
+    "audit": Kind("audit", "audit"),
 }
 """By the name in config.yaml."""
 

@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     SHOWN_VIEWS = 27
     COLLAPSED_MAP = 28
     DRAWN_TRAININGS = 29  # side of a comparison
+    AUDIT = 30  # column
 
 
 def spawn(seed: int, purpose: Purpose, *where: int | str) -> np.random.SeedSequence:
