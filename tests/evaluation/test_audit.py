@@ -285,9 +285,8 @@ def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
         "not measured",
         "Nothing can be said of the slide: no value has two patients.",
     )
-    assert colour.sentence == (
-        "Nothing can be said of the colour: the store 'store' is gone or has changed, so that its colours cannot be read."
-    )
+    gone = "the store 'store' is gone or has changed, so that its colours cannot be read"
+    assert colour.sentence == f"Nothing can be said of the colour: {gone}."
     (label,) = audit(made, "label").columns
     assert label.outcome == "cannot be told apart"
     assert label.robustness.why == "label and nuisance cannot be told apart"
@@ -330,6 +329,7 @@ def find_outcomes(folder: Path, seed: int, **cohort: object) -> dict[str, str]:
     return {column.column: column.outcome for column in audit(made, "site", "colour").columns}
 
 
+@pytest.mark.whole
 def test_a_planted_stain_confound_is_flagged_and_none_is_not(tmp_path: Path) -> None:
     """Labels that go with the stain in 38 of 40 patients (a correlation of 0.9), or in half of them."""
     assert find_outcomes(tmp_path / "planted", 0, agreeing=38) == {"site": "flagged", "colour": "flagged"}

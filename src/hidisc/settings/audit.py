@@ -22,7 +22,7 @@ class AuditConfig(Config):
     """Number of equally large groups into which dates, and the colours of slides, are divided."""
     k: int = Field(20, ge=1)
     """Number of nearest patches of other patients that are compared with a patch, or vote on its label."""
-    queries: int = Field(10_000, ge=1)
+    queries: int = Field(5_000, ge=1)
     """Most patches whose neighbours are searched among all patches, sampled evenly over patients."""
     patches: int = Field(4_000, ge=10, le=20_000)
     """Most patches, sampled evenly over patients, for the probe and the accuracies; memory grows with its square."""
