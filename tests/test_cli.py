@@ -10,6 +10,7 @@ from PIL import Image
 
 from hidisc.cli import app
 from hidisc.evaluation.scores import Scores
+from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import Config
 from hidisc.settings.embed import EmbedConfig
@@ -98,6 +99,7 @@ SETTINGS = {
     "train": "train",
     "embed": "embed",
     "evaluate": "evaluate",
+    "audit": "audit",
     "report": "report",
     "benchmark": "benchmark",
     "views": "train",
@@ -127,6 +129,7 @@ def test_every_verb_has_json_and_an_example_of_its_own_that_parses(forks: Forks)
         (TrainConfig, "train"),
         (EmbedConfig, "embed"),
         (EvaluateConfig, "evaluate"),
+        (AuditConfig, "audit"),
         (ReportConfig, "report"),
         (SuiteConfig, "benchmark"),
         (TrainConfig, "views"),
@@ -176,7 +179,7 @@ def test_doctor_names_the_kinds_it_takes(cohort: Path, forks: Forks, tmp_path: P
     assert nothing.code == 2
     assert nothing.said == (
         f"hidisc: {tmp_path} is no artefact of hidisc (no artefact.json). `hidisc doctor` takes the folder of a store, "
-        "run, encoder, embeddings, scores, benchmark, exported encoder, bags, or the page of a report.\n"
+        "run, encoder, embeddings, scores, audit, benchmark, exported encoder, bags, or the page of a report.\n"
     )
     prepare(forks, cohort, tmp_path / "store")
     around = forks.run("doctor", ".", folder=tmp_path)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from hidisc.objectives.objective import list_objectives, load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import list_settings
 from hidisc.settings.embed import EmbedConfig
@@ -43,7 +44,16 @@ FOLDERS = (
     "ground|settings|artefacts|slides|patches|sampling|models|objectives|training|embeddings|evaluation|reporting|"
     "benchmark|verbs|tests|examples|fuzz"
 )
-CONFIGS = (PrepareConfig, ImportConfig, TrainConfig, EmbedConfig, EvaluateConfig, ReportConfig, SuiteConfig)
+CONFIGS = (
+    PrepareConfig,
+    ImportConfig,
+    TrainConfig,
+    EmbedConfig,
+    EvaluateConfig,
+    AuditConfig,
+    ReportConfig,
+    SuiteConfig,
+)
 NOT_HERE = ("git clone", "make ", "cd ")  # the set-up of a clean clone, which `.ci/run` does
 
 

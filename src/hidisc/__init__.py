@@ -10,6 +10,7 @@ Commands:
 - `train`: train an encoder on the patches of a store and write a `Run`.
 - `embed`: compute the vectors of a store's patches with any encoder and write `Embeddings`.
 - `evaluate`: measure on held-out patients what embeddings tell of the labels and write `Scores`.
+- `audit`: measure what encoders owe to site, scanner, batch, date and colour and write an `Audit`.
 - `report`: write one HTML page on evaluations, with every figure and table beside it.
 - `heatmap`: draw the scores of a slide's patches over its thumbnail.
 - `export`: write the encoder of a run for timm, ONNX or TorchScript.
@@ -25,6 +26,7 @@ Artefacts and tables, opened with `load(path)`:
 - `Encoder`: a backbone with its projection, as a PyTorch module.
 - `Embeddings`: one vector per patch beside the table of patches.
 - `Scores`: a finished evaluation: its probes, metrics and warnings.
+- `Audit`: a finished audit: what every nuisance column does to every encoder.
 - `Predictions`: truth and scores of the patches, slides or patients of one evaluation.
 
 Settings, one class per command:
@@ -35,6 +37,7 @@ Settings, one class per command:
 - `TrainConfig`: settings of `train`.
 - `EmbedConfig`: settings of `embed`.
 - `EvaluateConfig`: settings of `evaluate`.
+- `AuditConfig`: settings of `audit`.
 - `ReportConfig`: settings of `report`.
 - `SuiteConfig`: settings of `benchmark`.
 
@@ -79,6 +82,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name is meant for others
     from hidisc.embeddings.embeddings import Embeddings as Embeddings
+    from hidisc.evaluation.audit import Audit as Audit
     from hidisc.evaluation.compare import compare as compare
     from hidisc.evaluation.neighbours import find_neighbours as find_neighbours
     from hidisc.evaluation.predictions import Predictions as Predictions
@@ -94,6 +98,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.patches.table import PatchTable as PatchTable
     from hidisc.sampling.hierarchy import Hierarchy as Hierarchy
     from hidisc.sampling.views import make_views as make_views
+    from hidisc.settings.audit import AuditConfig as AuditConfig
     from hidisc.settings.benchmark import SuiteConfig as SuiteConfig
     from hidisc.settings.embed import EmbedConfig as EmbedConfig
     from hidisc.settings.evaluate import EvaluateConfig as EvaluateConfig
@@ -106,6 +111,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.slides.reader import open_slide as open_slide
     from hidisc.slides.synthetic import draw_cohort as draw_cohort
     from hidisc.training.run import Run as Run
+    from hidisc.verbs.audit import audit as audit
     from hidisc.verbs.bags import export_bags as export_bags
     from hidisc.verbs.benchmark import benchmark as benchmark
     from hidisc.verbs.embed import embed as embed
@@ -118,6 +124,8 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.verbs.train import train as train
 
 _HOME = {
+    "Audit": "evaluation.audit",
+    "AuditConfig": "settings.audit",
     "Cohort": "slides.cohort",
     "EmbedConfig": "settings.embed",
     "Embeddings": "embeddings.embeddings",
@@ -135,6 +143,7 @@ _HOME = {
     "SuiteConfig": "settings.benchmark",
     "TrainConfig": "settings.train",
     "UserError": "ground.errors",
+    "audit": "verbs.audit",
     "benchmark": "verbs.benchmark",
     "compare": "evaluation.compare",
     "draw_cohort": "slides.synthetic",

@@ -257,6 +257,23 @@ def _evaluate(
     _show(as_json, f"{out}: {scores.verdict()}", {"scores": str(out), **record})
 
 
+@_verb("audit", "embeddings other-embeddings --set k=10 --out audit", "audit")
+def _audit(
+    embeddings: Annotated[list[Path], _there("Embeddings of one encoder or several, side by side.")],
+    out: Out,
+    changes: SetOption = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Find what an encoder owes to site, scanner, batch, date and colour rather than to the label."""
+    from hidisc.settings.audit import AuditConfig
+    from hidisc.verbs.audit import audit
+
+    made = audit(embeddings, out, _load(AuditConfig, None, changes, seed=seed), device=device, say=_say)
+    _show(as_json, f"{out}: {made.verdict()}", {"audit": str(out), **made.info.model_dump(mode="json")})
+
+
 @_verb("report", "scores other-scores --set points=1000 --out report.html", "report")
 def _report(
     artefacts: Annotated[list[Path], _there("Scores (or embeddings), one or several, side by side.")],

@@ -61,6 +61,7 @@ KINDS = {
     "encoder": Kind("encoder", "benchmark"),
     "embed": Kind("embeddings", "embed", many=True),
     "evaluate": Kind("scores", "evaluate", many=True),
+    "audit": Kind("audit", "audit"),
     "report": Kind("report", "report"),
     "benchmark": Kind("benchmark", "benchmark"),
     "export": Kind("exported encoder", "export"),

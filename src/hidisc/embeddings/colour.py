@@ -53,7 +53,7 @@ def fit_colour(store: PatchStore, rows: NDArray[np.int64]) -> Colour:
     In float64 and rounded, so that the same patches give the same encoder with any number of threads.
     """
     chosen = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST)).astype(np.int64)]
-    colours = torch.cat([torch.empty(0, 2 * store.input_channels), *(_read_colour(store, int(row)) for row in chosen)])
+    colours = torch.cat([torch.empty(0, 2 * store.input_channels), *(read_colour(store, int(row)) for row in chosen)])
     deviation, centre = torch.std_mean(colours, dim=0, correction=0)
     deviation = torch.where(deviation > 1e-5, deviation, 1.0)  # a column that never varies stays 0
     return Colour(centre.nan_to_num().round(decimals=6).float(), deviation.round(decimals=6).float())
@@ -68,7 +68,7 @@ def refuse_path(name: Path) -> None:
         )
 
 
-def _read_colour(store: PatchStore, row: int) -> Tensor:
+def read_colour(store: PatchStore, row: int) -> Tensor:
     """(1, 2C) float64 of one patch; (0, 2C) where it cannot be read, which `extract` reports."""
     try:
         pixels = torch.from_numpy(as_input(store.read(row), store.info.input))

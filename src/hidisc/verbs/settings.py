@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from hidisc.ground.errors import UserError
+from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import Config
 from hidisc.settings.describe import Group, Setting, describe_settings
@@ -25,6 +26,7 @@ CONFIGS: dict[str, type[Config]] = {
     "train": TrainConfig,
     "embed": EmbedConfig,
     "evaluate": EvaluateConfig,
+    "audit": AuditConfig,
     "report": ReportConfig,
     "benchmark": SuiteConfig,
 }

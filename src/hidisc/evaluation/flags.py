@@ -1,0 +1,100 @@
+"""The rule of the audit: what the numbers of a nuisance column amount to, in a word and in a sentence."""
+
+from collections.abc import Iterator, Sequence
+
+from hidisc.evaluation.audit import ColumnAudit, Outcome
+from hidisc.evaluation.scores import Value
+
+INSEPARABLE = 0.95
+"""Cramer's V from which label and nuisance cannot be told apart."""
+SIGNIFICANT = 0.01
+"""Largest p at which label and nuisance go together."""
+
+
+def judge(column: ColumnAudit) -> ColumnAudit:
+    """The column with its outcome and its sentence."""
+    outcome = find_outcome(column)
+    return column.model_copy(update={"outcome": outcome, "sentence": _say(column, outcome)})
+
+
+def find_outcome(column: ColumnAudit) -> Outcome:
+    """The rule, as docs/auditing.md states it."""
+    if is_inseparable(column.association.value, column.table):
+        return "cannot be told apart"
+    if column.probe.low is None:
+        return "not measured"
+    if not _is_above(column.probe, column.probe_chance):
+        return "clear"
+    if _is_confounded(column) or _is_above(column.unseen_drop, 0):
+        return "flagged"
+    return "at risk" if _is_above(column.correlated_drop, 0) or _is_near_by_nuisance(column) else "clear"
+
+
+def is_inseparable(v: float | None, table: Sequence[Sequence[int]]) -> bool:
+    """Whether label and nuisance go together nearly always, or each value has patients of one label only.
+
+    `v` is Cramer's V, `table` the patients of every label and value.
+    """
+    labels = [sum(map(bool, patients)) for patients in zip(*table, strict=True)]
+    return (v or 0) >= INSEPARABLE or (len(table) > 1 and max(labels, default=0) == 1)
+
+
+def _is_above(value: Value, bar: float | None) -> bool:
+    """Whether all of an interval is above a number."""
+    return bar is not None and value.low is not None and value.low > bar
+
+
+def _is_confounded(column: ColumnAudit) -> bool:
+    """Whether label and nuisance go together in the cohort."""
+    return column.association_p is not None and column.association_p <= SIGNIFICANT
+
+
+def _is_near_by_nuisance(column: ColumnAudit) -> bool:
+    """Whether the nuisance decides who is near, rather than the label."""
+    high, chance = column.robustness.high, column.robustness_chance
+    return high is not None and chance is not None and high < chance
+
+
+def _say(column: ColumnAudit, outcome: Outcome) -> str:
+    name, told, chance = column.column, 100 * (column.probe.value or 0), 100 * (column.probe_chance or 0)
+    if outcome == "cannot be told apart":
+        return (
+            f"Label and {name} cannot be told apart on this cohort (Cramer's V {column.association.value or 0:.2f}), "
+            "so no number can say which of the two the encoder tells. Add patients in whom they differ."
+        )
+    if outcome == "not measured":
+        why = column.probe.why or "too few patients"
+        return f"Nothing can be said of the {name}: {why}."
+    numbers = f"({told:.0f} % right at equal label, {chance:.0f} % by chance)"
+    if outcome == "flagged":
+        return f"The encoder tells the {name} {numbers}, and {' and '.join(_find_reasons(column))}."
+    if outcome == "at risk":
+        return f"The encoder tells the {name} {numbers}. Label and {name} do not go together here, but " + (
+            f"{' and '.join(_find_risks(column))}."
+        )
+    if _is_above(column.probe, column.probe_chance):
+        return f"The encoder tells the {name} {numbers}, but no effect on the label was measured."
+    return f"The encoder does not tell the {name} {numbers}."
+
+
+def _find_reasons(column: ColumnAudit) -> Iterator[str]:
+    if _is_confounded(column):
+        yield (
+            f"label and {column.column} go together in this cohort (Cramer's V {column.association.value or 0:.2f}), "
+            "so the accuracy of the label may rest on it"
+        )
+    if _is_above(column.unseen_drop, 0):
+        yield (
+            f"the accuracy of the label is {100 * (column.unseen_drop.value or 0):.0f} points lower where no reference "
+            f"patient has the same {column.column}"
+        )
+
+
+def _find_risks(column: ColumnAudit) -> Iterator[str]:
+    if _is_above(column.correlated_drop, 0):
+        yield (
+            f"the accuracy of the label is {100 * (column.correlated_drop.value or 0):.0f} points lower with reference "
+            "patients in whom they do"
+        )
+    if _is_near_by_nuisance(column):
+        yield f"patches are near each other by their {column.column} rather than by their label"

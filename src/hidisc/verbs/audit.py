@@ -1,0 +1,74 @@
+"""`hidisc audit`: Embeddings of some encoders -> what they owe to site, scanner, batch, date and colour."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from hidisc.artefacts.artefact import make
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.audit import AUDIT, Audit, AuditInfo, EncoderAudit
+from hidisc.evaluation.auditing import run_audit
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import full_disk_said, relate, write_atomic
+from hidisc.ground.machine import versions
+from hidisc.ground.paths import AnyPath
+from hidisc.reporting.audit import PAGE, write_audit
+from hidisc.settings.audit import AuditConfig
+
+_PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
+
+
+def audit(
+    embeddings: Sequence[AnyPath],
+    out: AnyPath,
+    config: AuditConfig | None = None,
+    *,
+    device: str = "auto",
+    say: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """Audit encoders by their embeddings, side by side; a finished audit stays."""
+    config, out = config or AuditConfig(), Path(out)
+    opened = [Embeddings.load(path) for path in embeddings]
+    if not opened:
+        raise UserError("there is nothing to audit. Give embeddings that `hidisc embed` made.")
+    inputs = {relate(made.path, out): made.artefact.checksum for made in opened}
+    inputs |= {f"the store of {relate(made.path, out)}": _name_store(made) for made in opened}
+    with full_disk_said("The embeddings are as they were"), make(out, "audit", config, inputs) as work:
+        if not work.is_finished(say):
+            audits = [_relate(run_audit(made, config, _choose_device(device), say), made, out) for made in opened]
+            info = AuditInfo(
+                encoders=_tell_apart(audits, opened),
+                config=config.model_dump(mode="json"),
+                versions=versions(*_PACKAGES),
+            )
+            write_atomic(out / AUDIT, (info.model_dump_json(indent=1) + "\n").encode())
+            work.finish([AUDIT, PAGE, *write_audit(info, config, out)])
+    return Audit.load(out)
+
+
+def _name_store(embeddings: Embeddings) -> str:
+    """The checksum of the store whose colours are read; empty where it is gone, for the audit differs then."""
+    store = embeddings.open_store()
+    return "" if store is None else store.checksum
+
+
+def _relate(made: EncoderAudit, embeddings: Embeddings, out: Path) -> EncoderAudit:
+    return made.model_copy(update={"embeddings": relate(embeddings.path, out)})
+
+
+def _tell_apart(audits: Sequence[EncoderAudit], opened: Sequence[Embeddings]) -> tuple[EncoderAudit, ...]:
+    """Encoders of one name with the names of their folders behind it."""
+    names = Counter(made.name for made in audits)
+    return tuple(
+        made.model_copy(update={"name": f"{made.name} ({found.path.resolve().name})"}) if names[made.name] > 1 else made
+        for made, found in zip(audits, opened, strict=True)
+    )
+
+
+def _choose_device(device: str) -> str:
+    """The device of the neighbour search; MPS is no faster here."""
+    if device in ("auto", "mps"):
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
