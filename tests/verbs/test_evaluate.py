@@ -11,12 +11,14 @@ import pytest
 
 from hidisc.artefacts.artefact import MANIFEST
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.evaluation.auditing import run_audit
 from hidisc.evaluation.metrics import measure
 from hidisc.evaluation.scores import METRICS, NEIGHBOURS, SCORES, Finding, Scores
 from hidisc.ground.errors import UserError
 from hidisc.models.card import WEIGHTS
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.verdict import find_verdict
+from hidisc.settings.audit import AuditConfig
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
@@ -52,6 +54,43 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
 @pytest.fixture(scope="module")
 def scores(made: Embeddings, tmp_path_factory: pytest.TempPathFactory) -> Scores:
     return evaluate(made.path, tmp_path_factory.mktemp("scores") / "s", config())
+
+
+def test_the_audit_is_run_where_there_are_sites(made: Embeddings, scores: Scores, tmp_path: Path) -> None:
+    (sentence,) = scores.info.audit
+    alone = run_audit(made, AuditConfig(columns=("site",)))
+    assert sentence == alone.columns[0].sentence
+    assert sentence in find_verdict(gather([scores.path])[0]).properties
+    without = evaluate(made.path, tmp_path / "s", config(audit=False, probes=["knn"]))
+    assert without.info.audit == ()
+
+
+def test_alignment_takes_out_what_a_site_adds(made: Embeddings, tmp_path: Path) -> None:
+    shifted = tmp_path / "e"
+    shutil.copytree(made.path, shifted)
+    site = made.table.column("site") == "site 1"
+    np.save(shifted / "embeddings.npy", made.vectors + 40 * site[:, None].astype(np.float32))
+    refinish(shifted)
+    alone, aligned = (
+        evaluate(shifted, tmp_path / name, config(probes=["linear"], align=align, audit=False))
+        for name, align in (("alone", None), ("aligned", "site"))
+    )
+    truth = evaluate(made.path, tmp_path / "truth", config(probes=["linear"], align="site", audit=False))
+    one, other = (scores.predictions("linear", "patch").scores for scores in (aligned, truth))
+    assert np.allclose(one, other, atol=0.05)
+    assert not np.allclose(alone.predictions("linear", "patch").scores, other, atol=0.05)
+    with pytest.raises(UserError, match=r"align = 'nowhere': .* has no such column of names; it has patient, slide"):
+        evaluate(made.path, tmp_path / "no", config(align="nowhere"))
+
+
+def test_values_that_no_reference_patient_has_stay_as_they_are(made: Embeddings, tmp_path: Path) -> None:
+    said: list[str] = []
+    settings = config(probes=["knn"], align="patient", audit=False)  # no test patient is a reference patient
+    evaluate(made.path, tmp_path / "s", settings, say=said.append)
+    (note,) = [sentence for sentence in said if "are not aligned" in sentence]
+    assert note.startswith("note: no reference patient has patient 'a-0', 'a-1', ")
+    with pytest.raises(UserError, match="align: the reference patients have 1 value of that column"):
+        evaluate(made.path, tmp_path / "no", config(align="split"))
 
 
 def test_three_probes_at_every_level(scores: Scores) -> None:
@@ -118,7 +157,7 @@ def test_an_unfinished_one_is_finished_and_a_finished_one_stays(
     assert contents(out) == contents(scores.path)
     with pytest.raises(UserError, match=r"begun with other settings \(knn\.k: 20 -> 5\)"):
         evaluate(made.path, out, config(knn={"k": 5}))
-    with pytest.raises(UserError, match=r"nothing holds no scores\. Make them with `hidisc evaluate`"):
+    with pytest.raises(UserError, match=r"nothing does not exist\. Make it with `hidisc evaluate`"):
         Scores.load(tmp_path / "nothing")
 
 

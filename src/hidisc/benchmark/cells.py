@@ -104,7 +104,7 @@ def plan_cells(
     `stores`: by the names that rows give them; folds are made of their patients.
     """
     found = []
-    judged = suite.evaluate.model_copy(update={"floor": False})  # the floors are rows
+    judged = suite.evaluate.model_copy(update={"floor": False, "audit": False})  # the floors are rows
     for seed in range(suite.seeds):
         rule = suite.folds.model_copy(update={"seed": seed})
         for number, row in enumerate(list_rows(suite), 1):

@@ -9,13 +9,15 @@ What differs between sites because their patients differ is taken out as well: i
 sites alike, this removes disease. Rows of one patient count as independent, so that shrinkage is weak.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.evaluation.units import Codes
 from hidisc.ground.errors import UserError
+from hidisc.ground.text import count
 
 _ROUNDS, _CLOSE = 100, 1e-6
 _LEAST = 1e-12
@@ -45,6 +47,31 @@ class Alignment:
         return aligned.astype(np.float32)
 
 
+def align_task(task: Task, column: str) -> tuple[Task, tuple[str, ...]]:
+    """The task with the differences between the values of a column taken out, and the values that the bank has not.
+
+    Memory: all vectors of the bank and of the queries.
+    """
+    for patches in (task.bank, task.queries):
+        known = patches.embeddings.table.names
+        if column not in known:
+            raise UserError(
+                f"align = {column!r}: {patches.embeddings.path} has no such column of names; it has {', '.join(known)}."
+            )
+    numbers: dict[str, int] = {}
+    codes = [_number_values(patches, column, numbers) for patches in (task.bank, task.queries)]
+    bank, queries, unseen = align(task.bank.vectors(), codes[0], task.queries.vectors(), codes[1])
+    names = list(numbers)
+    aligned = replace(task, bank=replace(task.bank, aligned=bank), queries=replace(task.queries, aligned=queries))
+    return aligned, tuple(names[code] for code in unseen)
+
+
+def _number_values(patches: LabelledPatches, column: str, numbers: dict[str, int]) -> Codes:
+    """(N,) codes of a column that mean the same for bank and queries; -1 where there is no value."""
+    names = patches.names(column)
+    return np.array([-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names], np.int32)
+
+
 def align(
     bank: NDArray[np.floating], bank_codes: Codes, queries: NDArray[np.floating], query_codes: Codes
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], tuple[int, ...]]:
@@ -63,7 +90,7 @@ def fit_alignment(z: NDArray[np.floating], codes: Codes) -> Alignment:
     values = [int(code) for code in np.unique(codes[codes >= 0]) if (codes == code).sum() > 1]
     if len(values) < 2:
         raise UserError(
-            f"align: the reference patients have {len(values)} values of that column with two or more patches, and "
+            f"align: the reference patients have {count(len(values), 'value')} of that column with two or more patches, and "
             "two are needed. Leave `align` out."
         )
     rows = [z[codes == value].astype(np.float64) for value in values]

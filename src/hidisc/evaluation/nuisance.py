@@ -43,8 +43,7 @@ def find_nuisances(embeddings: Embeddings, config: AuditConfig) -> tuple[Nuisanc
     table = embeddings.table
     names = config.columns
     if names is None:
-        known = [name for name in table.names if any(word in name.lower() for word in _KNOWN)]
-        names = (*(name for name in known if name != config.label), COLOUR)
+        names = (*list_known(embeddings, config.label), COLOUR)
     unknown = [name for name in names if name not in (*table.names, COLOUR)]
     if unknown:
         raise UserError(
@@ -52,6 +51,13 @@ def find_nuisances(embeddings: Embeddings, config: AuditConfig) -> tuple[Nuisanc
             f"Choose among these and `{COLOUR}`."
         )
     return tuple(_read(embeddings, name, config) for name in names)
+
+
+def list_known(embeddings: Embeddings, label: str) -> list[str]:
+    """Columns that are audited unasked: those whose name says so and that have two values or more."""
+    table = embeddings.table
+    known = [name for name in table.names if any(word in name.lower() for word in _KNOWN) and name != label]
+    return [name for name in known if len(np.unique(codes := table.codes(name)[0])) - bool((codes < 0).any()) > 1]
 
 
 def _read(embeddings: Embeddings, name: str, config: AuditConfig) -> Nuisance:

@@ -148,6 +148,8 @@ class ScoresInfo(Record):
     leakage: tuple[Finding, ...]
     floor: FloorScores | None = None
     """The same for colour alone; None where it was not asked for, or the store was not there."""
+    audit: tuple[str, ...] = ()
+    """What the shortcut audit says of each nuisance column, a sentence each; empty where there is none."""
     folds: tuple[str, ...] = ()
     """Where the scores of each fold are, relative to these, which pool them; empty without cross-validation."""
     versions: dict[str, str | None]

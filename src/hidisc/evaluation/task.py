@@ -25,12 +25,16 @@ class LabelledPatches:
     """(N,) codes into the task's classes."""
     unlabelled: int
     """Patches left out because they have no label, or none of the classes."""
+    aligned: NDArray[np.float32] | None = None
+    """(N, D) vectors in place of the stored ones, where a column's differences were taken out."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def vectors(self, chosen: slice | NDArray[np.integer[Any]] = slice(None)) -> NDArray[np.float32]:
         """(n, D) embeddings of some of its N patches, by their index, read from disk."""
+        if self.aligned is not None:
+            return self.aligned[chosen]
         return np.asarray(self.embeddings.vectors[self.rows[chosen]], np.float32)
 
     __getitem__ = vectors  # `patches[:1000]` are vectors, as `find_neighbours` reads them

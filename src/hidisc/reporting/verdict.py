@@ -81,7 +81,7 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
             *_trust(model, infos[0].model, plural(infos[0].levels[0]), numbers[0]),
             *_doubt(levels, name, asked.interval),
         ),
-        properties=tuple(_choose_diagnostics(infos[0].diagnostics)),
+        properties=(*infos[0].audit, *_choose_diagnostics(infos[0].diagnostics)),
     )
 
 

@@ -99,5 +99,9 @@ class EvaluateConfig(Config):
     leakage: LeakageConfig = LeakageConfig()
     floor: bool = True
     """Whether the colour of the patches alone is judged beside the encoder, by the same probes and patients."""
+    audit: bool = True
+    """Whether the shortcut audit is run as well, where the table has a site, scanner, batch or date column."""
+    align: str | None = None
+    """Column, such as site, whose differences are taken out of embeddings (ComBat, fitted on reference patients)."""
     seed: int = Field(0, ge=0)
     """Seed of the bootstrap resamples, of patch sampling and of the linear and attention probes."""

@@ -7,6 +7,7 @@ import torch
 
 from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
+from hidisc.evaluation.align import align_task
 from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.cross_validation import write_pooled
 from hidisc.evaluation.diagnostics import diagnose
@@ -37,6 +38,7 @@ from hidisc.ground.paths import AnyPath
 from hidisc.ground.text import count, name_some
 from hidisc.models.history import hash_name
 from hidisc.patches.folds import Folds, make_folds
+from hidisc.settings.audit import AuditConfig
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.folds import FoldsConfig
 from hidisc.verbs.progress import show_count, show_patches
@@ -82,6 +84,10 @@ def _evaluate_split(
 ) -> Scores:
     """Evaluate test patients by reference patients; `colour`: of the same patches, where it is known already."""
     task = choose_task(queries, bank, config)
+    if config.align is not None:
+        task, unseen = align_task(task, config.align)
+        if unseen:
+            say(f"note: no reference patient has {config.align} {name_some(unseen)}: these patches are not aligned")
     findings = find_overlap(task)
     refuse_leaks(findings, config.leakage.allow)
     inputs = {"the embeddings": queries.artefact.checksum, "the bank": bank.artefact.checksum}
@@ -111,7 +117,12 @@ def _evaluate_folds(
             parts = []
             for number, patients in enumerate(folds, start=1):
                 say(f"fold {number} of {len(folds)}: {count(len(patients), 'test patient')}")
-                changes = {"test_patients": patients, "folds": FoldsConfig(), "floor": colour is not None}
+                changes = {
+                    "test_patients": patients,
+                    "folds": FoldsConfig(),
+                    "floor": colour is not None,
+                    "audit": config.audit and number == 1,  # it looks at all patients, whatever the fold
+                }
                 part, one = out / "folds" / str(number), config.model_copy(update=changes)
                 parts.append(_evaluate_split(queries, queries, part, one, device, say, shown, colour))
             work.finish(write_pooled(parts, out, config, _relate_source(queries, out)))
@@ -129,6 +140,21 @@ def _refuse_learned(queries: Embeddings, folds: Folds, config: EvaluateConfig) -
             "its embeddings cannot judge it: each fold needs an encoder of its own, trained without the fold's "
             "patients. `hidisc benchmark SUITE STORE --folds K` trains and judges these."
         )
+
+
+def _audit(embeddings: Embeddings, config: EvaluateConfig, device: str, say: Say) -> tuple[str, ...]:
+    """What the shortcut audit says of site, scanner, batch and date, where the table has any of them."""
+    from hidisc.evaluation.auditing import run_audit
+    from hidisc.evaluation.nuisance import list_known
+
+    columns = tuple(list_known(embeddings, config.label))
+    if not columns:
+        return ()
+    asked = AuditConfig(label=config.label, columns=columns, memory_gb=config.knn.memory_gb, seed=config.seed)
+    found = run_audit(embeddings, asked, device, say).columns
+    for column in found:
+        say(f"audit of {column.column}: {column.sentence}")
+    return tuple(column.sentence for column in found)
 
 
 def _measure_colour(queries: Embeddings, config: EvaluateConfig, say: Say) -> Embeddings | None:
@@ -196,6 +222,9 @@ def _evaluate_task(
         diagnostics=diagnose(task, config.seed),
         leakage=findings,
         floor=judged,
+        audit=_audit(queries.embeddings, config, device, say)
+        if config.audit and bank.embeddings is queries.embeddings
+        else (),
         versions=versions(*_PACKAGES),
     )
     write_atomic(out / SCORES, (scores.model_dump_json(indent=1) + "\n").encode())
