@@ -124,6 +124,6 @@ def test_one_value_is_nothing_to_align(codes: list[int]) -> None:
         fit_alignment(np.ones((4, 2)), np.array(codes))
     number = int(codes[0] == 0)
     assert str(caught.value) == (
-        f"align: the reference patients have {number} values of that column with two or more patches, and two are "
-        "needed. Leave `align` out."
+        f"align: the reference patients have {number} value{'s' * (number != 1)} of that column with two or more "
+        "patches, and two are needed. Leave `align` out."
     )

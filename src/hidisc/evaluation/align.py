@@ -90,8 +90,8 @@ def fit_alignment(z: NDArray[np.floating], codes: Codes) -> Alignment:
     values = [int(code) for code in np.unique(codes[codes >= 0]) if (codes == code).sum() > 1]
     if len(values) < 2:
         raise UserError(
-            f"align: the reference patients have {count(len(values), 'value')} of that column with two or more patches, and "
-            "two are needed. Leave `align` out."
+            f"align: the reference patients have {count(len(values), 'value')} of that column with two or more "
+            "patches, and two are needed. Leave `align` out."
         )
     rows = [z[codes == value].astype(np.float64) for value in values]
     every = np.concatenate(rows)

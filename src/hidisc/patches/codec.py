@@ -14,6 +14,8 @@ from hidisc.slides.slide import Pixels
 
 CodecName = Literal["jpeg", "zstd", "png", "raw"]
 _END_OF_JPEG = b"\xff\xd9"
+_PLANES = b"\x02"
+"""Before the frame of 16-bit pixels. Without it, as in the first stores of 0.3, low bytes come first in every row."""
 
 
 def check_codec(codec: CodecName, channels: int, dtype: np.dtype[Any]) -> None:
@@ -36,7 +38,8 @@ def encode(pixels: Pixels, codec: CodecName, quality: int = 90) -> bytes:
             )
         )
     if codec == "zstd":
-        return bytes(imagecodecs.zstd_encode(_take_differences(pixels).tobytes(), level=1))
+        marker = _PLANES if pixels.dtype == np.uint16 else b""
+        return marker + bytes(imagecodecs.zstd_encode(_take_differences(pixels).tobytes(), level=1))
     if codec == "png":
         return bytes(imagecodecs.png_encode(_flat(pixels), level=4))
     return pixels.tobytes()
@@ -55,7 +58,8 @@ def decode(
             raise ValueError("the JPEG is cut short")
         pixels = imagecodecs.jpeg8_decode(data, out=target)
     elif codec == "zstd":
-        pixels = np.frombuffer(imagecodecs.zstd_decode(data), dtype)
+        in_planes = bytes(data[:1]) == _PLANES
+        pixels = np.frombuffer(imagecodecs.zstd_decode(data[1:] if in_planes else data), dtype)
     else:
         pixels = imagecodecs.png_decode(data, out=target)
     if pixels.dtype != dtype or pixels.size != height * width * channels:
@@ -64,6 +68,8 @@ def decode(
         pixels = np.moveaxis(pixels.reshape(height, channels, width), 1, 2)
     pixels = pixels.reshape(shape)
     if codec == "zstd":
+        if dtype == np.uint16:
+            pixels = _join_bytes(pixels, out) if in_planes else imagecodecs.byteshuffle_decode(pixels, axis=1)
         pixels = _add_differences(pixels, out)
     if out is not None and pixels.base is not out and pixels is not out:
         out[...] = pixels
@@ -84,9 +90,7 @@ def _take_differences(pixels: Pixels) -> Pixels:
 
 
 def _add_differences(differences: Pixels, out: Pixels | None) -> Pixels:
-    """What `_take_differences` was given."""
-    if differences.dtype == np.uint16:
-        out = differences = _join_bytes(differences, np.empty_like(differences) if out is None else out)
+    """What `_take_differences` was given; 16-bit values have their bytes together again."""
     pixels: Pixels = imagecodecs.delta_decode(differences, axis=1, out=out)
     if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
         for channel in (0, 2):  # one at a time: both at once is an inner loop of two values
@@ -94,8 +98,9 @@ def _add_differences(differences: Pixels, out: Pixels | None) -> Pixels:
     return pixels
 
 
-def _join_bytes(halves: Pixels, out: Pixels) -> Pixels:
-    """16-bit values whose low bytes, and then whose high ones, are those of `halves`."""
+def _join_bytes(halves: Pixels, out: Pixels | None) -> Pixels:
+    """16-bit values whose low bytes, and then whose high ones, are those of `halves`, into `out` if given."""
+    out = np.empty_like(halves) if out is None else out
     low, high = halves.reshape(-1).view(np.uint8).reshape(2, *out.shape)
     out[...] = high
     out <<= 8
