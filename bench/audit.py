@@ -1,4 +1,4 @@
-"""The audit of 100,000 embeddings of 512 numbers: seconds against a budget of one minute, on all threads.
+"""The audit of 100,000 embeddings of 512 numbers: processor seconds of all threads against a budget of one minute.
 
     python bench/audit.py
 
@@ -49,11 +49,11 @@ def make_embeddings() -> Embeddings:
 def claims() -> list[Claim]:
     """Measure."""
     made, config = make_embeddings(), AuditConfig(columns=("site",))
-    began = time.perf_counter()
+    began = time.process_time()
     run_audit(made, config)
-    seconds = time.perf_counter() - began
-    claim = "audit of 100,000 x 512 embeddings, one nuisance column : a minute"
-    return [Claim(claim, seconds, BUDGET_S, "s", 1, higher_is_better=False)]
+    seconds = time.process_time() - began
+    claim = "audit of 100,000 x 512 embeddings, one nuisance column, all threads : a minute"
+    return [Claim(claim, seconds, BUDGET_S, "CPU s", 1, higher_is_better=False)]
 
 
 if __name__ == "__main__":

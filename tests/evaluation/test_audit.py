@@ -326,8 +326,8 @@ def test_the_same_audit_twice_is_the_same(tmp_path: Path) -> None:
 
 def find_outcomes(folder: Path, seed: int, **cohort: object) -> dict[str, str]:
     made = draw_embeddings(folder / f"{seed}", seed=seed, **cohort)  # type: ignore[arg-type]
-    found = run_audit(made, AuditConfig(columns=("site", "colour"))).columns
-    return {column.column: column.outcome for column in found}
+    columns = run_audit(made, AuditConfig(columns=("site", "colour"))).columns
+    return {column.column: column.outcome for column in columns}
 
 
 @pytest.mark.whole
