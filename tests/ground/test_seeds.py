@@ -41,6 +41,8 @@ PURPOSES = {
     "SHOWN_VIEWS": 27,
     "COLLAPSED_MAP": 28,
     "DRAWN_TRAININGS": 29,
+    "COHORT_STAIN": 40,
+    "GROUP_ORDER": 41,
 }
 """Results depend on these numbers: a purpose may be added, and none may get the number of another."""
 
