@@ -41,6 +41,8 @@ PURPOSES = {
     "SHOWN_VIEWS": 27,
     "COLLAPSED_MAP": 28,
     "DRAWN_TRAININGS": 29,
+    "FLOOR_PATCHES": 30,
+    "AUDIT": 31,
     "COHORT_STAIN": 40,
     "GROUP_ORDER": 41,
 }
