@@ -74,7 +74,7 @@ def run_audit(
     """Audit an encoder by its embeddings; `say` is called before each step."""
     cohort = _choose_patches(embeddings, config)
     nuisances = find_nuisances(embeddings, config)
-    name, rng = embeddings.info.model.name, make_rng(config.seed, Purpose.AUDIT)
+    name, rng = embeddings.info.model.name, make_rng(config.seed, Purpose.AUDITED_PATCHES)
     say(f"searching the neighbours of {name} ...")
     queries = sample_per_patient(cohort.patients, config.queries, rng)
     near, neighbours = find_other_patients(cohort, queries, cohort.patients, config.k, config.memory_gb, device)
@@ -121,7 +121,7 @@ def _audit_column(
     cohort: _Cohort, nuisance: Nuisance, queries: Ints, neighbours: Ints, is_flat: bool, config: AuditConfig
 ) -> ColumnAudit:
     """Measure one column; what cannot be measured says why."""
-    rng = make_rng(config.seed, Purpose.AUDIT, nuisance.name)
+    rng = make_rng(config.seed, Purpose.AUDITED_COLUMN, nuisance.name)
     values = nuisance.codes[cohort.rows]
     known = np.flatnonzero(values >= 0)
     present, values[known] = np.unique(values[known], return_inverse=True)

@@ -107,7 +107,7 @@ def cluster_colours(colours: Floats, groups: int, seed: int) -> Ints:
     whitened = along[:, sizes > 1e-6 * max(sizes[0], 1e-30)]
     if not whitened.shape[1] or sizes[0] < 1e-6:
         return np.zeros(len(colours), np.int64)
-    found = KMeans(groups, n_init=10, random_state=make_seed(seed, Purpose.AUDIT, COLOUR, bits=32)).fit_predict(
+    found = KMeans(groups, n_init=10, random_state=make_seed(seed, Purpose.AUDITED_COLOURS, bits=32)).fit_predict(
         whitened
     )
     brightness = [colours[found == number].mean() for number in range(groups)]

@@ -43,7 +43,9 @@ class Purpose(IntEnum):
     COLLAPSED_MAP = 28
     DRAWN_TRAININGS = 29  # side of a comparison
     FLOOR_PATCHES = 30
-    AUDIT = 31  # column
+    AUDITED_PATCHES = 31
+    AUDITED_COLUMN = 32  # column
+    AUDITED_COLOURS = 33
     COHORT_STAIN = 40  # name of the slide
     GROUP_ORDER = 41  # cycle: whose turn it is
 
