@@ -46,6 +46,8 @@ class Purpose(IntEnum):
     AUDITED_PATCHES = 31
     AUDITED_COLUMN = 32  # column
     AUDITED_COLOURS = 33
+    MEASURED_PATCHES = 34
+    MEASURED_VECTORS = 35
     COHORT_STAIN = 40  # name of the slide
     GROUP_ORDER = 41  # cycle: whose turn it is
 

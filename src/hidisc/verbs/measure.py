@@ -14,6 +14,7 @@ import torch
 from hidisc.evaluation.neighbours import find_neighbours
 from hidisc.ground.machine import count_cores
 from hidisc.ground.paths import AnyPath
+from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches, to_input
@@ -123,7 +124,7 @@ def measure(
         say("measuring: prepare ...")
         cut, drawn = _measure_cutting(Path(name))
         store = given or drawn
-        rows = np.random.default_rng(0).permutation(len(store))[:512]
+        rows = make_rng(0, Purpose.MEASURED_PATCHES).permutation(len(store))[:512]
         say("measuring: reading, training, embedding, search ...")
         read = _rate(len(rows), lambda: store.read_many(rows))
         stored = sum((store.path / shard).stat().st_size for shard in store.info.shards) / max(1, len(store))
@@ -200,7 +201,7 @@ def _measure_learning(fabric: Any, store: PatchStore, config: TrainConfig) -> di
 
 def _measure_search(width: int, device: str) -> float:
     """Comparisons per second of exact nearest neighbours in a bank of random vectors."""
-    rng = np.random.default_rng(0)
+    rng = make_rng(0, Purpose.MEASURED_VECTORS)
     bank, queries = (rng.standard_normal((rows, width), np.float32) for rows in (BANK, QUERIES))
     return _rate(BANK * QUERIES, lambda: list(find_neighbours(queries, bank, NEIGHBOURS, device=device)), device)
 
