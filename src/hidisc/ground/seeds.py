@@ -48,6 +48,7 @@ class Purpose(IntEnum):
     AUDITED_COLOURS = 33
     MEASURED_PATCHES = 34
     MEASURED_VECTORS = 35
+    MEASURED_VIEWS = 36
     COHORT_STAIN = 40  # name of the slide
     GROUP_ORDER = 41  # cycle: whose turn it is
 

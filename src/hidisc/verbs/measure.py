@@ -14,7 +14,7 @@ import torch
 from hidisc.evaluation.neighbours import find_neighbours
 from hidisc.ground.machine import count_cores
 from hidisc.ground.paths import AnyPath
-from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.ground.seeds import Purpose, make_rng, make_seed
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches, to_input
@@ -190,7 +190,11 @@ def _measure_learning(fabric: Any, store: PatchStore, config: TrainConfig) -> di
     train = _rate(images, step, kind)
     learner.eval()
     return {
-        "views": _rate(images, lambda: float(make(pixels, torch.Generator().manual_seed(0)).sum()), kind),
+        "views": _rate(
+            images,
+            lambda: float(make(pixels, torch.Generator().manual_seed(make_seed(0, Purpose.MEASURED_VIEWS))).sum()),
+            kind,
+        ),
         "train": train,
         "embed": _rate(len(pixels), embed, kind),
         "width": learner.encoder.card.features,
