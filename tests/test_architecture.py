@@ -31,6 +31,7 @@ LOADED = {
     "verbs.evaluate verbs.views verbs.predict models.encoder objectives.hidisc": (
         "huggingface_hub imagecodecs numpy PIL pyarrow rich safetensors torch"
     ),
+    "verbs.audit": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich scipy sklearn torch",
     "verbs.train verbs.embed verbs.export": (
         "h5py huggingface_hub imagecodecs lightning_fabric numpy PIL pyarrow rich safetensors timm torch torchvision"
     ),
