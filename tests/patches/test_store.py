@@ -172,7 +172,8 @@ def test_not_a_store(tmp_path: Path, there: bool) -> None:
     if there:
         path.mkdir()
         (path / "thesis.docx").write_text("")
-    assert refusal(path) == (f"{path} is not a store. Make one with `hidisc prepare` or `hidisc import`.")
+    what = "is not a store. Make one" if there else "does not exist. Make it"
+    assert refusal(path) == f"{path} {what} with `hidisc prepare` or `hidisc import`."
 
 
 def test_a_store_of_another_format(own: Path) -> None:
@@ -375,7 +376,7 @@ def test_what_is_no_store_is_not_called_an_unfinished_one(tmp_path: Path) -> Non
     run.mkdir()
     (run / "config.yaml").write_text("kind: train\nseed: 0\n")
     file.write_text("patient,slide,path\n")
-    for path in (run, file, tmp_path / "nowhere"):
+    for path in (run, file):
         with pytest.raises(UserError, match="is not a store"):
             PatchStore.load(path)
     (run / "config.yaml").write_text("kind: prepare\nformat: hidisc-2\nseed: 0\n")

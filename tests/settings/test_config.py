@@ -277,6 +277,17 @@ def test_differences_are_named_with_both_values() -> None:
     new = {"kind": "prepare", "grid": {"mpp": 0.25, "size_px": 300}, "new": 2}
     assert differences(old, new) == ["grid.mpp: 0.5 -> 0.25", "gone: 1 -> None", "new: None -> 2"]
     assert differences(old, old) == []
+    assert differences({"weights": {"a": 1}}, {"weights": {"a": 1}, "across": {}, "without": [], "k": None}) == []
+    assert differences({}, {"keep": 0, "is_on": False}) == ["keep: None -> 0", "is_on: None -> False"]
+
+
+def test_a_setting_that_was_not_there_yet_has_its_default() -> None:
+    before = TrainConfig(seed=3).model_dump(mode="json")
+    del before["data"]["leave_out"], before["optim"]["layer_decay"], before["adversary"]
+    assert keep_facts(TrainConfig, before) == keep_facts(TrainConfig, TrainConfig(seed=3).model_dump(mode="json"))
+    changed = TrainConfig.model_validate({"seed": 3, "data": {"leave_out": ["a"]}}).model_dump(mode="json")
+    found = differences(keep_facts(TrainConfig, before), keep_facts(TrainConfig, changed))
+    assert found == ["data.leave_out: [] -> ['a']"]
 
 
 # Renamed settings

@@ -84,9 +84,9 @@ def test_what_cannot_become_that_is_said(run: Path, tmp_path: Path) -> None:
         export_bags(run, tmp_path / "out")
     with pytest.raises(UserError, match=r"to = 'bags' is none of timm, onnx, torchscript. Embeddings become bags with"):
         export(made.path, tmp_path / "out", "bags")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="nowhere holds no embeddings"):
+    with pytest.raises(UserError, match="nowhere does not exist"):
         export_bags(tmp_path / "nowhere", tmp_path / "out")
-    with pytest.raises(UserError, match="nowhere is not a run"):
+    with pytest.raises(UserError, match="nowhere does not exist"):
         export(tmp_path / "nowhere", tmp_path / "out", "onnx")
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()

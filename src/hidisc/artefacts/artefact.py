@@ -356,8 +356,9 @@ def damaged(path: Path, kind: str, problem: str) -> DamagedError:
 
 def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
     """Why there is no finished artefact of some kinds in a folder."""
+    commands = " or ".join(f"`hidisc {KINDS[name].command}`" for name in kinds if name != "encoder")
     if not path.exists():
-        return no_such_path(path, f"Make it with `hidisc {KINDS[kinds[0]].command}`.")
+        return no_such_path(path, f"Make it with {commands}.")
     config = _read_config(path)
     kind = str(config["kind"]) if config else ""
     if kind in kinds and config is not None:
@@ -366,7 +367,6 @@ def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
         of = KINDS[kind]
         return UserError(f"{of.noun} {path} {of.be} not finished. Run {of.again}; it goes on.")
     of = KINDS[kinds[0]]
-    commands = " or ".join(f"`hidisc {KINDS[name].command}`" for name in kinds if name != "encoder")
     what = f"holds no {of.noun}" if of.many else f"is not {of}"
     there = f" (it is {KINDS[kind]})" if kind in KINDS else ""
     return UserError(f"{path} {what}{there}. Make {'them' if of.many else 'one'} with {commands}.")

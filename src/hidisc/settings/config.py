@@ -12,6 +12,9 @@ from hidisc.ground.records import Record
 Say = Callable[[str], None]
 
 
+_EMPTY: tuple[Any, ...] = (None, {}, [])
+
+
 class Config(Record):
     """A group of settings; the string under each says what it means."""
 
@@ -66,13 +69,13 @@ def use_new_names(
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Settings that differ between two dumped configs, as `a.b: 1 -> 2`."""
+    """Settings that differ between two dumped configs, as `a.b: 1 -> 2`; one that is absent is an empty one."""
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found += differences(a, b, f"{prefix}{key}.")
-        elif a != b:
+        elif a != b and not (a in _EMPTY and b in _EMPTY):
             found.append(f"{prefix}{key}: {a} -> {b}")
     return found
 
