@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.linear_model import LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.model_selection import GroupKFold
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
@@ -86,12 +86,14 @@ def theirs(task: Task) -> None:
     vote(1 - distances, task.bank.labels[rows], CLASSES, 0.07)
     scaler = StandardScaler().fit(bank)
     x, y = scaler.transform(bank), task.bank.labels
-    patients = task.bank.codes("patient")
     sample = np.random.default_rng(0).permutation(len(x))[:5000]
-    model = LogisticRegressionCV(
-        Cs=LinearConfig().penalties, cv=GroupKFold(3), scoring="neg_log_loss", tol=1e-6, max_iter=200, refit=True
-    )
-    model.fit(x[sample].astype(np.float64), y[sample], groups=patients[sample])
+    few, of_few = x[sample].astype(np.float64), y[sample]
+    folds = list(GroupKFold(3).split(few, of_few, task.bank.codes("patient")[sample]))
+    solver: dict[str, Any] = {"tol": 1e-6, "max_iter": 200}
+    chosen = LogisticRegressionCV(
+        Cs=LinearConfig().penalties, cv=folds, scoring="neg_log_loss", use_legacy_attributes=False, **solver
+    ).fit(few, of_few)
+    model = LogisticRegression(C=float(chosen.C_), **solver).fit(x.astype(np.float64), y)
     model.predict_proba(scaler.transform(queries).astype(np.float64))
     _train_attention(torch.from_numpy(x), task, MilConfig())
 

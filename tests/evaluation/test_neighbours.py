@@ -80,6 +80,24 @@ def test_rounding_misses_no_neighbour(spread: float, monkeypatch: pytest.MonkeyP
         assert all(len(set(row)) == 40 for row in places.tolist())
 
 
+@pytest.mark.parametrize("is_rounded", [False, True])
+def test_threads_change_nothing(is_rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "has_fast_bfloat16", lambda: is_rounded)
+    monkeypatch.setattr(neighbours, "_FEWEST_ROUNDED", 1000)
+    monkeypatch.setattr(neighbours, "_ROWS", 64)
+    bank, queries = draw(0, 5000, 64, "float32"), draw(1, 300, 64, "float32")
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(search(queries, bank, 30))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-6)
+    assert (found[0][1] == found[1][1]).mean() > 0.999
+
+
 def test_rounding_proves_what_is_spread_and_nothing_that_is_not() -> None:
     bank, queries = to_unit(draw(0, 5000, 256, "float32")), to_unit(draw(1, 50, 256, "float32"))
     assert RoundedBank(bank).search(queries, 40)[1].all()

@@ -6,6 +6,7 @@ among rounded rows first (`rounding.py`).
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,8 +18,10 @@ from hidisc.evaluation.rounding import RoundedBank, has_fast_bfloat16
 from hidisc.evaluation.tiles import Best, rank, search_tiles
 
 Floats = NDArray[np.floating[Any]]
-_ROWS = 1024
-"""Queries that are searched at once."""
+_ROWS = 512
+"""Queries that a thread searches at once."""
+_TILE_BYTES = 16e6
+"""About what a thread needs for a tile of products and its candidates, in float32."""
 _BLOCK = 8192
 """Most queries at once while the bank is in memory: more are no faster, and progress is shown per block."""
 _FEWEST_ROUNDED = 16384
@@ -47,7 +50,8 @@ def find_neighbours(
     piece = max(1, budget // 2 // (2 * row_bytes))  # a row as it was read, or rounded, and its unit vector
     # a query's row twice, and its neighbours in a tensor and in an array, twice while they are merged
     block = max(1, min(budget // 2 // (2 * row_bytes + 4 * k * (first.dtype.itemsize + 8)), 65536))
-    whole = _Searcher(to_unit(bank[:], device), k) if len(bank) <= piece else None
+    threads = max(1, min(torch.get_num_threads(), int(budget / 4 / _TILE_BYTES))) if device == "cpu" else 1
+    whole = _Searcher(to_unit(bank[:], device), k, threads) if len(bank) <= piece else None
     if whole is not None:
         block = min(block, _BLOCK)
     for start in range(0, len(queries), block):
@@ -55,7 +59,7 @@ def find_neighbours(
         unit = to_unit(queries[which], device)
         best = unit.new_empty(len(unit), 0), torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device)
         for offset in range(0, len(bank), piece):
-            searcher = whole or _Searcher(to_unit(bank[offset : offset + piece], device), k)
+            searcher = whole or _Searcher(to_unit(bank[offset : offset + piece], device), k, threads)
             best = searcher.search(unit, best, offset)
         yield which, best[0].cpu().numpy(), best[1].cpu().numpy()
 
@@ -67,25 +71,39 @@ def to_unit(rows: Floats, device: str = "cpu") -> Tensor:
 
 
 class _Searcher:
-    """The k best of a bank's unit rows (M, D), by way of rounded rows as long as these spare work."""
+    """The k best of a bank's unit rows (M, D), by way of rounded rows as long as these spare work.
 
-    def __init__(self, bank: Tensor, k: int) -> None:
-        self._bank, self._k = bank, k
+    Each thread searches for queries of its own. Threads that share a product wait for each other after each operation,
+    which on a busy machine takes longer than the search.
+    """
+
+    def __init__(self, bank: Tensor, k: int, threads: int) -> None:
+        self._bank, self._k, self._threads = bank, k, threads
         is_float32 = bank.device.type == "cpu" and bank.dtype == torch.float32
         is_large = len(bank) >= max(_FEWEST_ROUNDED, 32 * k)
         self._rounded = RoundedBank(bank) if is_float32 and is_large and has_fast_bfloat16() else None
 
     def search(self, unit: Tensor, best: Best, offset: int) -> Best:
         """Update the best k of queries `unit` (n, D); the rows of this bank are numbered from `offset`."""
-        tiles = [slice(start, start + _ROWS) for start in range(0, len(unit), _ROWS)]
-        updated = [self._search_rows(unit[rows], (best[0][rows], best[1][rows]), offset) for rows in tiles]
+
+        def update(start: int) -> Best:
+            rows = slice(start, start + _ROWS)
+            return self._search_rows(unit[rows], (best[0][rows], best[1][rows]), offset)
+
+        starts = range(0, len(unit), _ROWS)
+        if self._threads > 1 and len(starts) > 1:
+            with ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                updated = list(pool.map(update, starts))
+        else:
+            updated = [update(start) for start in starts]
         return torch.cat([similarities for similarities, _ in updated]), torch.cat([rows for _, rows in updated])
 
     def _search_rows(self, unit: Tensor, best: Best, offset: int) -> Best:
-        """The same for as many queries as a tile has."""
-        if self._rounded is None:
+        """The same for the queries of one thread."""
+        rounded = self._rounded
+        if rounded is None:
             return search_tiles(unit, self._bank, self._k, best, offset)
-        found, is_proven = self._rounded.search(unit, self._k)
+        found, is_proven = rounded.search(unit, self._k)
         if not is_proven.all():
             missed = (~is_proven).nonzero()[:, 0]
             for part, again in zip(found, search_tiles(unit[missed], self._bank, self._k), strict=True):
