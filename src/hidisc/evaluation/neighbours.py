@@ -50,7 +50,8 @@ def find_neighbours(
     piece = max(1, budget // 2 // (2 * row_bytes))  # a row as it was read, or rounded, and its unit vector
     # a query's row twice, and its neighbours in a tensor and in an array, twice while they are merged
     block = max(1, min(budget // 2 // (2 * row_bytes + 4 * k * (first.dtype.itemsize + 8)), 65536))
-    threads = max(1, min(torch.get_num_threads(), int(budget / 4 / _TILE_BYTES))) if device == "cpu" else 1
+    # once the bank is read, its half has an eighth of the budget to spare
+    threads = max(1, min(torch.get_num_threads(), int(budget / 8 / _TILE_BYTES))) if device == "cpu" else 1
     whole = _Searcher(to_unit(bank[:], device), k, threads) if len(bank) <= piece else None
     if whole is not None:
         block = min(block, _BLOCK)

@@ -7,6 +7,7 @@ known, so it can be proven, query by query, that no other row is among the k bes
 import torch
 from torch import Tensor
 
+from hidisc.evaluation.threads import use_threads
 from hidisc.evaluation.tiles import Best, rank, search_tiles
 
 _HALF_ULP = 2.0**-8
@@ -27,6 +28,7 @@ class RoundedBank:
     For a query q, q.(b - m) = q.b - q.m has the order of q.b; it is smaller, so rounding moves it less.
     """
 
+    @use_threads(1)  # many short operations
     def __init__(self, bank: Tensor) -> None:
         self._bank, self._mean = bank, bank.mean(dim=0)
         self._rounded = torch.empty_like(bank, dtype=torch.bfloat16)
