@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hidisc.evaluation.compare import Difference, count_needed
-from hidisc.evaluation.scores import FloorScores, Scores, Value
+from hidisc.evaluation.scores import Diagnostic, FloorScores, Scores, Value
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.outlook import find_outlook, loss_is_falling
 from tests.evaluation.made import make_embeddings
@@ -71,6 +71,12 @@ def test_the_number_of_patients_is_the_textbooks(tmp_path: Path) -> None:
     assert count_needed(value, n, 0.95) == int(np.ceil(((1.959964 + 0.841621) * sd / difference) ** 2))
     assert count_needed(Value(value=0.0, low=-0.1, high=0.1), n, 0.95) is None
     assert Difference(0.06, 0.06, 0.06, 1.0, 50).patients_needed is None
+
+
+def test_a_collapsed_encoder_is_to_be_trained_again(scores: Scores) -> None:
+    collapse = Diagnostic(name="collapse", value=1.0, meaning="COLLAPSED: all the same.")
+    collapsed = replace(scores, info=scores.info.model_copy(update={"diagnostics": (collapse,)}))
+    assert outlook(collapsed, Value(value=0.1, low=0.05, high=0.15))[-1].startswith("Next: train again: ")
 
 
 def test_few_patients_are_told_of_folds(tmp_path: Path) -> None:

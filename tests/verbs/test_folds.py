@@ -10,6 +10,8 @@ from hidisc.evaluation.compare import compare
 from hidisc.evaluation.scores import Scores
 from hidisc.patches.folds import make_folds
 from hidisc.patches.store import PatchStore
+from hidisc.reporting.evaluated import gather
+from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.load import load_config
 from hidisc.training.run import Run
@@ -90,6 +92,15 @@ def test_tables_and_floors_are_of_all_patients(whole: Path, suite: Path) -> None
     assert f"{100 * min(found):+.1f} [" in row  # the best floor is the one that is least behind
     assert "| HiDisc-Patient | 0 | 1 | patch |" in (whole / "tables" / "folds.md").read_text()
     assert verify(whole) == []
+
+
+def test_a_report_has_one_row_for_the_seeds_and_says_who_was_learned_from(whole: Path) -> None:
+    (model,) = gather(sorted((whole / "pooled").iterdir()))
+    assert len(model.scores) == 2
+    trust = find_verdict(model).trust
+    assert "Each of these patients was judged by an encoder that was trained without that one's fold." in trust
+    assert not any("none of the test patients is among them" in sentence for sentence in trust)
+    assert dict(describe(model))["Trained on"].endswith(", each encoder without its fold")
 
 
 @pytest.mark.whole

@@ -171,6 +171,7 @@ def _group(scores: Scores) -> Any:
     info = scores.info
     facts = keep_facts(EvaluateConfig, info.config, ("seed",))
     facts["knn"].pop("keep", None)  # leaves the numbers as they are
+    facts["folds"].pop("seed", None)  # every training has other folds of the same patients
     protocol = digest(facts)
     return "scores", info.model.group, protocol, info.sampling["per_slide"], info.classes, info.levels, _tested(scores)
 

@@ -59,6 +59,8 @@ def _compare_with_colour(infos: Sequence[ScoresInfo], level: LevelScores) -> Ite
 def _next(info: ScoresInfo, level: LevelScores, is_falling: bool) -> str:
     """What to do next, a command where there is one."""
     said = info.floor.verdict(level.level) if info.floor else ""
+    if any(item.name == "collapse" and item.meaning.startswith("COLLAPSED") for item in info.diagnostics):
+        return "Next: train again: its embeddings are nearly all the same, so the numbers mean little."
     if is_falling:
         return "Next: train longer, with --set optim.steps=... of twice as many steps and a new --out."
     if said and not said.startswith("better"):

@@ -111,7 +111,7 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
     facts = [
         ("Encoder", ", ".join(filter(None, (card.backbone, card.objective, f"{card.size_px} px patches")))),
         ("From", f"{_name_source(card, home)} ({card.kind})"),
-        ("Trained on", _learned(card.history)),
+        ("Trained on", _learned(card.history) + (", each encoder without its fold" if info and info.folds else "")),
         (
             "Labels used in training",
             ", ".join(model.labels_used) or ("none" if card.history.is_complete else "not known"),
@@ -201,6 +201,8 @@ def _trust(model: EvaluatedModel, card: ModelCard, units: str, accuracy: Number)
         yield f"It is not known what this encoder was trained on, so it may have seen these {units}."
     elif not history.slides:
         yield "It was not trained on any slide."
+    elif model.info is not None and model.info.folds and not model.has_leakage:
+        yield f"Each of these {units} was judged by an encoder that was trained without that one's fold."
     elif not model.has_leakage:
         yield f"It was trained on {_learned(history)}; none of the test {units} is among them."
     if model.labels_used:
