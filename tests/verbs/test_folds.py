@@ -1,5 +1,6 @@
 """`hidisc benchmark --folds`: no encoder learns from the patients it is judged on, and each is judged once per seed."""
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -8,15 +9,18 @@ import pytest
 from hidisc.benchmark.cells import plan_cells
 from hidisc.evaluation.compare import compare
 from hidisc.evaluation.scores import Scores
+from hidisc.ground.errors import UserError
 from hidisc.patches.folds import make_folds
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.load import load_config
 from hidisc.training.run import Run
 from hidisc.verbs.benchmark import benchmark
 from hidisc.verbs.doctor import verify
+from hidisc.verbs.evaluate import evaluate
 from tests.commands import Forks, signal_at
 from tests.training.stores import TEST, TINY, TRAIN, make_store
 
@@ -92,6 +96,31 @@ def test_tables_and_floors_are_of_all_patients(whole: Path, suite: Path) -> None
     assert f"{100 * min(found):+.1f} [" in row  # the best floor is the one that is least behind
     assert "| HiDisc-Patient | 0 | 1 | patch |" in (whole / "tables" / "folds.md").read_text()
     assert verify(whole) == []
+
+
+def test_a_fold_that_was_judged_anew_is_pooled_anew(whole: Path, store: Path, suite: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    fold = out / "cells" / "01-hidisc-patient-0-fold-1" / "scores-2-0"
+    config = EvaluateConfig.model_validate(Scores.load(fold).info.config)
+    shutil.rmtree(fold)
+    evaluate(fold.parent / "embeddings-2-0", fold, config.model_copy(update={"seed": 1}), shown=False)
+    before = Scores.load(out / "pooled" / "01-hidisc-patient-0-2-0").artefact.manifest.inputs
+    done = benchmark(load_config(SuiteConfig, str(suite)), store, out, workers=1, device="cpu")
+    after = Scores.load(out / "pooled" / "01-hidisc-patient-0-2-0").artefact.manifest.inputs
+    assert done.page is not None
+    assert [name for name in before if before[name] != after[name]] == ["fold 1"]
+
+
+def test_weights_that_were_replaced_are_refused(store: Path, suite: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(b"one")
+    rows = f"rows=[{{name: a, recipe: simclr+weak, changes: ['model.weights={weights}']}}]"
+    config = load_config(SuiteConfig, str(suite), [rows, "seeds=1", "folds.number=0", "floors=false"])
+    assert benchmark(config, store, tmp_path / "out", workers=1, device="cpu").failed == 1  # no safetensors
+    weights.write_bytes(b"two")
+    with pytest.raises(UserError, match=f"the content of the weights {weights} has changed"):
+        benchmark(config, store, tmp_path / "out", workers=1, device="cpu")
 
 
 def test_a_report_has_one_row_for_the_seeds_and_says_who_was_learned_from(whole: Path) -> None:

@@ -1,9 +1,11 @@
 """The folds of a row and seed pooled into one evaluation, in which every patient is judged once."""
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from hidisc.artefacts.artefact import make
+from hidisc.artefacts.artefact import make, read_manifest
 from hidisc.benchmark.cells import Cell, EvaluationPoint
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.cross_validation import write_pooled
@@ -45,6 +47,10 @@ def _pool(folds: Sequence[Cell], point: EvaluationPoint, out: Path, rule: FoldsC
     config = folds[0].evaluate.model_copy(update=changes)
     inputs = {f"fold {number}": part.artefact.checksum for number, part in enumerate(parts, 1)}
     make_folder(path.parent)
+    with suppress(ValueError):
+        made = read_manifest(path)
+        if made is not None and made.inputs != inputs:  # a fold was judged anew since
+            shutil.rmtree(path)
     with make(path, "evaluate", config, inputs) as work:
         if not work.is_finished():
             work.finish(write_pooled(parts, path, config, _describe(folds, parts)))

@@ -46,7 +46,10 @@ def write_pooled(folds: Sequence[Scores], out: Path, config: EvaluateConfig, mod
             "bank": relate(folds[0].path / first.bank, out),
             "config": config.model_dump(mode="json"),
             "counts": _add_counts(folds),
-            "unlabelled": {"bank": 0, "queries": 0},
+            "unlabelled": {
+                "bank": max(fold.info.unlabelled["bank"] for fold in folds),
+                "queries": sum(fold.info.unlabelled["queries"] for fold in folds),
+            },
             "labels": _unite(fold.info.labels for fold in folds),
             "probes": probes,
             "floor": floor,

@@ -65,6 +65,13 @@ def find_neighbours(
         yield which, best[0].cpu().numpy(), best[1].cpu().numpy()
 
 
+def choose_device(device: str) -> str:
+    """The device of the search; MPS has no float64 and is no faster here."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cpu" if device == "mps" else device
+
+
 def to_unit(rows: Floats, device: str = "cpu") -> Tensor:
     """Rows (N, D) divided by their length, on a device; rows of zeros stay."""
     unit = torch.from_numpy(np.array(rows)).to(device)  # a copy, for the rows may be a read-only map

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
 from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.audit import AUDIT, Audit, AuditInfo, EncoderAudit
 from hidisc.evaluation.auditing import run_audit
+from hidisc.evaluation.neighbours import choose_device
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, relate, write_atomic
 from hidisc.ground.machine import versions
@@ -37,7 +36,7 @@ def audit(
     inputs |= {f"the store of {relate(made.path, out)}": _name_store(made) for made in opened}
     with full_disk_said("The embeddings are as they were"), make(out, "audit", config, inputs) as work:
         if not work.is_finished(say):
-            audits = [_relate(run_audit(made, config, _choose_device(device), say), made, out) for made in opened]
+            audits = [_relate(run_audit(made, config, choose_device(device), say), made, out) for made in opened]
             info = AuditInfo(
                 encoders=_tell_apart(audits, opened),
                 config=config.model_dump(mode="json"),
@@ -65,10 +64,3 @@ def _tell_apart(audits: Sequence[EncoderAudit], opened: Sequence[Embeddings]) ->
         made.model_copy(update={"name": f"{made.name} ({found.path.resolve().name})"}) if names[made.name] > 1 else made
         for made, found in zip(audits, opened, strict=True)
     )
-
-
-def _choose_device(device: str) -> str:
-    """The device of the neighbour search; MPS is no faster here."""
-    if device in ("auto", "mps"):
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device

@@ -9,6 +9,7 @@ from hidisc.artefacts.lock import HeldError
 from hidisc.benchmark.cells import FAILED, Cell, plan_cells
 from hidisc.benchmark.pooled import pool_cells
 from hidisc.benchmark.results import list_results, write_results
+from hidisc.ground.checksums import digest, hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, make_folder, refuse_full_disk, write_atomic
 from hidisc.ground.machine import count_cores
@@ -85,6 +86,7 @@ def benchmark(
     opened = {name: PatchStore.load(path) for name, path in sorted(places.items())}
     inputs = {f"the store {name}".rstrip(): store.checksum for name, store in opened.items()}
     cells = plan_cells(suite, size, out.absolute(), opened)
+    inputs |= _hash_weights(cells)
     begin_together(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S)
     waiting = [cell for cell in cells if not cell.is_done]
     if waiting:
@@ -109,6 +111,17 @@ def benchmark(
         say("all trainings are done, and another process is writing the page")
         return Benchmarked(None, len(cells), done, failed)
     return Benchmarked(page, len(cells), done, failed)
+
+
+def _hash_weights(cells: Sequence[Cell]) -> dict[str, str]:
+    """Checksums of the starting weights, so that no table mixes trainings from a file and from what replaced it."""
+    given = sorted({cell.train.model.weights for cell in cells if cell.train.model.weights})
+    files = {name: [Path(name), *sorted(Path(name).glob("*.safetensors"))] for name in given}
+    return {
+        f"the weights {name}": digest([hash_file(path) for path in paths if path.is_file()])
+        for name, paths in files.items()
+        if Path(name).exists()
+    }
 
 
 def _count_workers(workers: int | None, device: str) -> int:

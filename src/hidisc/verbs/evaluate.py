@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.align import align_task
@@ -16,6 +14,7 @@ from hidisc.evaluation.floor import colour_of, compare_with_floor
 from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
+from hidisc.evaluation.neighbours import choose_device
 from hidisc.evaluation.pooling import patch_predictions, pool_patches, pool_units
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import (
@@ -97,7 +96,7 @@ def _evaluate_split(
                 colour = _measure_colour(queries, config, say)
             floor = choose_task(colour, colour, config) if colour is not None else None
             with use_threads():
-                files = _evaluate_task(task, floor, findings, out, config, _choose_device(device), say, shown)
+                files = _evaluate_task(task, floor, findings, out, config, choose_device(device), say, shown)
             work.finish(files)
     return Scores.load(out)
 
@@ -142,8 +141,14 @@ def _refuse_learned(queries: Embeddings, folds: Folds, config: EvaluateConfig) -
         )
 
 
-def _audit(embeddings: Embeddings, config: EvaluateConfig, device: str, say: Say) -> tuple[str, ...]:
-    """What the shortcut audit says of site, scanner, batch and date, where the table has any of them."""
+def _audit(task: Task, config: EvaluateConfig, device: str, say: Say) -> tuple[str, ...]:
+    """What the shortcut audit says of site, scanner, batch and date, where the table has any of them.
+
+    It looks at stored embeddings of one store, so nothing is said of aligned ones, or of a bank from another store.
+    """
+    embeddings = task.queries.embeddings
+    if not config.audit or config.align is not None or task.bank.embeddings is not embeddings:
+        return ()
     from hidisc.evaluation.auditing import run_audit
     from hidisc.evaluation.nuisance import list_known
 
@@ -222,9 +227,7 @@ def _evaluate_task(
         diagnostics=diagnose(task, config.seed),
         leakage=findings,
         floor=judged,
-        audit=_audit(queries.embeddings, config, device, say)
-        if config.audit and bank.embeddings is queries.embeddings
-        else (),
+        audit=_audit(task, config, device, say),
         versions=versions(*_PACKAGES),
     )
     write_atomic(out / SCORES, (scores.model_dump_json(indent=1) + "\n").encode())
@@ -279,10 +282,3 @@ def _relate_source(embeddings: Embeddings, out: Path) -> ModelCard:
     card = embeddings.info.model
     source = embeddings.path / card.source
     return card.model_copy(update={"source": relate(source, out)}) if source.exists() else card
-
-
-def _choose_device(device: str) -> str:
-    """The device of the neighbour search; MPS has no float64 and is no faster here."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return "cpu" if device == "mps" else device
