@@ -89,32 +89,27 @@ def compare_with_faiss() -> list[Claim]:
 
 
 def measure_memory(bank: str, memory_gb: float) -> float:
-    """GB that a search over a bank on disk takes beyond a small one; the disk's own pages are not counted."""
-    on_disk = np.load(bank, mmap_mode="r")
+    """GB that a search over a bank on disk takes beyond a small one."""
     queries = draw(2000, 1)
     search(queries[:100], draw(2000, 2))
-    before = peak_anonymous()
-    search(queries, Disk(on_disk), memory_gb)
-    return (peak_anonymous() - before) / 1e9
+    before = peak_bytes()
+    search(queries, Disk(bank), memory_gb)
+    return (peak_bytes() - before) / 1e9
 
 
 class Disk:
-    """Rows of a memory map, copied when asked for and given back to the kernel."""
+    """Rows of a file, read when asked for: pages of a memory map would count as memory of this process."""
 
-    def __init__(self, rows: np.ndarray) -> None:
-        self._rows = rows
+    def __init__(self, path: str) -> None:
+        self._path = path
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return Path(self._path).stat().st_size // (4 * DIM)
 
     def __getitem__(self, which: slice) -> np.ndarray:
-        return np.array(self._rows[which])
-
-
-def peak_anonymous() -> int:
-    """The process's peak so far, without pages of files, which the kernel can drop at any time."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
-    return peak_bytes() - int(status["RssFile"].split()[0]) * 1024
+        first, last, _ = which.indices(len(self))
+        rows = np.fromfile(self._path, np.float32, (last - first) * DIM, offset=4 * DIM * first)
+        return rows.reshape(-1, DIM)
 
 
 def claims() -> list[Claim]:
@@ -147,12 +142,10 @@ def claims() -> list[Claim]:
         )
     )
     with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "bank.npy"
-        large = np.lib.format.open_memmap(path, "w+", np.float32, (1_000_000, DIM))
-        for start in range(0, len(large), 50_000):
-            large[start : start + 50_000] = draw(50_000, start)
-        large.flush()
-        del large
+        path = Path(name) / "bank"
+        with path.open("wb") as file:
+            for start in range(0, 1_000_000, 50_000):
+                draw(50_000, start).tofile(file)
         for budget in (2.0, 0.5):
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 taken = pool.submit(measure_memory, str(path), budget).result()

@@ -149,6 +149,18 @@ def test_weights_of_our_convnext_keep_the_backbone_s_own_head(tmp_path):
     assert same(make("test_convnext", weights=str(tmp_path / "encoder.safetensors")), encoder.backbone)
 
 
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_convnext"])
+def test_weights_for_colours_fit_other_channels_as_timm_fits_them(name, tmp_path):
+    source = timm.create_model(name, num_classes=0, **({"img_size": 32} if name == "test_vit" else {}))
+    save_file(source.state_dict(), tmp_path / "weights.safetensors")
+    grey = torch.rand(2, 1, 32, 32)
+    one, five = (make(name, channels, weights=str(tmp_path / "weights.safetensors")).eval() for channels in (1, 5))
+    torch.testing.assert_close(one(grey), source.eval()(grey.expand(2, 3, 32, 32)), rtol=1e-4, atol=1e-5)
+    first = next(value for value in five.parameters() if value.ndim == 4)
+    theirs = next(value for value in source.parameters() if value.ndim == 4)
+    torch.testing.assert_close(first[:, 3:], theirs[:, :2] * 3 / 5)
+
+
 @pytest.mark.parametrize(
     ("name", "channels", "sentence"),
     [
@@ -166,7 +178,7 @@ def test_weights_of_our_convnext_keep_the_backbone_s_own_head(tmp_path):
 )
 def test_weights_of_another_backbone_are_refused(name, channels, sentence, tmp_path):
     path = tmp_path / "weights.safetensors"
-    save_file(make().state_dict(), path)
+    save_file(make(channels=2).state_dict(), path)
     with pytest.raises(
         UserError, match=rf"^model\.weights = '.*weights.safetensors' {sentence}.*with {channels} input"
     ):

@@ -227,6 +227,15 @@ def test_other_channels_are_fed_as_they_are_and_it_is_said(tmp_path: Path) -> No
     assert "; pixels are fed as they are (mean [0.0, 0.0], std [1.0, 1.0]). Give others with" in encoder.note
 
 
+def test_a_scale_for_colours_is_averaged_for_other_channels(weights: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(weights.read_bytes())
+    (tmp_path / "preprocessing.json").write_text('{"mean": [0.3, 0.5, 0.7], "std": [0.1, 0.2, 0.3]}')
+    encoder = build_encoder("test_resnet", {}, None, channels=1, size_px=32, weights=str(file))
+    assert encoder.note == ""
+    assert (encoder.card.mean, encoder.card.std) == (pytest.approx((0.5,)), pytest.approx((0.2,)))
+
+
 def test_preprocessing_beside_the_weights(weights: Path, tmp_path: Path) -> None:
     """It counts when it names this file or none, and not when it names another; a history only when bound."""
     file = tmp_path / "model.safetensors"

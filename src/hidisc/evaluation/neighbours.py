@@ -60,8 +60,10 @@ def find_neighbours(
         unit = to_unit(queries[which], device)
         best = unit.new_empty(len(unit), 0), torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device)
         for offset in range(0, len(bank), piece):
-            searcher = whole or _Searcher(to_unit(bank[offset : offset + piece], device), k, threads)
-            best = searcher.search(unit, best, offset)
+            # without a name, so that no piece is in memory while the next one is read
+            best = (whole or _Searcher(to_unit(bank[offset : offset + piece], device), k, threads)).search(
+                unit, best, offset
+            )
         yield which, best[0].cpu().numpy(), best[1].cpu().numpy()
 
 

@@ -12,6 +12,7 @@ from hidisc.ground.errors import UserError
 from hidisc.models.hub import HUB_NAMES, fetch_weights, first_line
 
 HUB = "hub"
+RGB = 3
 _OURS = ("in_chans", "num_classes", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path")
 """Arguments of timm that are set here, or bring weights that need not be safetensors."""
 
@@ -91,6 +92,7 @@ def _load_weights(backbone: nn.Module, path: Path, name: str) -> None:
     """Start from a file: an encoder of ours, or the state of the same timm model (its classifier is left out)."""
     state = {key.removeprefix("backbone."): value for key, value in read_tensors(path).items()}
     own = backbone.state_dict()
+    _fit_channels(state, own, backbone)
     missing = [key for key in own if key not in state]
     wrong = [key for key in own if key in state and state[key].shape != own[key].shape]
     if missing or wrong:
@@ -100,6 +102,16 @@ def _load_weights(backbone: nn.Module, path: Path, name: str) -> None:
             f"with {_channels(backbone)} input channels."
         )
     backbone.load_state_dict({key: state[key] for key in own})
+
+
+def _fit_channels(state: dict[str, Tensor], own: dict[str, Tensor], backbone: nn.Module) -> None:
+    """Turn a first layer for red, green and blue into one for other channels, as timm does for weights of the hub."""
+    from timm.models import adapt_input_conv
+
+    first = next(name for name, value in backbone.named_parameters() if value.ndim == 4)
+    given, channels = state.get(first), own[first].shape[1]
+    if given is not None and given.ndim == 4 and given.shape[1] == RGB and channels != RGB:
+        state[first] = adapt_input_conv(channels, given)
 
 
 def count_depths(backbone: nn.Module) -> dict[str, int]:

@@ -177,9 +177,10 @@ def _choose_scale(
     if weights is None:
         return ((0.0,) * channels, (1.0,) * channels), ""
     if beside.mean is not None and beside.std is not None:
-        return (beside.mean, beside.std), ""
-    is_known = len(of_timm.get("mean", ())) == channels
-    scale = (tuple(of_timm["mean"]), tuple(of_timm["std"])) if is_known else ((0.0,) * channels, (1.0,) * channels)
+        return _for_channels((beside.mean, beside.std), channels), ""
+    is_known = bool(of_timm.get("mean")) and (weights == HUB or len(of_timm["mean"]) == channels)
+    of_weights = (tuple(of_timm["mean"]), tuple(of_timm["std"])) if is_known else ((0.0,), (1.0,))
+    scale = _for_channels(of_weights, channels)
     if is_known and weights == HUB:
         return scale, ""
     used = "those of timm's own weights are used" if is_known else "pixels are fed as they are"
@@ -187,6 +188,14 @@ def _choose_scale(
         f"note: nothing says which mean and standard deviation the pixels had that model.weights = {weights!r} learned "
         f"from; {used} (mean {list(scale[0])}, std {list(scale[1])}). Give others with model.mean and model.std."
     )
+
+
+def _for_channels(scale: Scale, channels: int) -> Scale:
+    """A scale for so many channels: as it is, or the averages of its values where its weights had other channels."""
+    if len(scale[0]) == channels:
+        return scale
+    mean, std = (sum(values) / len(values) for values in scale)
+    return (mean,) * channels, (std,) * channels
 
 
 def describe_weights(given: str | Path | None) -> Preprocessing:
