@@ -44,11 +44,22 @@ class RoundedBank:
         """The k best of queries `unit` (n, D), and for which of them (n,) this is proven; M is larger than 2 k."""
         queries = unit.bfloat16()
         approximate, rows = search_tiles(queries, self._rounded, k + k // 2 + 32)
-        exact = torch.stack([self._bank[chosen] @ query for chosen, query in zip(rows, unit, strict=True)])
-        best = rank([(exact, rows)], k)
+        best = rank([(self._compare(unit, rows), rows)], k)
         # With d and e what rounding changes in q and in b - m, |(q + d).(b - m + e) - q.(b - m)| is at most
         # |d| |b - m| + |q + d| |e|. The product is rounded again, to at most the least of the candidates.
         least = approximate[:, -1].float()
         moved = (unit - queries.float()).norm(dim=1) * self._length + 1.01 * self._error + unit.shape[1] * _ULP_32
         others = unit @ self._mean + least + least.abs() * _HALF_ULP + moved
         return best, others < best[0][:, -1]
+
+    def _compare(self, unit: Tensor, rows: Tensor) -> Tensor:
+        """(n, w) similarities of queries (n, D) and some rows (n, w) of the bank, in float32.
+
+        The rows of one query after the other are copied to one place: memory asked for n times may not be given back.
+        """
+        exact = unit.new_empty(rows.shape)
+        candidates = unit.new_empty(rows.shape[1], unit.shape[1])
+        for query, chosen, products in zip(unit, rows, exact, strict=True):
+            torch.index_select(self._bank, 0, chosen, out=candidates)
+            torch.mv(candidates, query, out=products)
+        return exact
