@@ -96,17 +96,24 @@ class _Searcher:
     def search(self, unit: Tensor, best: Best, offset: int) -> Best:
         """Update the best k of queries `unit` (n, D); the rows of this bank are numbered from `offset`."""
 
-        def update(start: int) -> Best:
+        width = min(self._k, best[0].shape[1] + len(self._bank))
+        # made here: what a thread makes and leaves behind keeps all its memory from being given back
+        updated = tuple(part.new_empty(len(unit), width) for part in best)
+
+        def update(start: int) -> None:
             rows = slice(start, start + _ROWS)
-            return self._search_rows(unit[rows], (best[0][rows], best[1][rows]), offset)
+            found = self._search_rows(unit[rows], (best[0][rows], best[1][rows]), offset)
+            for part, new in zip(updated, found, strict=True):
+                part[rows] = new
 
         starts = range(0, len(unit), _ROWS)
         if self._threads > 1 and len(starts) > 1:
             with ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                updated = list(pool.map(update, starts))
+                list(pool.map(update, starts))
         else:
-            updated = [update(start) for start in starts]
-        return torch.cat([similarities for similarities, _ in updated]), torch.cat([rows for _, rows in updated])
+            for start in starts:
+                update(start)
+        return updated[0], updated[1]
 
     def _search_rows(self, unit: Tensor, best: Best, offset: int) -> Best:
         """The same for the queries of one thread."""
