@@ -80,7 +80,7 @@ def _measure() -> list[Claim]:
     images = 1e3 / 32
     return [
         Claim(
-            f"a step with 2 global and 6 local views : bare forward and backward of them, ResNet-18, {SIZE_PX} px",
+            f"a step with 2 global and 6 local views : bare forward, backward and optimiser, ResNet-18, {SIZE_PX} px",
             found["whole"] * images,
             found["bare"] * images,
             "ms per global view",
