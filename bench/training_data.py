@@ -78,7 +78,7 @@ def load_all(store: PatchStore, views: ViewsConfig) -> Callable[[], Tensor]:
     config = TrainConfig(batch=batch, views=views, compute=ComputeConfig(channels_last=False))
     batches = Batches(store, tree, Sampler(tree, batch, seed=0), DataConfig(), seed=0)
     make, generator = ViewMaker(config, store), torch.Generator()
-    return lambda: make(batches.load(0).pixels, generator.manual_seed(0))
+    return lambda: make(batches.load(0).pixels, generator.manual_seed(0))[0]
 
 
 class ThreeChannels(torch.nn.Module):

@@ -110,3 +110,32 @@ def vicreg(
                 if j != k:
                     c = c + 2 * cov[j][k] ** 2 / dims / views
     return invariance * s + variance * v + covariance * c
+
+
+def dino(
+    target: Tensor,
+    logits: Tensor,
+    ancestry: Tensor,
+    global_rows: Sequence[int],
+    weights: Sequence[float],
+    temperature: float = 0.1,
+    across: Sequence[int | None] | None = None,
+) -> Tensor:
+    """Eq. 2-3 of Caron et al., H(P_t(x), P_s(x')), with the views of every relative as x'.
+
+    Row number n of `target` (G, K) is the teacher's for row `global_rows[n]` of the student's `logits` (N, K).
+    """
+    total = logits.new_zeros(())
+    for level, weight in enumerate(weights):
+        means = []
+        for n, i in enumerate(global_rows):
+            relatives = positives(ancestry, level, int(i), across[level] if across else None)
+            entropies = []
+            for p in relatives:
+                s = torch.exp(logits[p] / temperature) / torch.exp(logits[p] / temperature).sum()
+                entropies.append(-sum(t * torch.log(q) for t, q in zip(target[n], s, strict=True)))
+            if relatives:
+                means.append(sum(entropies) / len(relatives))
+        if means:
+            total = total + weight * sum(means) / len(means)
+    return total

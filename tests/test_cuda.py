@@ -41,7 +41,8 @@ from hidisc.verbs import predict
 from tests.fake_gpu import CUDA, fake_gpu, move
 from tests.training.stores import make_store, tiny
 
-SMALL = {"byol": "predictor_dim: 16", "simsiam": "predictor_dim: 16"}
+SMALL = {"byol": "predictor_dim: 16", "simsiam": "predictor_dim: 16", "dino": "prototypes: 16"}
+LOCAL = ("views.local={number: 2, size_px: 16}", "views.global={size_px: 24, scale: [0.4, 1]}")
 SETTINGS = {
     "accumulated and clipped": ("optim.accumulate=2", "optim.clip=0.5"),
     "a transformer": ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5, proj_drop_rate: 0.1}"),
@@ -49,6 +50,8 @@ SETTINGS = {
     "all views": (f"views.ops=[{', '.join(DRAWS)}]", "views.probability=0.5"),
     "an adversary": ("adversary.column=patient",),
     "across slides": ("objective={name: hidisc, across: {patient: slide}, temperature: {patient: 0.5}}",),
+    "local views": LOCAL,
+    "dino with all options": ("objective={name: dino, prototypes: 16, spread: 0.1, balance: sinkhorn}", *LOCAL),
     "rows as they are": ("compute.channels_last=false", "views.ops=[]"),
 }
 
@@ -159,7 +162,7 @@ def _two_ranks() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_two_ranks")
-@pytest.mark.parametrize("name", ["byol", "hidisc", "vicreg"])
+@pytest.mark.parametrize("name", ["byol", "dino", "hidisc", "vicreg"])
 def test_a_step_of_one_of_two_ranks(store: PatchStore, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Rows and batch statistics of all ranks are gathered on the device, and nobody waits."""
     run = Training(store, *objective(name), "compute.sync_batchnorm=true", "batch.images=48", world=2)

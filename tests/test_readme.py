@@ -89,6 +89,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
             table.append(f"{patient},1,{path},normal")
     (folder / "patches.csv").write_text("\n".join(table))
     (folder / "patients.csv").write_text("\n".join(patients))
+    eyes = {f"E{number}{eye}": f"E{number},{eye}" for number in range(6) for eye in ("left", "right")}
+    wells = {f"C{number}-{plate}": f"C{number},{plate},{plate}-A1" for number in range(6) for plate in ("p1", "p2")}
+    for name, columns, units in (("eyes", "patient,slide", eyes), ("plates", "patient,plate,slide", wells)):
+        (folder / name).mkdir()
+        rows = [f"{columns},path"]
+        for file, unit in units.items():
+            for patch in range(2):
+                path = f"{name}/{file}-{patch}.png"
+                Image.fromarray(rng.integers(0, 255, (48, 48, 3), dtype=np.uint8)).save(folder / path)
+                rows.append(f"{unit},{path}")
+        (folder / f"{name}.csv").write_text("\n".join(rows))
     write_opensrh(folder / "OpenSRH", {"NIO_1": study("NIO_1", "hgg")}, {"train": ["NIO_1"], "val": []})
     return folder
 
@@ -184,6 +195,7 @@ def test_every_setting_named_in_the_docs_exists() -> None:
     for objective in list_objectives():
         known |= {f"objective.{name}" for name in list_settings(type(load_settings({"name": objective})))}
     groups = {name.split(".")[0] for name in known if "." in name}
+    known |= {name.rpartition(".")[0] for name in known}  # groups, such as views.local
     pattern = re.compile(rf"`((?:{'|'.join(groups)})\.[a-z_]+)[=`: ]")
     named = {name for page in PAGES for name in pattern.findall(page.read_text())}
     assert len(named) >= 8

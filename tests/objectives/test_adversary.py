@@ -64,6 +64,13 @@ def test_it_leaves_nothing_in_the_encoder_s_file() -> None:
     assert encoder.state_dict().keys() == plain.state_dict().keys()
 
 
+def test_an_encoder_with_nothing_behind_its_embedding_has_no_adversary() -> None:
+    _, inner, _ = make("hidisc")
+    bare = build_encoder("test_vit", {}, None, channels=3, size_px=32)
+    with pytest.raises(ValueError, match=r"^an adversary needs an encoder with a head or a classifier, which is given"):
+        Adversary(inner, bare, CODES, 3, 0.3)
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_store(tmp_path_factory.mktemp("tiny"))

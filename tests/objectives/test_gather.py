@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
-from hidisc.models.encoder import build_encoder
+from hidisc.models.encoder import Images, build_encoder
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Rows, find_objective, load_settings
 from hidisc.settings.train import HeadConfig
@@ -38,6 +38,9 @@ SPLIT = [
 ]
 # What the second rank has no positives of at all.
 LONELY = [REGULAR[0], [[10 + i, 10 + i, 10 + i] for i in range(8)]]
+# Two global views and two local ones of each patch.
+LOCAL = [[[0, 0, 0]] * 4 + [[0, 1, 1]] * 4, [[1, 2, 2]] * 4 + [[1, 2, 3]] * 4]
+DINO = {"name": "dino", "prototypes": 24, "freeze_prototypes": 0.0}
 CASES: dict[str, tuple[dict[str, Any], list[list[list[int]]]]] = {
     "hidisc": ({"name": "hidisc"}, REGULAR),
     "hidisc, low temperature": ({"name": "hidisc", "temperature": 0.07}, REGULAR),
@@ -58,6 +61,14 @@ CASES: dict[str, tuple[dict[str, Any], list[list[list[int]]]]] = {
     "vicreg, unequal ranks": ({"name": "vicreg"}, UNEQUAL),
     "simsiam": ({"name": "simsiam", "predictor_dim": 16}, REGULAR),
     "byol": ({"name": "byol", "predictor_dim": 16}, REGULAR),
+    "dino": (DINO, REGULAR),
+    "dino, across slides": (DINO | {"across": {"patient": "slide"}}, SPLIT),
+    "dino, a rank without positives": (DINO, LONELY),
+    "dino, sinkhorn": (DINO | {"balance": "sinkhorn"}, REGULAR),
+    "dino, spread out": (DINO | {"spread": 0.5}, SPLIT),
+    "dino, local views": (DINO | {"spread": 0.1}, LOCAL),
+    "hidisc, local views": ({"name": "hidisc"}, LOCAL),
+    "vicreg, local views": ({"name": "vicreg"}, LOCAL),
 }
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 3, 3, 4, 5])  # 4 and 5 are alone, 0 is on both ranks
 
@@ -69,26 +80,37 @@ class Both(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         settings = load_settings(values)
-        self.encoder = build_encoder("test_vit", {}, HeadConfig(dim=8), channels=3, size_px=32)
+        options = {"dynamic_img_size": True}
+        self.encoder = build_encoder("test_vit", options, HeadConfig(dim=8), channels=3, size_px=32)
         self.objective = find_objective(settings)(settings, self.encoder, LEVELS, ())
-        self.objective.eval()  # batch normalisation of the predictors; the rest knows no batches
+        # batch normalisation of the predictors; the rest knows no batches, and DINO's centre moves in training
+        self.objective.train(values["name"] == "dino")
+        if values["name"] == "dino":
+            nn.init.normal_(self.objective.teacher_prototypes.weight)
 
-    def forward(self, images: Tensor, rows: Rows) -> Tensor:
+    def forward(self, images: Images, rows: Rows) -> Tensor:
         return self.objective(self.encoder, images, rows).total
 
 
-def batch(ancestry: list[list[list[int]]]) -> tuple[Tensor, Rows]:
-    """The global batch, rank after rank."""
-    ids = torch.tensor(ancestry).flatten(0, 1)
-    images = torch.rand(len(ids), 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    return images, Rows(ids, LABELS, 2)
+def batch(ancestry: list[list[list[int]]], part: slice = slice(None)) -> tuple[Images, Rows]:
+    """The global batch, rank after rank, or the rows of one rank."""
+    ids = torch.tensor(ancestry).flatten(0, 1)[part]
+    generator = torch.Generator().manual_seed(0)
+    if ancestry is not LOCAL:
+        return torch.rand(len(LABELS), 3, 32, 32, generator=generator)[part], Rows(ids, LABELS[part], 2)
+    whole = torch.rand(len(LABELS) // 2, 3, 32, 32, generator=generator).unflatten(0, (-1, 2))
+    local = torch.rand(len(LABELS) // 2, 3, 16, 16, generator=generator).unflatten(0, (-1, 2))
+    patches = slice(None) if part == slice(None) else slice(part.start // 4, part.stop // 4)
+    return (whole[patches], local[patches]), Rows(ids, LABELS[part], 4, 2)
 
 
-def run(model: nn.Module, images: Tensor, rows: Rows) -> dict[str, Tensor]:
+def run(model: nn.Module, images: Images, rows: Rows) -> dict[str, Tensor]:
+    """The loss, every gradient, and DINO's centre after the step."""
     loss = model(images, rows)
     loss.backward()
-    names = {name.removeprefix("module."): p.grad for name, p in model.named_parameters() if p.requires_grad}
-    return {"loss": loss.detach(), **names}
+    found = {name.removeprefix("module."): p.grad for name, p in model.named_parameters() if p.requires_grad}
+    found |= {name: value for name, value in model.named_buffers() if name.endswith("centre")}
+    return {"loss": loss.detach(), **{name.removeprefix("module."): value for name, value in found.items()}}
 
 
 def one_rank(rank: int, port: int, folder: str) -> None:
@@ -99,10 +121,8 @@ def one_rank(rank: int, port: int, folder: str) -> None:
     dist.init_process_group("gloo", address, timedelta(seconds=60), world_size=RANKS, rank=rank)
     results: dict[str, Any] = {}
     for name, (values, ancestry) in CASES.items():
-        images, rows = batch(ancestry)
         mine = slice(rank * 8, rank * 8 + 8)
-        own = Rows(rows.ancestry[mine], rows.labels[mine], rows.views)
-        results[name] = run(DistributedDataParallel(Both(values)), images[mine], own)
+        results[name] = run(DistributedDataParallel(Both(values)), *batch(ancestry, mine))
 
     x = torch.full((3, 2), float(rank), requires_grad=True)
     y = torch.zeros(6, 2, requires_grad=True)
@@ -159,8 +179,7 @@ def test_unequal_ranks_do_disagree_on_their_own(by_rank):
         first, second = (float(results[name]["loss"]) for results in by_rank)
         assert abs(first - second) > 0.1
     values, ancestry = CASES["hidisc"]
-    images, rows = batch(ancestry)
-    own = Both(values)(images[:8], Rows(rows.ancestry[:8], LABELS[:8], 2)).item()
+    own = Both(values)(*batch(ancestry, slice(8))).item()
     assert abs(own - float(by_rank[0]["hidisc"]["loss"])) > 0.1
 
 

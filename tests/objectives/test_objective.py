@@ -9,7 +9,7 @@ from hidisc.models.encoder import build_encoder
 from hidisc.objectives.objective import Objective, Rows, find_objective, list_objectives, load_settings
 from hidisc.settings.train import HeadConfig
 
-SHIPPED = ["byol", "hidisc", "simclr", "simsiam", "supcon", "supervised", "vicreg"]
+SHIPPED = ["byol", "dino", "hidisc", "simclr", "simsiam", "supcon", "supervised", "vicreg"]
 
 NEW = '''
 from typing import Literal
@@ -95,7 +95,7 @@ def test_every_value_is_spelled_out():
 
 
 def test_an_unknown_name_is_refused_with_those_there_are():
-    sentence = r"^objective\.name = 'moco' is none of byol, hidisc, simclr, .*, vicreg\. Give one of these\.$"
+    sentence = r"^objective\.name = 'moco' is none of byol, dino, hidisc, simclr, .*, vicreg\. Give one of these\.$"
     with pytest.raises(UserError, match=sentence):
         load_settings({"name": "moco"})
     with pytest.raises(UserError, match=r"^objective\.name = 'gather' is none of"):

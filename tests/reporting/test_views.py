@@ -19,7 +19,7 @@ def flat(*colours: tuple[float, ...], size: tuple[int, int] = (16, 16)) -> torch
 
 
 def panel_of(tmp_path: Path, originals: torch.Tensor, views: torch.Tensor) -> np.ndarray:
-    draw_views(originals, views, tmp_path / "panel.png")
+    draw_views(originals, views, out=tmp_path / "panel.png")
     with Image.open(tmp_path / "panel.png") as image:
         assert image.format == "PNG"
         assert image.mode == "RGB"

@@ -679,9 +679,7 @@ def test_stain_without_colour_is_refused():
 
 
 def test_a_blur_larger_than_the_patches_is_refused():
-    with pytest.raises(
-        UserError, match=r"^views\.blur_kernel_px = 17: the patches are 30 x 8 px .* Set 15 or less, or"
-    ):
+    with pytest.raises(UserError, match=r"^views\.blur_kernel_px = 17: the views are 30 x 8 px .* Set 15 or less, or"):
         make_views(draw_pictures(1, 1, (8, 30)), 2, ViewsConfig(blur_kernel_px=17), generator(), colour=False)
     make_views(
         draw_pictures(1, 1, (8, 30)), 2, ViewsConfig(blur_kernel_px=15, probability=1), generator(), colour=False

@@ -31,16 +31,19 @@ METHODS = {
     "byol": "byol",
     "byol-hierarchical": "byol",
     "vicreg": "vicreg",
+    "dino": "dino",
+    "dino-hierarchical": "dino",
     "vicreg-hierarchical": "vicreg",
     "supcon": "supcon",
     "supervised": "supervised",
 }
 """Recipes that name an objective; the others are put over one of them."""
-OVERS = ("strong", "weak", "stain", "srh", "tcga", "laptop", "public-code", "transfer")
+OVERS = ("strong", "weak", "stain", "srh", "tcga", "laptop", "public-code", "transfer", "mri")
 SMALL = (
     "model.backbone=test_resnet",
     "model.head.hidden_dim=16",
     "model.head.dim=8",
+    "views.local.size_px=16",
     "batch.images=16",
     "optim.steps=2",
     "log.every=1",
@@ -195,7 +198,10 @@ def test_all_contrastive_methods_have_one_temperature() -> None:
 
 
 def test_the_rivals_are_those_of_their_papers() -> None:
-    byol, simsiam, vicreg = (load(name) for name in ("byol", "simsiam", "vicreg"))
+    byol, simsiam, vicreg, dino = (load(name) for name in ("byol", "simsiam", "vicreg", "dino"))
+    assert (dino.model.head.layers, dino.model.head.hidden_dim, dino.model.head.dim) == (3, 2048, 256)
+    assert (dino.batch.views, dino.views.local.number, dino.views.local.size_px) == (2, 6, 96)
+    assert (dino.views.global_.scale, dino.views.local.scale) == ((0.4, 1), (0.05, 0.4))
     assert (byol.model.head.layers, byol.model.head.hidden_dim, byol.model.head.dim) == (2, 4096, 256)
     assert (byol.objective["momentum"], byol.objective["predictor_dim"]) == (0.996, 4096)
     assert (simsiam.model.head.layers, simsiam.model.head.hidden_dim, simsiam.model.head.dim) == (3, 2048, 2048)

@@ -32,9 +32,11 @@ from hidisc.verbs.imports import import_patches
 from tests.training.stores import TRAIN, damage, losses, outcome, tiny, train, train_until
 
 VIT = ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5}")
+DINO = "objective={name: dino, prototypes: 32, momentum: 0.5, spread: 0.1, freeze_prototypes: 0.3}"
 KINDS = {
     "hidisc": (),
     "byol": ("objective={name: byol, momentum: 0.5, predictor_dim: 16}", "model.head.layers=2"),
+    "dino": (DINO, "views.local={number: 2, size_px: 16}", "views.global.scale=[0.4, 1]", "optim.accumulate=2"),
     "accumulated and clipped": ("optim.accumulate=2", "optim.clip=0.5"),
     "stochastic depth": VIT,
     "supervised": ("objective={name: supervised}", "batch.levels=[patch]", "batch.draw={}"),
@@ -400,6 +402,37 @@ def test_a_collapsed_run_goes_on_when_told_to(store: Path, tmp_path: Path, monke
         collapse(patch)
         refusal(store, tmp_path / "run", "checkpoint.every=1", "optim.warmup=0.5")
     assert train(store, tmp_path / "run", "log.min_rank=0", "optim.warmup=0.5").info.steps == 6
+
+
+@pytest.mark.parametrize(
+    ("temperature", "bounds", "sentence"),
+    [
+        (
+            0.01,
+            [0.9, 1.0],
+            r"^the teacher has collapsed at step 4: it gives all images the same prototype \(entropy over the batch "
+            r"0\.[2-8]\d{3} of its largest value, below log\.entropy = \[0\.9, 1\.0\]\)\. The last good state is .*"
+            r"step-00000002\.safetensors\. Lower objective\.centre_momentum or raise objective\.teacher_temperature, ",
+        ),
+        (
+            100,
+            [0.01, 0.999],
+            r"^the teacher has collapsed at step 4: to every image all prototypes are alike \(entropy per image "
+            r"1\.0000 of its largest value, above log\.entropy = \[0\.01, 0\.999\]\)\. The last good state is .*"
+            r"step-00000002\.safetensors\. Lower objective\.teacher_temperature or optim\.learning_rate, with a new ",
+        ),
+    ],
+    ids=["few prototypes", "uniform"],
+)
+def test_a_teacher_that_says_the_same_of_all_images(
+    store: Path, tmp_path: Path, temperature: float, bounds: list[float], sentence: str
+) -> None:
+    """A sharp teacher uses few prototypes in its first steps, and a blunt one all of them alike."""
+    settings = f"objective={{name: dino, teacher_temperature: [{temperature}, {temperature}]}}"
+    changes = (settings, "log.min_rank=0", "optim.warmup=0.5", f"log.entropy={bounds}")
+    with pytest.raises(UserError, match=sentence):
+        train(store, tmp_path / "run", *changes)
+    assert len(train(store, tmp_path / "run", *changes, "log.entropy=[0, 1]").metrics()) == 6
 
 
 def test_refusals_name_a_checkpoint_that_is_there(tmp_path: Path) -> None:

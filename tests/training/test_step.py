@@ -20,7 +20,7 @@ def test_views_in_used_memory_are_those_in_new_memory(tmp_path: Path, channels_l
     make = ViewMaker(config, store)
     for rows in (range(3), range(3, 6), range(2)):  # the last batch is smaller, and gets other memory
         pixels = as_tensor(store.read_many(rows))
-        made = make(pixels, torch.Generator().manual_seed(rows.start))
+        (made,) = make(pixels, torch.Generator().manual_seed(rows.start))
         expected = make_views(
             to_input(pixels, "unit"), 2, config.views, torch.Generator().manual_seed(rows.start), colour=True
         )

@@ -146,16 +146,20 @@ def _channels(backbone: nn.Module) -> int:
 
 
 @torch.inference_mode()
-def count_features(backbone: nn.Module, channels: int, size_px: int) -> int:
-    """Width of what a backbone gives for a picture."""
+def count_features(
+    backbone: nn.Module,
+    channels: int,
+    size_px: int,
+    advice: str = "Change model.backbone or model.options, or prepare patches of another size.",
+) -> int:
+    """Width of what a backbone gives for a picture; one that takes no such pictures is refused with the advice."""
     was_training = backbone.training
     backbone.eval()
     try:
         width = int(backbone(torch.zeros(1, channels, size_px, size_px)).shape[-1])
     except (AssertionError, RuntimeError) as error:
         raise UserError(
-            f"the backbone takes no pictures of {channels} channels and {size_px} px ({first_line(error)}). "
-            "Change model.backbone or model.options, or prepare patches of another size."
+            f"the backbone takes no pictures of {channels} channels and {size_px} px ({first_line(error)}). {advice}"
         ) from error
     backbone.train(was_training)
     return width

@@ -27,10 +27,15 @@ Scale = tuple[tuple[float, ...], tuple[float, ...]]
 """(mean, std) of the input, one value per channel."""
 
 
+Images = Tensor | tuple[Tensor, ...]
+"""Pictures (B, C, H, W), or views (M, V, C, H, W) of the same patches, one tensor per size of theirs."""
+
+
 class Encoder(nn.Module):
     """`features(x)` is the embedding (B, features) that is kept, `project(x)` what the loss sees (B, dim).
 
-    x (B, C, H, W) float in [0, 1].
+    x (B, C, H, W) float in [0, 1]. Of views in several sizes, the rows of a patch come next to each other, those of
+    the first size first.
     """
 
     def __init__(self, card: EncoderCard, backbone: nn.Module) -> None:
@@ -58,13 +63,19 @@ class Encoder(nn.Module):
                     module.training = False
         return self
 
-    def features(self, x: Tensor) -> Tensor:
+    def features(self, x: Images) -> Tensor:
         """(B, features)."""
-        return self.backbone((x - self.mean) / self.std if self._scale else x)
+        if isinstance(x, Tensor):
+            return self.backbone((x - self.mean) / self.std if self._scale else x)
+        sizes = [self.features(views.flatten(0, 1)).view(*views.shape[:2], -1) for views in x]
+        return torch.cat(sizes, dim=1).flatten(0, 1)
 
-    def project(self, x: Tensor) -> Tensor:
+    def project(self, x: Images) -> Tensor:
         """(B, dim)."""
-        features = self.features(x)
+        return self.project_features(self.features(x))
+
+    def project_features(self, features: Tensor) -> Tensor:
+        """(B, dim) what the loss sees of features (B, features)."""
         return self.head(features) if self.head is not None else features
 
     @property

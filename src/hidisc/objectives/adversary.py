@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hidisc.models.encoder import Encoder
+from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import Losses, Objective, Rows
 
 _WIDTH = 256
@@ -35,12 +35,15 @@ class Adversary(Objective):
         self.progress: Tensor
         self.register_buffer("codes", codes.long(), persistent=False)
         self.register_buffer("progress", torch.zeros(()))  # saved, so that a run goes on exactly
-        encoder.backbone.register_forward_hook(self._keep)
+        behind = encoder.head if encoder.head is not None else encoder.classifier
+        if behind is None:
+            raise ValueError("an adversary needs an encoder with a head or a classifier, which is given the embedding")
+        behind.register_forward_pre_hook(self._keep)
 
-    def _keep(self, module: nn.Module, args: Any, embedding: Tensor) -> None:
-        self._embedding = embedding
+    def _keep(self, module: nn.Module, args: tuple[Tensor]) -> None:
+        (self._embedding,) = args
 
-    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+    def forward(self, encoder: Encoder, images: Images, rows: Rows) -> Losses:
         """The embedding is the one that the objective has computed."""
         losses: Losses = self.objective(encoder, images, rows)
         strength = 2 / (1 + torch.exp(-10 * self.progress)) - 1

@@ -5,19 +5,17 @@ ancestor is a target, level by level, as in HiDisc.
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
-from math import cos, pi
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
-from hidisc.models.encoder import Encoder
+from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import Losses, Objective, Rows
 from hidisc.objectives.positives import attract
 from hidisc.objectives.predictor import make_predictor
+from hidisc.objectives.teacher import follow, make_teacher
 from hidisc.settings.config import Config
 
 
@@ -42,9 +40,9 @@ class Loss(Objective):
     def __init__(self, settings: Settings, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
         super().__init__(settings, encoder, levels, classes)
         self.predictor = make_predictor(encoder.dim, settings.predictor_dim)
-        self.target = deepcopy(encoder).requires_grad_(False)
+        self.target = make_teacher(encoder)
 
-    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+    def forward(self, encoder: Encoder, images: Images, rows: Rows) -> Losses:
         """Ranks share no ancestor, so every positive is here."""
         p = F.normalize(self.predictor(encoder.project(images)).float(), dim=1)
         with torch.no_grad():
@@ -53,9 +51,6 @@ class Loss(Objective):
         parts = self.name_levels(2 + 2 * values)
         return Losses(2 * sum(self.weights) + 2 * total, parts, target)
 
-    @torch.no_grad()
     def after_step(self, encoder: Encoder, progress: float) -> None:
-        """Move the target's weights a little towards the online network's; their batch statistics are their own."""
-        share = (1 - self.settings.momentum) * (cos(pi * progress) + 1) / 2
-        for slow, quick in zip(self.target.parameters(), encoder.parameters(), strict=True):
-            slow.lerp_(quick, share)
+        """Move the target a little towards the online network."""
+        follow(self.target, encoder, self.settings.momentum, progress)

@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
-from hidisc.models.encoder import Encoder
+from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Losses, Objective, Rows
 from hidisc.objectives.positives import group_level, mean_positive
@@ -120,7 +120,7 @@ class Loss(Objective):
         super().__init__(settings, encoder, levels, classes)
         self.temperatures = level_temperatures(settings.temperature, levels)
 
-    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+    def forward(self, encoder: Encoder, images: Images, rows: Rows) -> Losses:
         """Anchors of this rank against the keys of all."""
         z = F.normalize(encoder.project(images).float(), dim=1)
         total, values = contrast_ranks(

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from hidisc import objectives
 from hidisc.ground.errors import UserError
-from hidisc.models.encoder import Encoder
+from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.positives import level_across, level_weights
 from hidisc.settings.config import Config
 from hidisc.settings.load import validate
@@ -30,6 +31,13 @@ class Rows:
     """(N,) label codes, -1 where there is none."""
     views: int
     """V."""
+    global_views: int | None = None
+    """How many of them, the first of each patch, are global ones; None: all."""
+
+    def list_global(self) -> Tensor:
+        """(M, global views) the rows of global views."""
+        rows = torch.arange(len(self.ancestry), device=self.ancestry.device)
+        return rows.view(-1, self.views)[:, : self.global_views]
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,8 @@ class Objective(nn.Module):
         self.weights = level_weights(getattr(settings, "weights", {}), levels)
         self.across = level_across(getattr(settings, "across", {}), self.levels)
 
-    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
-        """The losses of images (N, C, H, W)."""
+    def forward(self, encoder: Encoder, images: Images, rows: Rows) -> Losses:
+        """The losses of N images in one size or several."""
         raise NotImplementedError
 
     def after_step(self, encoder: Encoder, progress: float) -> None:

@@ -52,17 +52,21 @@ def sum_groups(values: Tensor, groups: Groups) -> Tensor:
     return values.new_zeros(len(groups.sizes), values.shape[1]).index_add(0, groups.of, values)
 
 
-def mean_positive(queries: Tensor, keys: Tensor, groups: Groups, first: int = 0) -> tuple[Tensor, Tensor]:
+def mean_positive(queries: Tensor, keys: Tensor, groups: Groups, rows: int | Tensor = 0) -> tuple[Tensor, Tensor]:
     """(N,) mean of q_i . k_p over the positives p of row i, and (N,) whether there are any.
 
-    Row i of `queries` (N, D) is row `first + i` of `keys` (M, D), which is no positive of itself.
+    Row i of `queries` (N, D) is row `rows + i` of `keys` (M, D), or `rows[i]`, which is no positive of itself.
     """
-    mine = slice(first, first + len(queries))
+    mine = rows if isinstance(rows, Tensor) else slice(rows, rows + len(queries))
     count = groups.counts[mine]
     # index_select, because the gradient of plain indexing adds up in any order on several threads
-    own = sum_groups(keys, groups.inner).index_select(0, groups.inner.of[mine]) if groups.inner else keys[mine]
+    own = sum_groups(keys, groups.inner).index_select(0, groups.inner.of[mine]) if groups.inner else _take(keys, mine)
     total = (queries * (sum_groups(keys, groups).index_select(0, groups.of[mine]) - own)).sum(dim=1)
     return total / count.clamp(min=1), count > 0
+
+
+def _take(keys: Tensor, rows: slice | Tensor) -> Tensor:
+    return keys.index_select(0, rows) if isinstance(rows, Tensor) else keys[rows]
 
 
 def attract(
@@ -71,10 +75,12 @@ def attract(
     ancestry: Tensor,
     weights: Sequence[float],
     across: Sequence[int | None] | None = None,
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Weighted sum over levels, and (L,) each level's value, of minus the mean similarity with an anchor's positives.
 
-    `queries` and `targets` are unit vectors (N, D); row i of both is the same image. `across` is as in `hidisc_loss`.
+    `queries` and `targets` are vectors (N, D); row i of both is the same image, or with `rows` (Q,) row i of the
+    queries (Q, D) is row `rows[i]` of the targets. `across` is as in `hidisc_loss`.
     """
     levels = []
     for level, weight in enumerate(weights):
@@ -82,8 +88,8 @@ def attract(
             levels.append(queries.new_zeros(()))
             continue
         groups = group_level(ancestry, level, across[level] if across else None)
-        similarity, has_any = mean_positive(queries, targets, groups)
-        anchors = _mean_anchors(has_any) if groups.inner else groups.anchors
+        similarity, has_any = mean_positive(queries, targets, groups, 0 if rows is None else rows)
+        anchors = groups.anchors if groups.inner is None and rows is None else _mean_anchors(has_any)
         levels.append(-torch.where(has_any, similarity, 0).sum() / anchors)
     values = torch.stack(levels)
     return (values * constant(weights, values)).sum(), values.detach()

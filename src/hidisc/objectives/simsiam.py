@@ -9,9 +9,8 @@ from typing import Literal
 
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
-from hidisc.models.encoder import Encoder
+from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import Losses, Objective, Rows
 from hidisc.objectives.positives import attract
 from hidisc.objectives.predictor import make_predictor
@@ -38,7 +37,7 @@ class Loss(Objective):
         super().__init__(settings, encoder, levels, classes)
         self.predictor = make_predictor(encoder.dim, settings.predictor_dim)
 
-    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+    def forward(self, encoder: Encoder, images: Images, rows: Rows) -> Losses:
         """Ranks share no ancestor, so every positive is here."""
         z = encoder.project(images)
         p = F.normalize(self.predictor(z).float(), dim=1)

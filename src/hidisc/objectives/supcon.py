@@ -4,9 +4,8 @@ from typing import Literal
 
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
-from hidisc.models.encoder import Encoder
+from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.hidisc import contrast_ranks
 from hidisc.objectives.objective import Losses, Objective, Rows
 from hidisc.settings.config import Config
@@ -26,7 +25,7 @@ class Loss(Objective):
 
     needs_labels = True
 
-    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+    def forward(self, encoder: Encoder, images: Images, rows: Rows) -> Losses:
         """Anchors of this rank against the keys of all."""
         z = F.normalize(encoder.project(images).float(), dim=1)
         total, values = contrast_ranks(z, rows.labels[:, None], [1.0], self.settings.temperature)

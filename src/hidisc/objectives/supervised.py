@@ -4,9 +4,8 @@ from typing import Literal
 
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
-from hidisc.models.encoder import Encoder
+from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import Losses, Objective, Rows
 from hidisc.settings.config import Config
 
@@ -26,7 +25,7 @@ class Loss(Objective):
     needs_labels = True
     uses_head = False
 
-    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+    def forward(self, encoder: Encoder, images: Images, rows: Rows) -> Losses:
         """The classifier is the encoder's own and is saved with it."""
         features = encoder.features(images)
         logits = encoder.classify_features(features).float()

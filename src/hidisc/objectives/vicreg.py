@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hidisc.models.encoder import Encoder
+from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import Losses, Objective, Rows
 from hidisc.objectives.positives import Groups, group_level, sum_groups
@@ -40,7 +40,7 @@ class Settings(Config):
 class Loss(Objective):
     """Invariance, variance and covariance over the rows of all ranks."""
 
-    def forward(self, encoder: Encoder, images: Tensor, rows: Rows) -> Losses:
+    def forward(self, encoder: Encoder, images: Images, rows: Rows) -> Losses:
         """Every rank computes the loss of the whole batch, as the paper's code does."""
         (z, _), (ancestry, _) = gather(encoder.project(images).float()), gather(rows.ancestry)
         levels = enumerate(zip(self.weights, self.across, strict=True))

@@ -1,6 +1,7 @@
 """A picture of patches and their random views."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,20 @@ DARK = 0.25
 GAP_PX, APART_PX, TITLE_PX = 4, 14, 16
 
 
-def draw_views(originals: Tensor, views: Tensor, out: Path) -> None:
+def draw_views(originals: Tensor, views: Tensor, *local: Tensor, out: Path) -> None:
     """Write a PNG with one row per patch: the patch (N, C, H, W) itself, then its views (N, V, C, H, W), all in [0, 1].
+
+    Views are shown in the size of the patch, those of other sizes too.
 
     One channel is shown as grey, two as red and green, of more the first three. Patches that fill little of [0, 1], as
     16-bit ones may, are brightened together with their views, so that these can be compared.
     """
     titles = ["patch", *(f"view {number}" for number in range(1, views.shape[1] + 1))]
-    rows = [_draw_row(patch, made) for patch, made in zip(originals, views, strict=True)]
+    titles += [f"local {number}" for of_size in local for number in range(1, of_size.shape[1] + 1)]
+    rows = [
+        _draw_row(patch, [view for of_size in made for view in of_size])
+        for patch, *made in zip(originals, views, *local, strict=True)
+    ]
     wide, tall = rows[0][0].size if rows else (MIN_TILE_PX, MIN_TILE_PX)
     left = [APART_PX + number * (wide + GAP_PX) + (APART_PX - GAP_PX) * (number > 0) for number in range(len(titles))]
     top = [APART_PX + TITLE_PX + 8 + number * (tall + GAP_PX) for number in range(len(rows) + 1)]
@@ -41,8 +48,8 @@ def draw_views(originals: Tensor, views: Tensor, out: Path) -> None:
     write_atomic(out, buffer.getvalue())
 
 
-def _draw_row(patch: Tensor, views: Tensor) -> list[Image.Image]:
-    """A patch (C, H, W) and its views (V, C, H, W) as pictures of one size and brightness."""
+def _draw_row(patch: Tensor, views: Sequence[Tensor]) -> list[Image.Image]:
+    """A patch (C, H, W) and its views, each (C, h, w), as pictures of one size and brightness."""
     pictures = [image.detach().cpu().permute(1, 2, 0).numpy() for image in (patch, *views)]  # (H, W, C) each
     bright = float(np.percentile(pictures[0], 99.8))
     gain = 1 / bright if 0 < bright < DARK else 1.0

@@ -1,4 +1,4 @@
-"""What erases and moves pixels: random boxes, affine, resized crop, and how their parameters are drawn.
+"""What erases and moves pixels: random boxes, affine, resized crops, and how their parameters are drawn.
 
 As in `colour`, meanings are torchvision's, and `images` (n, C, H, W) in [0, 1] may be overwritten. The `draw_`
 functions turn uniform numbers in [0, 1) into parameters, one row per image; boxes are (top, left, height, width) in px.
@@ -105,6 +105,30 @@ def crop_places(boxes: Tensor, size: tuple[int, int]) -> Tensor:
     y, x = along
     of_columns, of_rows = torch.stack([x, torch.zeros_like(x)], dim=2), torch.stack([torch.zeros_like(y), y], dim=2)
     return torch.cat([of_columns, of_rows], dim=1)
+
+
+def resize_boxes(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Boxes (n, 4), each cut out of its image and resized to `size` (H, W), bilinear and antialiased.
+
+    A pixel is a weighted mean of those of the box, along the columns and along the rows: two products of matrices, so
+    that boxes of all extents are one batch.
+    """
+    height, width = images.shape[2:]
+    of_columns = _triangles(boxes[:, 1], boxes[:, 3], width, size[1])  # (n, w, W)
+    of_rows = _triangles(boxes[:, 0], boxes[:, 2], height, size[0])  # (n, h, H)
+    narrow = torch.bmm(images.flatten(1, 2), of_columns.transpose(1, 2))  # (n, C H, w)
+    return of_rows[:, None] @ narrow.view(*images.shape[:3], size[1])
+
+
+def _triangles(start: Tensor, extent: Tensor, length: int, size: int) -> Tensor:
+    """(n, size, length) weights of the pixels of an axis, of which each box begins at `start` (n,)."""
+    scale = (extent / size)[:, None]
+    pixel = torch.arange(length, device=start.device) + 0.5
+    centre = start[:, None] + (torch.arange(size, device=start.device) + 0.5) * scale
+    away = (pixel - centre[:, :, None]).abs() / scale.clamp(min=1)[:, :, None]
+    is_inside = (pixel > start[:, None]) & (pixel < (start + extent)[:, None])
+    weights = (1 - away).clamp(min=0) * is_inside[:, None]
+    return weights / weights.sum(dim=2, keepdim=True)
 
 
 def read(images: Tensor, places: Tensor, mode: str) -> Tensor:

@@ -4,9 +4,10 @@ All parameters are drawn first, for every view at once; then a few views at a ti
 order, each of which sees only the views it was drawn for. `colour`, `filters` and `geometry` hold the operations.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 import numpy as np
 import torch
@@ -40,6 +41,26 @@ DRAWS: dict[Op, int] = {
 """Uniform numbers per view for each operation: the first says whether it is applied (flips: both do)."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a view shows of an image: by default all of it, in its own size."""
+
+    scale: tuple[float, float] | None = None
+    """Range of the share of the image; None: all of it."""
+    size_px: int | None = None
+    """Side of the view; None: as large as the image."""
+
+
+ALL = Part()
+
+
+def list_kinds(config: ViewsConfig, views: int) -> list[tuple[int, Part]]:
+    """How many views there are of each kind, and what they show: global ones, then local ones if there are any."""
+    kinds = [(views, Part(config.global_.scale, config.global_.size_px))]
+    local = Part(config.local.scale, config.local.size_px)
+    return [*kinds, (config.local.number, local)] if config.local.number else kinds
+
+
 @dataclass(frozen=True, eq=False)
 class _Step:
     """A part of an operation: the views (N,) it was drawn for, and the parameters (N, ...) of all views."""
@@ -63,6 +84,7 @@ def make_views(
     stains: Stains | None = None,
     to_float: Callable[[Tensor], Tensor] = lambda images: images,
     out: Tensor | None = None,
+    part: Part = ALL,
 ) -> Tensor:
     """Return random views (N, V, C, H, W) of images (N, C, H, W), both float32 in [0, 1] and on the same device.
 
@@ -71,26 +93,30 @@ def make_views(
     which of them an operation gets must be known there, and reading that back from a device would wait for it.
     `stains` are those of the images' slides, which `cohort_stain` needs. Images in another form than float32 are put
     through `to_float`, a few at a time, so that the floats stay in a cache. The views are written to `out` if it is
-    given: on a CPU, new memory takes as long as all of the weak views.
+    given: on a CPU, new memory takes as long as all of the weak views. `part` says which part of an image each view
+    shows, and in which size (H, W).
     """
-    channels, height, width = _check(to_float(images[:0]), config, colour)
+    channels, *whole = _check(to_float(images[:0]), config, colour)
+    height, width = whole if part.size_px is None else (part.size_px, part.size_px)
+    _check_blur((height, width), config)
     if "cohort_stain" in config.ops and (stains is None or len(stains.own) != len(images)):
         raise ValueError("views.ops: 'cohort_stain' needs the stain of every image's slide (`stains`).")
     rows = len(images) * views
+    boxes = None if part == ALL else _draw_boxes(rows, whole, part.scale, config, generator)
     uniform = torch.rand((rows, sum(DRAWS[op] for op in config.ops)), generator=generator)
     steps = list(_plan(uniform, (height, width), config, generator, colour, stains))
     chosen = np.array([step.chosen.numpy() for step in steps]).reshape(len(steps), rows)
     made = _allocate((rows, channels, height, width), images.device) if out is None else out.flatten(0, 1)
     together = CPU_VALUES if images.device.type == "cpu" else DEVICE_VALUES
-    size = max(1, together // max(1, channels * height * width))
+    size = max(1, together // max(1, channels * max(height * width, prod(whole))))
     few, of = images, range(0)
     for start in range(0, rows, size):
         stop = min(start + size, rows)
         if of != (of := range(start // views, (stop - 1) // views + 1)):
             few = to_float(images[of.start : of.stop]).contiguous()
         chunk, here = made[start:stop], chosen[:, start:stop]
-        is_shared = stop - start == 1  # one image, of which further views are made
-        current = few if is_shared else _repeat(few, views, start % views, chunk)
+        is_shared = stop - start == 1 and boxes is None  # one image, of which further views are made
+        current = few if is_shared else _repeat(few, views, start % views, chunk, boxes, start)
         for number in np.flatnonzero(here.any(axis=1)):
             step = steps[number]
             current = current.clone() if is_shared and step.overwrites else current
@@ -100,10 +126,25 @@ def make_views(
     return made.view(len(images), views, channels, height, width)
 
 
-def _repeat(images: Tensor, views: int, first: int, out: Tensor) -> Tensor:
-    """Every image `views` times, as many as `out` holds from number `first` on."""
+def _repeat(images: Tensor, views: int, first: int, out: Tensor, boxes: Tensor | None, start: int) -> Tensor:
+    """Every image `views` times, as many as `out` holds from number `first` on; of boxes, those from `start` on."""
     source = torch.arange(first, first + len(out), device=images.device) // views
-    return torch.index_select(images, 0, source, out=out)
+    if boxes is None:
+        return torch.index_select(images, 0, source, out=out)
+    here = to_device(boxes[start : start + len(out)], images.device)
+    size = (out.shape[2], out.shape[3])
+    return out.copy_(geometry.resize_boxes(torch.index_select(images, 0, source), here, size))
+
+
+def _draw_boxes(
+    rows: int, size: Sequence[int], scale: tuple[float, float] | None, config: ViewsConfig, generator: torch.Generator
+) -> Tensor:
+    """The part (rows, 4) of a picture of `size` (H, W) that each view shows: top, left, height and width."""
+    height, width = size
+    if scale is None:
+        return torch.tensor([0.0, 0.0, height, width]).expand(rows, -1)
+    uniform = torch.rand((rows, BOX_DRAWS), generator=generator)
+    return geometry.draw_crop(uniform, (height, width), scale, config.crop_ratio)
 
 
 def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -210,10 +251,14 @@ def _check(images: Tensor, config: ViewsConfig, colour: bool) -> tuple[int, ...]
             f"views.ops: 'stain' is among {', '.join(config.ops)}, but the patches are no RGB pictures. Haematoxylin "
             "and eosin are told apart by their colour in red, green and blue. Leave 'stain' out of views.ops."
         )
-    largest = 2 * min(images.shape[2:]) - 1
+    return images.shape[1:]
+
+
+def _check_blur(size: tuple[int, int], config: ViewsConfig) -> None:
+    """Refuse a blur that is too wide for views of `size` (H, W)."""
+    largest = 2 * min(size) - 1
     if "blur" in config.ops and config.blur_kernel_px > largest:
         raise UserError(
-            f"views.blur_kernel_px = {config.blur_kernel_px}: the patches are {images.shape[3]} x {images.shape[2]} px "
+            f"views.blur_kernel_px = {config.blur_kernel_px}: the views are {size[1]} x {size[0]} px "
             f"and are mirrored at their edges once at most. Set {largest} or less, or leave 'blur' out of views.ops."
         )
-    return images.shape[1:]

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from hidisc.ground.records import Record
@@ -40,10 +41,15 @@ def to_yaml(config: BaseModel) -> str:
 def list_settings(model: type[BaseModel], prefix: str = "") -> list[str]:
     """Every setting of a config by its dotted name."""
     names = []
-    for name, info in model.model_fields.items():
+    for name, info in list_fields(model).items():
         group = find_group(info.annotation)
         names += list_settings(group, f"{prefix}{name}.") if group else [prefix + name]
     return names
+
+
+def list_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a config by the names that people write: `global` is none that Python allows."""
+    return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
 def find_group(annotation: Any) -> type[BaseModel] | None:
@@ -61,7 +67,7 @@ def use_new_names(
         new = renamed.get(name, name)
         if new != name:
             say(f"note: {prefix}{name} is called {prefix}{new} now; the old name is not understood after this version")
-        info = model.model_fields.get(new)
+        info = list_fields(model).get(new)
         group = find_group(info.annotation) if info else None
         is_group = group is not None and isinstance(value, Mapping)
         found[new] = use_new_names(group, value, say, f"{prefix}{name}.") if is_group and group else value
@@ -87,7 +93,7 @@ def keep_facts(model: type[BaseModel], settings: Mapping[str, Any], taken_over: 
     when they were dumped has its default, which is what was done before there was a choice.
     """
     settings, kept = use_new_names(model, settings), {}
-    for name, info in model.model_fields.items():
+    for name, info in list_fields(model).items():
         if name in taken_over or any(isinstance(mark, Pace | TakenOver) for mark in info.metadata):
             continue
         default = None if info.is_required() else to_jsonable_python(info.default)

@@ -54,8 +54,8 @@ def _walk(
 ) -> Iterator[Group]:
     """The settings of a config that are in no group of it, then its groups."""
     own, groups = [], []
-    for name, info in model.model_fields.items():
-        default = getattr(defaults, name, ...)
+    for attribute, info in model.model_fields.items():
+        name, default = info.alias or attribute, getattr(defaults, attribute, ...)
         group = find_group(info.annotation)
         if group is not None:
             below = default if isinstance(default, BaseModel) else None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hidisc.settings.config import Config, Pace
 
@@ -34,7 +34,7 @@ class BatchConfig(Config):
     draw: dict[str, int] = {"slide": 2, "patch": 2}
     """How many units of each level below the first are drawn from each unit above it; levels not named draw 1."""
     views: int = Field(2, ge=1, le=64)
-    """Number of random views of each patch."""
+    """Number of random views of each patch; `views.local.number` come on top of them."""
     balance: bool = False
     """Whether patients of all labels are drawn equally often; the run then records that labels were used."""
     within: str | None = None
@@ -64,6 +64,35 @@ Op = Literal[
 STRONG: tuple[Op, ...] = tuple(op for op in get_args(Op) if op not in ("stain", "cohort_stain"))
 """The paper's ten, in its order."""
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _is_share_range(given: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < given[0] <= given[1]:
+        raise ValueError("a range is [low, high] above 0, such as [0.4, 1]")
+    return given
+
+
+Scale = Annotated[tuple[Share, Share], AfterValidator(_is_share_range)]
+
+
+class GlobalViewsConfig(Config):
+    """The views of each patch that `batch.views` counts; by default the whole patch as it is stored."""
+
+    size_px: int | None = Field(None, ge=8, le=4096)
+    """Side in pixels of global views; null is that of the patches."""
+    scale: Scale | None = None
+    """Range of the share of the patch that a global view shows, drawn for every view; null shows all of it."""
+
+
+class LocalViewsConfig(Config):
+    """Further, smaller views of each patch that show a part of it (multi-crop); `batch.images` does not count them."""
+
+    number: int = Field(0, ge=0, le=64)
+    """Number of local views of each patch."""
+    size_px: int = Field(96, ge=8, le=4096)
+    """Side in pixels of local views; a transformer needs model.options={dynamic_img_size: true} for two sizes."""
+    scale: Scale = (0.05, 0.4)
+    """Range of the share of the patch that a local view shows, drawn for every view."""
 
 
 class ViewsConfig(Config):
@@ -107,6 +136,8 @@ class ViewsConfig(Config):
     """Stain jitter: the amount of each stain is multiplied by a factor from 1 - value to 1 + value."""
     stain_bias: float = Field(0.05, ge=0, le=1)
     """Stain jitter: up to this much optical density of each stain is added or removed."""
+    global_: GlobalViewsConfig = Field(GlobalViewsConfig(), alias="global")
+    local: LocalViewsConfig = LocalViewsConfig()
 
     @model_validator(mode="after")
     def _ranges_are_ranges(self) -> "ViewsConfig":
@@ -215,6 +246,8 @@ class LogConfig(Config):
     """Further loggers, which must be installed: tensorboard, wandb, mlflow."""
     min_rank: float = Field(1.05, ge=0)
     """Effective rank of the embeddings below which a run, after its warm-up, stops as collapsed; 0 never stops it."""
+    entropy: tuple[Share, Share] = (0.01, 0.999)
+    """Bounds of a teacher's entropy over the batch and per image, beyond which a run stops; [0, 1] never stops it."""
 
 
 class CheckpointConfig(Config):

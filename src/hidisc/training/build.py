@@ -7,13 +7,13 @@ import torch
 from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_seed
-from hidisc.models.backbone import HUB, count_depths, list_tokens
+from hidisc.models.backbone import HUB, count_depths, count_features, list_tokens
 from hidisc.models.batch_norm import normalise_over_ranks
-from hidisc.models.encoder import build_encoder, find_weights
+from hidisc.models.encoder import Encoder, build_encoder, find_weights
 from hidisc.objectives.adversary import Adversary
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
-from hidisc.settings.train import TrainConfig
+from hidisc.settings.train import TrainConfig, ViewsConfig
 from hidisc.training.learner import Learner
 from hidisc.training.training_set import TrainingSet
 
@@ -60,6 +60,7 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
             scale=(config.model.mean, config.model.std) if config.model.mean and config.model.std else None,
             classes=() if kind.uses_head else training_set.classes,
         )
+        _check_sizes(encoder, config.views)
         encoder.keeps_statistics = config.model.batch_norm == "frozen"
         objective = kind(settings, encoder, config.batch.levels, training_set.classes)
         if config.adversary.column is not None:
@@ -71,6 +72,27 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
     if config.compute.compile is True:  # `training.compiling` has decided what `auto` means
         learner.encoder.backbone.compile()
     return learner.to(memory_format=torch.channels_last) if config.compute.channels_last else learner
+
+
+def _check_sizes(encoder: Encoder, views: ViewsConfig) -> None:
+    """Refuse views that the backbone does not take, and local ones that are larger than global ones."""
+    sizes = {"global": views.global_.size_px or encoder.card.size_px}
+    if views.local.number:
+        sizes["local"] = views.local.size_px
+        if sizes["local"] > sizes["global"]:
+            raise UserError(
+                f"views.local.size_px = {sizes['local']}: local views are parts of patches, and global ones have "
+                f"{sizes['global']} px. Set it to {sizes['global'] // 2} or so."
+            )
+    for kind, size_px in sizes.items():
+        if size_px != encoder.card.size_px:
+            count_features(
+                encoder.backbone,
+                encoder.card.channels,
+                size_px,
+                f"Change views.{kind}.size_px. A vision transformer takes views of several sizes, multiples of its own "
+                "patches, with --set 'model.options={dynamic_img_size: true}'.",
+            )
 
 
 def build_optimizer(learner: Learner, config: TrainConfig) -> torch.optim.Optimizer:

@@ -30,7 +30,7 @@ from hidisc.training.log import TrainingLog
 from hidisc.training.monitor import Monitor
 from hidisc.training.processes import asks_others, check_others, mean_of_all, on_any, run_on_first_rank, sum_of_all
 from hidisc.training.run import RUN, STAIN, RunInfo
-from hidisc.training.sanity import check_finite, check_rank, check_weights, note_finite
+from hidisc.training.sanity import check_entropy, check_finite, check_rank, check_weights, note_finite
 from hidisc.training.schedule import is_backbone_frozen, learning_rate
 from hidisc.training.step import StepResult, ViewMaker, take_step
 
@@ -228,6 +228,7 @@ class _Training:
         self.log.write(step, row)
         check_finite(self._fabric, int(self._first_bad_step), self._out)
         check_rank(self._fabric, row["effective_rank"], step, self._config, self._out)
+        check_entropy(self._fabric, row, step, self._config, self._out)
 
     def may_stop(self, step: int) -> bool:
         """Whether ranks ask each other after a step if one of them was told to stop."""

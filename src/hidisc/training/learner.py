@@ -13,9 +13,15 @@ class Learner(nn.Module):
         super().__init__()
         self.encoder, self.objective = encoder, objective
 
-    def forward(self, views: Tensor, ancestry: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """(total, parts, embeddings (M V, D)) of views (M, V, C, H, W), ancestry (M, L) and labels (M,)."""
-        count = views.shape[1]
-        rows = Rows(ancestry.repeat_interleave(count, 0), labels.repeat_interleave(count, 0), count)
-        losses = self.objective(self.encoder, views.flatten(0, 1), rows)
+    def forward(
+        self, views: tuple[Tensor, ...], ancestry: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """(total, parts, embeddings (N, D)) of views (M, V, C, H, W), ancestry (M, L) and labels (M,).
+
+        The global views come first, then those of another size.
+        """
+        count = sum(of_size.shape[1] for of_size in views)
+        ids, codes = ancestry.repeat_interleave(count, 0), labels.repeat_interleave(count, 0)
+        images = views if len(views) > 1 else views[0].flatten(0, 1)
+        losses = self.objective(self.encoder, images, Rows(ids, codes, count, views[0].shape[1]))
         return losses.total, losses.parts, losses.embeddings

@@ -1,5 +1,6 @@
 """Checks that stop a run which learns nothing any more; its last checkpoint is from before."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -41,6 +42,29 @@ def check_rank(fabric: Fabric, rank: float, step: int, config: TrainConfig, out:
             f"the embeddings have collapsed at step {step:,}: their effective rank is {rank:.2f}, below log.min_rank = "
             f"{least:g}. {_kept(out)}. Lower optim.learning_rate or use stronger views, with a new --out; "
             "log.min_rank=0 trains on regardless."
+        )
+
+
+def check_entropy(fabric: Fabric, row: Mapping[str, float], step: int, config: TrainConfig, out: Path) -> None:
+    """Stop when, after the warm-up, a teacher says the same of all images; most objectives have none."""
+    if "teacher_entropy" not in row:
+        return
+    least, most = config.log.entropy
+    over_batch, per_image = row["prototype_entropy"], row["teacher_entropy"]
+    is_warm = step > config.optim.warmup * config.optim.steps
+    if on_any(fabric, is_warm and over_batch < least):
+        raise UserError(
+            f"the teacher has collapsed at step {step:,}: it gives all images the same prototype (entropy over the "
+            f"batch {over_batch:.4f} of its largest value, below log.entropy = {[least, most]}). {_kept(out)}. Lower "
+            "objective.centre_momentum or raise objective.teacher_temperature, with a new --out; log.entropy=[0, 1] "
+            "trains on regardless."
+        )
+    if on_any(fabric, is_warm and per_image > most):
+        raise UserError(
+            f"the teacher has collapsed at step {step:,}: to every image all prototypes are alike (entropy per image "
+            f"{per_image:.4f} of its largest value, above log.entropy = {[least, most]}). {_kept(out)}. Lower "
+            "objective.teacher_temperature or optim.learning_rate, with a new --out; log.entropy=[0, 1] trains on "
+            "regardless."
         )
 
 

@@ -13,7 +13,7 @@ from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, to_input
 from hidisc.sampling.cohort_stain import Stains, StainTable
-from hidisc.sampling.views import make_views
+from hidisc.sampling.views import list_kinds, make_views
 from hidisc.settings.train import TrainConfig
 
 
@@ -34,24 +34,33 @@ class ViewMaker:
 
     def __init__(self, config: TrainConfig, store: PatchStore) -> None:
         self._config, self._colour, self._rule = config, store.is_colour, store.info.input
-        self._memory: Tensor | None = None
+        self._kinds = list_kinds(config.views, config.batch.views)
+        self._memory: dict[int, Tensor] = {}
 
     @torch.no_grad()
-    def __call__(self, pixels: Tensor, generator: torch.Generator, stains: Stains | None = None) -> Tensor:
-        """Views (M, V, C, H, W) of a batch's pixels (M, ...), on their device; the next ones overwrite them."""
-        config = self._config
+    def __call__(self, pixels: Tensor, generator: torch.Generator, stains: Stains | None = None) -> tuple[Tensor, ...]:
+        """Views (M, V, C, H, W) of a batch's pixels (M, ...), on their device; the next ones overwrite them.
+
+        The global views come first, then the local ones if there are any.
+        """
+        return tuple(self._make(kind, pixels, generator, stains) for kind in range(len(self._kinds)))
+
+    def _make(self, kind: int, pixels: Tensor, generator: torch.Generator, stains: Stains | None) -> Tensor:
+        memory, (number, part) = self._memory.get(kind), self._kinds[kind]
         views = make_views(
             pixels,
-            config.batch.views,
-            config.views,
+            number,
+            self._config.views,
             generator,
             colour=self._colour,
             stains=stains,
             to_float=lambda x: to_input(x, self._rule),
-            out=self._memory if self._memory is not None and len(self._memory) == len(pixels) else None,
+            out=memory if memory is not None and len(memory) == len(pixels) else None,
+            part=part,
         )
-        self._memory = views if pixels.device.type == "cpu" else None
-        if not config.compute.channels_last:
+        if pixels.device.type == "cpu":
+            self._memory[kind] = views
+        if not self._config.compute.channels_last:
             return views
         flat = views.flatten(0, 1).contiguous(memory_format=torch.channels_last)
         return flat.view(views.shape[0], views.shape[1], *flat.shape[1:])

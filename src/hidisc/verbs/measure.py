@@ -192,7 +192,7 @@ def _measure_learning(fabric: Any, store: PatchStore, config: TrainConfig) -> di
     return {
         "views": _rate(
             images,
-            lambda: float(make(pixels, torch.Generator().manual_seed(make_seed(0, Purpose.MEASURED_VIEWS))).sum()),
+            lambda: float(make(pixels, torch.Generator().manual_seed(make_seed(0, Purpose.MEASURED_VIEWS)))[0].sum()),
             kind,
         ),
         "train": train,

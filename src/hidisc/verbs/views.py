@@ -14,14 +14,17 @@ from hidisc.reporting.views import draw_views
 from hidisc.sampling.cohort_stain import StainTable, measure_stains
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
-from hidisc.sampling.views import make_views
+from hidisc.sampling.views import list_kinds, make_views
 from hidisc.settings.train import BatchConfig, ViewsConfig
 
 
 def show_views(
     store_path: AnyPath, out: AnyPath, config: ViewsConfig, *, patches: int = 4, views: int = 8, seed: int = 0
 ) -> Path:
-    """Draw `patches` of different patients, each with `views` random views, into a PNG file; return its path."""
+    """Draw `patches` of different patients into a PNG file, whose path is returned.
+
+    Each is drawn with `views` random views, and with its local ones if the config has some.
+    """
     out = Path(out)
     if out.suffix.lower() != ".png":
         raise UserError(f"--out {out} is not a .png file. Give a name that ends in .png.")
@@ -34,6 +37,9 @@ def show_views(
     if "cohort_stain" in config.ops:
         measured = measure_stains(store, tree.leaves, seed)
         stains = StainTable(store, measured).look_up(torch.from_numpy(rows))
-    made = make_views(x, views, config, generator, colour=store.is_colour, stains=stains)
-    draw_views(x, made, out)
+    made = [
+        make_views(x, number, config, generator, colour=store.is_colour, stains=stains, part=part)
+        for number, part in list_kinds(config, views)
+    ]
+    draw_views(x, *made, out=out)
     return out
