@@ -24,7 +24,7 @@ timm torch torchvision
 LOADED = {
     "cli": "",
     "verbs.doctor verbs.settings": "",
-    "verbs.prepare verbs.imports": "imagecodecs numpy openslide PIL pyarrow rich simplejpeg tifffile",
+    "verbs.prepare verbs.imports verbs.cohort": "imagecodecs numpy openslide PIL pyarrow rich simplejpeg tifffile",
     "verbs.report verbs.heatmap verbs.benchmark": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich",
     "verbs.bags training.run": "h5py imagecodecs numpy PIL pyarrow",
     "verbs.demo": "imagecodecs jinja2 matplotlib numpy openslide PIL pyarrow rich simplejpeg tifffile",

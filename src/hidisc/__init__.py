@@ -5,6 +5,7 @@ A function that is a command (`prepare` is `hidisc prepare`) reads one artefact 
 
 Commands:
 
+- `draft_cohort`: draft the table of a cohort from a folder of slides.
 - `prepare`: cut the slides of a cohort into patches and write a `PatchStore`.
 - `import_patches`: pack patches that exist as files into a `PatchStore`.
 - `train`: train an encoder on the patches of a store and write a `Run`.
@@ -118,6 +119,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.verbs.evaluate import evaluate as evaluate
     from hidisc.verbs.export import export as export
     from hidisc.verbs.heatmap import heatmap as heatmap
+    from hidisc.verbs.cohort import draft_cohort as draft_cohort
     from hidisc.verbs.imports import import_patches as import_patches
     from hidisc.verbs.prepare import prepare as prepare
     from hidisc.verbs.report import report as report
@@ -152,6 +154,7 @@ _HOME = {
     "export": "verbs.export",
     "export_bags": "verbs.bags",
     "find_folder": "patches.folders",
+    "draft_cohort": "verbs.cohort",
     "find_neighbours": "evaluation.neighbours",
     "find_opensrh": "patches.opensrh",
     "find_table": "patches.folders",

@@ -89,9 +89,30 @@ def _options(
     """Options of all verbs; `main` reads `--debug` itself, for it must be known when anything goes wrong."""
 
 
+@_verb("cohort", "slides --pattern {patient}_{slide} --out cohort.csv")
+def _cohort(
+    folder: Annotated[Path, _there("A folder of slides, with folders in it or without.")],
+    out: Annotated[Path, typer.Option("--out", help="CSV to write; an existing one is not overwritten.")],
+    pattern: Annotated[
+        str | None,
+        typer.Option("--pattern", help="How names are built: '{patient}_{slide}', or '{patient}/{slide}' for folders."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Draft the table of a cohort from a folder of slides: patients, scales, and what is doubtful."""
+    from hidisc.verbs.cohort import draft_cohort
+
+    draft = draft_cohort(folder, out, pattern, say=_say)
+    doubtful = sum(bool(row.doubts) for row in draft.rows)
+    more = f", {count(doubtful, 'row')} to check (column `doubt`)" if doubtful else ""
+    sentence = f"{out}: {count(len(draft.rows), 'slide')} of {count(draft.patients, 'patient')}{more}"
+    record = {"cohort": str(out), "slides": len(draft.rows), "patients": draft.patients, "doubtful": doubtful}
+    _show(as_json, sentence, {**record, "doubts": draft.count_doubts(), "left_out": list(draft.left_out)})
+
+
 @_verb("prepare", "cohort.csv --set grid.size_px=96 --out store", "prepare")
 def _prepare(
-    cohort: Annotated[Path, _there("cohort.csv: patient, slide, path (and label, mpp, site, split).")],
+    cohort: Annotated[Path, _there("cohort.csv or .xlsx: patient, slide, path (and label, mpp, site, split).")],
     out: Out,
     recipe: RecipeOption = None,
     changes: SetOption = None,

@@ -156,6 +156,7 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         columns[LABEL] = pa.DictionaryArray.from_arrays(indices, pa.array(labels, pa.string()))
         columns[SCORE] = pa.array(probabilities, mask=np.isnan(probabilities))
         is_kept &= ~is_unwanted(codes, labels, recipe.filter)
+    columns |= {name: names_column([value], [total]) for name, value in row.more.items()}
     for name, values in row.columns.items():
         columns[name] = pa.array(values, pa.string()) if name == "name" else names_column(values, [1] * total)
     return pa.table({**columns, _IS_KEPT: is_kept})

@@ -12,7 +12,7 @@ from hidisc.patches.cut import CutTask
 from hidisc.patches.record import slide_folder
 from hidisc.settings.load import load_config
 from hidisc.settings.prepare import PrepareConfig
-from hidisc.slides.cohort import OPTIONAL, REQUIRED, Cohort
+from hidisc.slides.cohort import Cohort
 from hidisc.slides.picture import read_picture
 from hidisc.slides.stain import REFERENCE, Stains, stains_of_reference
 from hidisc.verbs.build import Built, Say, build_store
@@ -70,14 +70,12 @@ def _refuse_folder(path: Path) -> None:
     """Refuse a folder in the place of the table that says whose slides they are."""
     if not path.is_dir():
         return
-    tables = sorted(path.glob("*.csv"))
+    tables = sorted([*path.glob("*.csv"), *path.glob("*.xlsx")])
     if tables:
         raise UserError(f"{path} is a folder. Did you mean the table {tables[0]}?")
-    slide = next((file.name for file in sorted(path.iterdir()) if file.is_file()), "slide-1.svs")
     raise UserError(
-        f"{path} is a folder, and `hidisc prepare` needs a table that says which patient each slide belongs to. Write "
-        f"{path / 'cohort.csv'} with the header line `{','.join(REQUIRED)}` and one line per slide, such as "
-        f"`P1,{Path(slide).stem},{slide}`; the columns {', '.join(OPTIONAL)} may be added."
+        f"{path} is a folder, and `hidisc prepare` needs a table that says which patient each slide belongs to. "
+        f"`hidisc cohort {path} --out cohort.csv` drafts it from the names of the files."
     )
 
 
