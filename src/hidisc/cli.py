@@ -120,6 +120,12 @@ def _prepare(
     assume_mpp: Annotated[
         float | None, typer.Option("--assume-mpp", help="Micrometres per pixel where neither file nor cohort says.")
     ] = None,
+    annotations: Annotated[
+        Path | None,
+        typer.Option(
+            "--annotations", help="GeoJSON of QuPath: a folder of SLIDE.geojson, or a file.", callback=_exists
+        ),
+    ] = None,
     refilter: Annotated[
         bool, typer.Option("--refilter", help="Apply a changed filter to a finished store; reads only what it lacks.")
     ] = False,
@@ -131,7 +137,8 @@ def _prepare(
     from hidisc.settings.prepare import PrepareConfig
     from hidisc.verbs.prepare import prepare
 
-    config = _load(PrepareConfig, recipe, changes, seed=seed, assume_mpp=assume_mpp)
+    flags = {"annotations.path": None if annotations is None else json.dumps(str(annotations))}
+    config = _load(PrepareConfig, recipe, changes, seed=seed, assume_mpp=assume_mpp, **flags)
     _finish(prepare(cohort, out, config, refilter=refilter, workers=workers, scheduler=scheduler, say=_say), as_json)
 
 

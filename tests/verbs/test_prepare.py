@@ -467,7 +467,8 @@ def test_a_replaced_reference_picture_is_refused(cohort: Path, tmp_path: Path) -
         prepare(cohort, tmp_path / "store", settings, workers=0)
     assert str(caught.value) == (
         f"{tmp_path / 'store'} was begun with other settings (the content of stain.reference has changed). Use the "
-        "same ones to go on, or give a new --out. A changed filter needs no reading again: add --refilter."
+        "same ones to go on, or give a new --out. A changed filter and changed annotations need no reading again: add "
+        "--refilter."
     )
 
 

@@ -7,6 +7,7 @@ from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.text import count
+from hidisc.patches.annotations import load_annotations
 from hidisc.patches.commit import Recipe
 from hidisc.patches.cut import CutTask
 from hidisc.patches.record import slide_folder
@@ -38,7 +39,8 @@ def prepare(
         raise UserError(f"{out} holds no store to refilter. Run without --refilter first.")
     _refuse_folder(Path(cohort_csv))
     cohort = Cohort.load(cohort_csv, config.label_level)
-    for warning in cohort.warnings:
+    annotations, doubts = load_annotations(config.annotations, cohort.slides)
+    for warning in (*cohort.warnings, *doubts):
         say(f"warning: {warning}")
     reference = _reference(config)
     tasks = [CutTask(row, out.resolve() / slide_folder(row.slide), config, reference) for row in cohort.slides]
@@ -48,10 +50,10 @@ def prepare(
         config,
         cohort.slides,
         tasks,
-        Recipe(config.filter, config.pixels, config.split, config.seed, config.grid.mpp),
+        Recipe(config.filter, config.pixels, config.split, config.seed, config.grid.mpp, annotations=annotations),
         inputs={} if reference is REFERENCE else {"stain.reference": hash_file(Path(config.stain.reference))},
-        taken_over=("filter",) if refilter else (),
-        hint=" A changed filter needs no reading again: add --refilter.",
+        taken_over=("filter", "annotations") if refilter else (),
+        hint=" A changed filter and changed annotations need no reading again: add --refilter.",
         workers=workers,
         scheduler=scheduler,
         say=say,
