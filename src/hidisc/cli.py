@@ -408,30 +408,67 @@ class Target(StrEnum):
     TIMM = "timm"
     ONNX = "onnx"
     TORCHSCRIPT = "torchscript"
+    EXPORTED = "exported"
+    WSINFER = "wsinfer"
     BAGS = "bags"
+    GEOJSON = "geojson"
+    ANNDATA = "anndata"
+
+
+_PUSHED = (Target.TIMM, Target.ONNX, Target.TORCHSCRIPT, Target.EXPORTED)
 
 
 @_verb("export", "run --to onnx --out exported")
 def _export(
-    artefact: Annotated[Path, _there("A finished run; for bags, embeddings.")],
+    artefact: Annotated[
+        Path, _there("A finished run; for bags and anndata, embeddings; for geojson, these or scores.")
+    ],
     to: Annotated[
         Target,
-        typer.Option("--to", help="timm (state dict), onnx or torchscript; bags: HDF5 for CLAM, TRIDENT and STAMP."),
+        typer.Option(
+            "--to",
+            help="An encoder: timm (state dict), onnx, torchscript, exported (torch.export), wsinfer (QuPath). "
+            "Patches: bags (CLAM, TRIDENT, STAMP), geojson (QuPath), anndata (scanpy).",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write.")],
+    scores: Annotated[
+        Path | None,
+        typer.Option("--scores", help="Of an encoder: its evaluation, for the model card.", callback=_exists),
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option("--push", help="Of an encoder: OWNER/NAME on the Hugging Face hub (private).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write an encoder, or embeddings, for other tools."""
-    if to is Target.BAGS:
+    if (scores and to in (Target.BAGS, Target.GEOJSON, Target.ANNDATA)) or (push and to not in _PUSHED):
+        raise UserError(f"--scores goes with an encoder, and --push with {', '.join(_PUSHED)}; --to {to} is neither.")
+    if to in (Target.BAGS, Target.GEOJSON):
         from hidisc.verbs.bags import export_bags
+        from hidisc.verbs.geojson import export_geojson
 
-        slides = export_bags(artefact, out, say=_say)
-        _show(as_json, f"{out}: bags of {count(slides, 'slide')}", {"folder": str(out), "slides": slides})
+        slides = export_bags(artefact, out, say=_say) if to is Target.BAGS else export_geojson(artefact, out)
+        _show(as_json, f"{out}: {to} of {count(slides, 'slide')}", {"folder": str(out), "slides": slides})
+        return
+    if to is Target.ANNDATA:
+        from hidisc.verbs.anndata import export_anndata
+
+        file, patches = export_anndata(artefact, out)
+        _show(as_json, f"{file}: {count(patches, 'patch')}", {"file": str(file), "patches": patches})
+        return
+    if to is Target.WSINFER:
+        from hidisc.verbs.wsinfer import export_wsinfer
+
+        file, difference = export_wsinfer(artefact, out, scores, say=_say)
+        sentence = f"{file}: read back, probabilities agree to {difference:.1g}"
+        _show(as_json, sentence, {"file": str(file), "difference": difference})
         return
     from hidisc.verbs.export import export
 
-    file, difference = export(artefact, out, to.value)  # type: ignore[arg-type]
-    sentence = f"{file}: read back, embeddings agree to {difference:.1g}"
+    file, difference = export(artefact, out, to.value, scores=scores, push=push)  # type: ignore[arg-type]
+    pushed = f"; pushed to {push}" if push else ""
+    sentence = f"{file}: read back, embeddings agree to {difference:.1g}{pushed}"
     _show(as_json, sentence, {"file": str(file), "relative_difference": difference})
 
 
