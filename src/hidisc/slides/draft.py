@@ -132,7 +132,7 @@ def draft_rows(root: Path, pattern: NamePattern | None, done: Callable[[int], No
         done(1)
     rows = _join_dicom(rows)
     for row in rows:
-        row.names, doubts = _read_names(row.path.relative_to(root), pattern)
+        row.names, doubts = _read_names(_name_path(row.path, root), pattern)
         row.doubts += doubts if row.mpp or row.names.get("mpp") else [*doubts, NO_SCALE]
     _name_slides(rows, root)
     _mark_twins(rows)
@@ -191,23 +191,26 @@ def _join_dicom(rows: Iterable[DraftRow]) -> list[DraftRow]:
 
 
 def _read_names(path: PurePath, pattern: NamePattern | None) -> tuple[dict[str, str], list[str]]:
-    """What the relative path of a slide says by a pattern, or as a TCGA barcode; and the doubts."""
-    bare = PurePath(normalize("NFC", str(path.with_name(_bare(path)))))
+    """What the name of a slide and its folders say by a pattern, or as a TCGA barcode; and the doubts."""
     if pattern is not None:
-        return pattern.read(bare)
-    if barcode := _TCGA.match(bare.name):
+        return pattern.read(path)
+    if barcode := _TCGA.match(path.name):
         return {"patient": barcode[1].upper(), "site": barcode[2].upper()}, []
     return {}, [NO_PATIENT]
 
 
-def _bare(path: PurePath) -> str:
-    """The name of a file without its suffixes."""
-    return path.stem[:-4] if path.stem.lower().endswith(".ome") else path.stem
+def _name_path(path: Path, root: Path) -> PurePath:
+    """What names a slide, relative to the root: its file without suffixes; of DICOM, a file per level, the folder."""
+    if path.suffix.lower() == ".dcm" and path.parent != root:
+        named: PurePath = path.parent
+    else:
+        named = path.with_name(path.stem[:-4] if path.stem.lower().endswith(".ome") else path.stem)
+    return PurePath(normalize("NFC", str(named.relative_to(root))))
 
 
 def _name_slides(rows: Sequence[DraftRow], root: Path) -> None:
     """Give every slide a name that no other has: what the pattern says, else the name of the file, else its path."""
-    bare = [normalize("NFC", _bare(row.path)) for row in rows]
+    bare = [_name_path(row.path, root).name for row in rows]
     times = Counter(bare)
     for row, name in zip(rows, bare, strict=True):
         if times[name] > 1:
