@@ -58,3 +58,15 @@ def test_the_files_of_a_folder_are_drafted_as_one_slide_and_prepared(drawn: np.n
     store = PatchStore.load(tmp_path / "store")
     x, y = (int(store.table.column(axis)[0]) for axis in ("x", "y"))
     assert np.abs(store.read(0).astype(int) - drawn[y : y + 48, x : x + 48]).mean() < 6
+
+
+def test_the_part_that_was_scanned_begins_at_the_bounds_of_openslide(
+    drawn: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = write_dicom(tmp_path / "slide", drawn, 0.5)
+    with open_slide(files[0]) as slide:
+        assert slide.origin == (0, 0)
+    known = {"openslide.bounds-x": "32752", "openslide.bounds-y": "109084"}  # of an MRXS slide
+    monkeypatch.setattr("openslide.OpenSlide.properties", known)
+    with open_slide(files[0]) as slide:
+        assert slide.origin == (32752, 109084)

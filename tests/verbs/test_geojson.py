@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from shapely.geometry import box, shape
 
+import hidisc.patches.cut
 from hidisc.artefacts.artefact import verify
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.scores import Scores
@@ -16,6 +17,8 @@ from hidisc.patches.geojson import Region, make_box, read_geojson, write_geojson
 from hidisc.patches.store import PatchStore
 from hidisc.settings.load import load_config
 from hidisc.settings.prepare import PrepareConfig
+from hidisc.slides.reader import open_slide
+from hidisc.slides.slide import Slide
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.geojson import export_geojson
 from hidisc.verbs.prepare import prepare
@@ -143,6 +146,37 @@ def test_an_annotation_labels_and_excludes_without_reading_a_slide(home: Path, t
         assert (out / name).read_bytes() == (tmp_path / "fresh" / name).read_bytes()
     back = prepared(cohort, out, refilter=True)
     assert back.checksum == plain.checksum
+
+
+def test_coordinates_begin_where_those_of_qupath_do(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no small MRXS file; a slide that says it begins elsewhere takes its place."""
+
+    def open_elsewhere(path: Path) -> Slide:
+        slide = open_slide(path)
+        slide.origin = (30, 20)
+        return slide
+
+    monkeypatch.setattr(hidisc.patches.cut, "open_slide", open_elsewhere)
+    cohort, out = home / "cohort.csv", tmp_path / "store"
+    store = prepared(cohort, out)
+    assert {store.record(entry).origin for entry in store.info.slides} == {(30, 20)}
+    export_geojson(embed_store(tmp_path / "emb", store).path, tmp_path / "boxes")
+    table = store.table
+    slide, x, y = (table.column(name)[0] for name in ("slide", "x", "y"))
+    first = features_of(tmp_path / "boxes" / f"{slide}.geojson")[0]
+    assert first["geometry"]["coordinates"][0][0] == [x - 30, y - 20]
+    again = prepared(cohort, out, f"annotations.path={tmp_path / 'boxes'}", refilter=True)
+    assert list(again.table.column("annotation")) == list(again.table.column("label"))
+
+
+def test_a_slide_of_an_older_store_is_refused_where_its_origin_is_not_known(home: Path) -> None:
+    store = PatchStore.load(home / "store")
+    record = store.record(store.info.slides[0]).model_copy(update={"origin": None, "reader": "openslide"})
+    with pytest.raises(UserError, match=r"was cut before hidisc wrote down where QuPath's coordinates begin. Run `hid"):
+        record.find_origin()
+    assert record.model_copy(update={"reader": "tiles"}).find_origin() == (0, 0)
 
 
 def test_what_is_exported_can_be_given_back_as_annotations(home: Path, tmp_path: Path) -> None:

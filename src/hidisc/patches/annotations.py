@@ -35,9 +35,12 @@ class Annotations:
     config: AnnotationsConfig
 
     def classify(
-        self, slide: str, boxes: Boxes, width: int, height: int
+        self, slide: str, boxes: Boxes, width: int, height: int, origin: tuple[int, int] = (0, 0)
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """(N,) the class of each box as a code into `classes`, -1 for none; (N,) whether it is to be left out."""
+        """(N,) the class of each box as a code into `classes`, -1 for none; (N,) whether it is to be left out.
+
+        `origin`: level-0 px at which the coordinates of the regions begin.
+        """
         if not self.regions.get(slide):
             return np.full(len(boxes), -1, np.int32), np.zeros(len(boxes), bool)
         shares = np.zeros((len(self.classes), len(boxes)), np.float32)
@@ -46,7 +49,7 @@ class Annotations:
         masks: dict[str, NDArray[np.bool_]] = {}
         for region in self.regions[slide]:
             assert region.name is not None
-            mask = fill(region.rings, shape, scale)
+            mask = fill([ring + origin for ring in region.rings], shape, scale)
             masks[region.name] = masks[region.name] | mask if region.name in masks else mask
         for name, mask in masks.items():
             shares[self.classes.index(name)] = tissue_fraction(mask, boxes, scale)

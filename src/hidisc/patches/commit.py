@@ -180,7 +180,7 @@ def _annotate(
     assert record.height is not None
     extent = record.size_px * record.downsample
     boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), extent, record.downsample)
-    return annotations.classify(record.slide, boxes, record.width, record.height)
+    return annotations.classify(record.slide, boxes, record.width, record.height, record.find_origin())
 
 
 def _enter(row: SlideRow, record: SlideRecord, boxes: pa.Table) -> SlideEntry:

@@ -148,6 +148,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
                 mpp=mpp,
                 file_mpp=slide.mpp,
                 downsample=downsample,
+                origin=slide.origin,
                 size_px=config.grid.size_px,
                 channels=slide.channels,
                 dtype=str(slide.dtype),

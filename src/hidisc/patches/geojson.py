@@ -14,7 +14,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import write_atomic
 
 Ring = NDArray[np.float64]
-"""(n, 2) corners, level-0 px; the last one is joined to the first."""
+"""(n, 2) corners, level-0 px from the slide's `origin` on; the last one is joined to the first."""
 Kind = Literal["annotation", "detection", "tile"]
 """What QuPath calls it: annotations are drawn by people, tiles and detections by programs."""
 PALETTE = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))

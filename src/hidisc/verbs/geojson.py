@@ -75,9 +75,10 @@ def _write(tiles: _Tiles, store: PatchStore, files: Mapping[str, Path]) -> None:
             continue
         record = store.record(entry)
         extent = record.size_px * (record.downsample or 1.0)
+        left, top = record.find_origin()
         regions = (
             Region(
-                polygons=make_box(float(tiles.x[row]), float(tiles.y[row]), extent, extent),
+                polygons=make_box(float(tiles.x[row]) - left, float(tiles.y[row]) - top, extent, extent),
                 name=tiles.name[row],
                 color=colours.get(tiles.name[row]),
                 measurements={name: float(values[row]) for name, values in tiles.measurements.items()},
