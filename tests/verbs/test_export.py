@@ -1,12 +1,15 @@
 """`hidisc export` takes a run or embeddings, each for what it can become."""
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import HfApi, ModelCard
 
+import hidisc
 from hidisc.artefacts.artefact import verify
 from hidisc.embeddings.bags import SLIDES
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
@@ -135,12 +138,23 @@ def test_an_exported_encoder_is_an_artefact_that_doctor_verifies(run: Path, tmp_
 
 
 @pytest.mark.parametrize("to", ["timm", "onnx", "torchscript", "exported"])
-def test_no_exported_file_names_a_patient_or_a_slide(run: Path, tmp_path: Path, to: Any) -> None:
+def test_no_exported_file_names_a_patient_a_slide_or_a_folder(run: Path, tmp_path: Path, to: Any) -> None:
     export(run, tmp_path / "out", to)
     assert NAME in (run / "encoder.json").read_text()
+    spelt = [NAME.encode(), NAME.encode("utf-16-le"), json.dumps(NAME).strip('"').encode()]
+    folders = [str(path).encode() for path in (run, Path(hidisc.__file__).parent, Path(torch.__file__).parents[1])]
     for file in (tmp_path / "out").iterdir():
-        for spelt in (NAME.encode(), NAME.encode("utf-16-le"), json.dumps(NAME).strip('"').encode(), str(run).encode()):
-            assert spelt not in file.read_bytes(), file.name
+        for content in read_all(file):
+            for name in (*spelt, *folders):
+                assert name not in content, f"{file.name} holds {name!r}"
+
+
+def read_all(file: Path) -> list[bytes]:
+    """What a file holds, and what the files in it hold if it is a zip."""
+    if not zipfile.is_zipfile(file):
+        return [file.read_bytes()]
+    with zipfile.ZipFile(file) as archive:
+        return [file.read_bytes(), *map(archive.read, archive.namelist())]
 
 
 def evaluated(run: Path, folder: Path, weights: str | None = None, **options: Any) -> Path:

@@ -38,6 +38,8 @@ FILES: dict[Target, str] = {
 }
 TIMM_CONFIG = "config.json"
 _CLOSE = 1e-4
+_WRITTEN_BY_TORCH = ("version", "byteorder", ".data/serialization_id")
+"""Records of a file of TorchScript that the writer adds by itself."""
 
 
 def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
@@ -130,21 +132,44 @@ def _to_onnx(encoder: Encoder, out: Path, x: Tensor) -> None:
         )
     if program is None:
         raise UserError(f"{encoder.card.backbone!r} cannot be written as ONNX. Try --to torchscript.")
-    write_atomic(out / FILES["onnx"], program.model_proto.SerializeToString())
+    proto = program.model_proto
+    for node in proto.graph.node:  # they hold lines of source with the folders of this machine
+        del node.metadata_props[:]
+    write_atomic(out / FILES["onnx"], proto.SerializeToString())
 
 
 def _to_torchscript(encoder: Encoder, out: Path, x: Tensor) -> None:
-    part = beside(out / FILES["torchscript"])
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")
-        traced: Any = torch.jit.trace(encoder, x)  # type: ignore[no-untyped-call]
-        torch.jit.save(torch.jit.freeze(traced), str(part))
-    part.replace(out / FILES["torchscript"])
+    save_script(encoder, x, out / FILES["torchscript"])
+
+
+def save_script(network: nn.Module, x: Tensor, path: Path) -> None:
+    """Write a network as TorchScript, traced with x, without the lines of source that torch adds for debugging.
+
+    These hold the folders of this machine, and so perhaps the name of whoever uses it.
+    """
+    traced_to = beside(path)
+    try:
+        with warnings.catch_warnings(), torch.inference_mode():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated, and what many tools read
+            traced: Any = torch.jit.trace(network, x)  # type: ignore[no-untyped-call]
+            torch.jit.save(torch.jit.freeze(traced), str(traced_to))
+        reader = torch._C.PyTorchFileReader(str(traced_to))
+        with replaced(path) as part, part.open("wb") as file:
+            writer = torch._C.PyTorchFileWriter(file)
+            for name in reader.get_all_records():
+                if name not in _WRITTEN_BY_TORCH and not name.endswith(".debug_pkl"):
+                    data = reader.get_record(name)
+                    writer.write_record(name, data, len(data))
+            writer.write_end_of_file()
+    finally:
+        traced_to.unlink(missing_ok=True)
 
 
 def _to_exported(encoder: Encoder, out: Path, x: Tensor) -> None:
     """The successor of TorchScript, for `torch.export.load(FILE).module()`; any batch size."""
     program = torch.export.export(encoder, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # with the folders of this machine
     with replaced(out / FILES["exported"]) as part, part.open("wb") as file:
         torch.export.save(program, file)
 

@@ -1,15 +1,15 @@
 """An encoder with a linear classifier as WSInfer, and so QuPath, runs it: TorchScript and `config.json` (spec 1.0)."""
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hidisc.ground.files import replaced, write_atomic
+from hidisc.ground.files import write_atomic
 from hidisc.models.encoder import Encoder
+from hidisc.models.export import save_script
 from hidisc.models.foreign import TorchScriptNet
 
 SCRIPT, CONFIG = "torchscript_model.pt", "config.json"
@@ -47,11 +47,7 @@ def write_wsinfer(
     """Write both files; `size_px` and `mpp`: of the patches that are cut and then resized to the encoder's input."""
     card = encoder.card
     model = PatchClassifier(encoder.eval(), *layer).eval()
-    with warnings.catch_warnings(), torch.inference_mode(), replaced(out / SCRIPT) as part:
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, and what WSInfer runs
-        example = torch.rand(2, card.channels, card.size_px, card.size_px)
-        traced: Any = torch.jit.trace(model, example)  # type: ignore[no-untyped-call]
-        torch.jit.save(torch.jit.freeze(traced), str(part))
+    save_script(model, torch.rand(2, card.channels, card.size_px, card.size_px), out / SCRIPT)
     config = {
         "spec_version": "1.0",
         "architecture": card.backbone,
