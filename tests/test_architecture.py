@@ -16,17 +16,17 @@ STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "
 STAGES += ["reporting", "benchmark", "explorer", "verbs", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}
 LIBRARIES = """
-colorcet dask distributed h5py huggingface_hub imagecodecs jinja2 lightning lightning_fabric matplotlib numpy onnx
-onnxruntime openTSNE openslide pandas PIL pyarrow pytorch_lightning rich safetensors scipy simplejpeg sklearn tifffile
-timm torch torchvision
+anndata colorcet dask distributed h5py huggingface_hub imagecodecs jinja2 lightning lightning_fabric matplotlib numpy
+onnx onnxruntime openTSNE openpyxl openslide pandas PIL pyarrow pytorch_lightning rich safetensors scipy simplejpeg
+sklearn tifffile timm torch torchvision
 """
 """What takes time to load."""
 LOADED = {
     "cli": "",
     "verbs.doctor verbs.settings": "",
-    "verbs.prepare verbs.imports": "imagecodecs numpy openslide PIL pyarrow rich simplejpeg tifffile",
+    "verbs.prepare verbs.imports verbs.cohort": "imagecodecs numpy openslide PIL pyarrow rich simplejpeg tifffile",
     "verbs.report verbs.heatmap verbs.benchmark": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich",
-    "verbs.bags training.run": "h5py imagecodecs numpy PIL pyarrow",
+    "verbs.bags verbs.geojson verbs.anndata training.run": "h5py imagecodecs numpy PIL pyarrow",
     "verbs.demo": "imagecodecs jinja2 matplotlib numpy openslide PIL pyarrow rich simplejpeg tifffile",
     "verbs.evaluate verbs.views verbs.predict models.encoder objectives.hidisc": (
         "huggingface_hub imagecodecs numpy PIL pyarrow rich safetensors torch"
@@ -52,6 +52,9 @@ DOORS = {
     "pytorch_lightning": set(),
     "torchvision": set(),
     "h5py": {"embeddings"},
+    "anndata": {"embeddings"},
+    "pandas": {"embeddings"},
+    "openpyxl": {"ground"},
     "sklearn": {"evaluation", "reporting"},  # curves are drawn where figures are
     "matplotlib": {"reporting"},
     "openTSNE": {"reporting"},
@@ -126,10 +129,10 @@ def test_nothing_is_unpickled_and_no_label_picture_is_reached() -> None:
 
 @pytest.mark.parametrize("modules", LOADED)
 def test_a_verb_loads_only_what_it_uses(modules: str) -> None:
-    """In a fresh process; Fabric imports torchmetrics where that is there, which is here and not at a user's."""
-    code = "import sys; sys.modules['torchmetrics'] = None\n"
+    """In a fresh process; Fabric imports torchmetrics, and sklearn pandas, where these are: here, not at a user's."""
+    code = "import sys; sys.modules['torchmetrics'] = sys.modules['pandas'] = None\n"
     code += "".join(f"import hidisc.{module}\n" for module in modules.split())
-    code += f"print(*(name for name in {LIBRARIES.split()} if name in sys.modules))"
+    code += f"print(*(name for name in {LIBRARIES.split()} if sys.modules.get(name)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
     assert set(done.stdout.split()) - set(LOADED[modules].split()) == set()
 

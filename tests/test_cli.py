@@ -164,12 +164,10 @@ def test_a_folder_of_slides_is_no_cohort(cohort: Path, forks: Forks, tmp_path: P
     slides = cohort.parent / "slides"
     done = prepare(forks, slides, tmp_path / "store")
     assert done.code == 2
-    first = min(path.name for path in slides.iterdir())
-    assert "needs a table that says which patient each slide belongs to." in done.said
-    assert (
-        f"Write {slides / 'cohort.csv'} with the header line `patient,slide,path` and one line per slide, " in done.said
+    assert done.said == (
+        f"hidisc: {slides} is a folder, and `hidisc prepare` needs a table that says which patient each slide belongs "
+        f"to. `hidisc cohort {slides} --out cohort.csv` drafts it from the names of the files.\n"
     )
-    assert f"such as `P1,{Path(first).stem},{first}`; the columns label, mpp, site, split may be added." in done.said
     near = prepare(forks, cohort.parent, tmp_path / "store")
     assert near.said == f"hidisc: {cohort.parent} is a folder. Did you mean the table {cohort}?\n"
 
@@ -179,7 +177,8 @@ def test_doctor_names_the_kinds_it_takes(cohort: Path, forks: Forks, tmp_path: P
     assert nothing.code == 2
     assert nothing.said == (
         f"hidisc: {tmp_path} is no artefact of hidisc (no artefact.json). `hidisc doctor` takes the folder of a store, "
-        "run, encoder, embeddings, scores, audit, benchmark, exported encoder, bags, or the page of a report.\n"
+        "run, encoder, embeddings, scores, audit, benchmark, exported encoder, bags, exported patches, or the page of "
+        "a report.\n"
     )
     prepare(forks, cohort, tmp_path / "store")
     around = forks.run("doctor", ".", folder=tmp_path)

@@ -5,6 +5,7 @@ A function that is a command (`prepare` is `hidisc prepare`) reads one artefact 
 
 Commands:
 
+- `draft_cohort`: draft the table of a cohort from a folder of slides.
 - `prepare`: cut the slides of a cohort into patches and write a `PatchStore`.
 - `import_patches`: pack patches that exist as files into a `PatchStore`.
 - `train`: train an encoder on the patches of a store and write a `Run`.
@@ -13,8 +14,11 @@ Commands:
 - `audit`: measure what encoders owe to site, scanner, batch, date and colour and write an `Audit`.
 - `report`: write one HTML page on evaluations, with every figure and table beside it.
 - `heatmap`: draw the scores of a slide's patches over its thumbnail.
-- `export`: write the encoder of a run for timm, ONNX or TorchScript.
-- `export_bags`: write embeddings as one HDF5 file per slide, for CLAM, TRIDENT and STAMP.
+- `export`: write the encoder of a run for timm, ONNX, TorchScript or torch.export, with a model card.
+- `export_wsinfer`: write the encoder of a run and a linear probe as a classifier for WSInfer and QuPath.
+- `export_bags`: write embeddings as files per slide, for CLAM, TRIDENT and STAMP.
+- `export_geojson`: write embeddings or scores as boxes on slides, for QuPath.
+- `export_anndata`: write embeddings as AnnData, for scanpy.
 - `benchmark`: train and evaluate every row of a suite and write one page.
 
 Artefacts and tables, opened with `load(path)`:
@@ -111,17 +115,21 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.slides.reader import open_slide as open_slide
     from hidisc.slides.synthetic import draw_cohort as draw_cohort
     from hidisc.training.run import Run as Run
+    from hidisc.verbs.anndata import export_anndata as export_anndata
     from hidisc.verbs.audit import audit as audit
     from hidisc.verbs.bags import export_bags as export_bags
     from hidisc.verbs.benchmark import benchmark as benchmark
+    from hidisc.verbs.cohort import draft_cohort as draft_cohort
     from hidisc.verbs.embed import embed as embed
     from hidisc.verbs.evaluate import evaluate as evaluate
     from hidisc.verbs.export import export as export
+    from hidisc.verbs.geojson import export_geojson as export_geojson
     from hidisc.verbs.heatmap import heatmap as heatmap
     from hidisc.verbs.imports import import_patches as import_patches
     from hidisc.verbs.prepare import prepare as prepare
     from hidisc.verbs.report import report as report
     from hidisc.verbs.train import train as train
+    from hidisc.verbs.wsinfer import export_wsinfer as export_wsinfer
 
 _HOME = {
     "Audit": "evaluation.audit",
@@ -146,11 +154,15 @@ _HOME = {
     "audit": "verbs.audit",
     "benchmark": "verbs.benchmark",
     "compare": "evaluation.compare",
+    "draft_cohort": "verbs.cohort",
     "draw_cohort": "slides.synthetic",
     "embed": "verbs.embed",
     "evaluate": "verbs.evaluate",
     "export": "verbs.export",
+    "export_anndata": "verbs.anndata",
     "export_bags": "verbs.bags",
+    "export_geojson": "verbs.geojson",
+    "export_wsinfer": "verbs.wsinfer",
     "find_folder": "patches.folders",
     "find_neighbours": "evaluation.neighbours",
     "find_opensrh": "patches.opensrh",

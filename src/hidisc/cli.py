@@ -89,15 +89,42 @@ def _options(
     """Options of all verbs; `main` reads `--debug` itself, for it must be known when anything goes wrong."""
 
 
+@_verb("cohort", "slides --pattern {patient}_{slide} --out cohort.csv")
+def _cohort(
+    folder: Annotated[Path, _there("A folder of slides, with folders in it or without.")],
+    out: Annotated[Path, typer.Option("--out", help="CSV to write; an existing one is not overwritten.")],
+    pattern: Annotated[
+        str | None,
+        typer.Option("--pattern", help="How names are built: '{patient}_{slide}', or '{patient}/{slide}' for folders."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Draft the table of a cohort from a folder of slides: patients, scales, and what is doubtful."""
+    from hidisc.verbs.cohort import draft_cohort
+
+    draft = draft_cohort(folder, out, pattern, say=_say)
+    doubtful = sum(bool(row.doubts) for row in draft.rows)
+    more = f", {count(doubtful, 'row')} to check (column `doubt`)" if doubtful else ""
+    sentence = f"{out}: {count(len(draft.rows), 'slide')} of {count(draft.patients, 'patient')}{more}"
+    record = {"cohort": str(out), "slides": len(draft.rows), "patients": draft.patients, "doubtful": doubtful}
+    _show(as_json, sentence, {**record, "doubts": draft.count_doubts(), "left_out": list(draft.left_out)})
+
+
 @_verb("prepare", "cohort.csv --set grid.size_px=96 --out store", "prepare")
 def _prepare(
-    cohort: Annotated[Path, _there("cohort.csv: patient, slide, path (and label, mpp, site, split).")],
+    cohort: Annotated[Path, _there("cohort.csv or .xlsx: patient, slide, path (and label, mpp, site, split).")],
     out: Out,
     recipe: RecipeOption = None,
     changes: SetOption = None,
     seed: Seed = None,
     assume_mpp: Annotated[
         float | None, typer.Option("--assume-mpp", help="Micrometres per pixel where neither file nor cohort says.")
+    ] = None,
+    annotations: Annotated[
+        Path | None,
+        typer.Option(
+            "--annotations", help="GeoJSON of QuPath: a folder of SLIDE.geojson, or a file.", callback=_exists
+        ),
     ] = None,
     refilter: Annotated[
         bool, typer.Option("--refilter", help="Apply a changed filter to a finished store; reads only what it lacks.")
@@ -110,7 +137,8 @@ def _prepare(
     from hidisc.settings.prepare import PrepareConfig
     from hidisc.verbs.prepare import prepare
 
-    config = _load(PrepareConfig, recipe, changes, seed=seed, assume_mpp=assume_mpp)
+    flags = {"annotations.path": None if annotations is None else json.dumps(str(annotations))}
+    config = _load(PrepareConfig, recipe, changes, seed=seed, assume_mpp=assume_mpp, **flags)
     _finish(prepare(cohort, out, config, refilter=refilter, workers=workers, scheduler=scheduler, say=_say), as_json)
 
 
@@ -380,30 +408,67 @@ class Target(StrEnum):
     TIMM = "timm"
     ONNX = "onnx"
     TORCHSCRIPT = "torchscript"
+    EXPORTED = "exported"
+    WSINFER = "wsinfer"
     BAGS = "bags"
+    GEOJSON = "geojson"
+    ANNDATA = "anndata"
+
+
+_PUSHED = (Target.TIMM, Target.ONNX, Target.TORCHSCRIPT, Target.EXPORTED)
 
 
 @_verb("export", "run --to onnx --out exported")
 def _export(
-    artefact: Annotated[Path, _there("A finished run; for bags, embeddings.")],
+    artefact: Annotated[
+        Path, _there("A finished run; for bags and anndata, embeddings; for geojson, these or scores.")
+    ],
     to: Annotated[
         Target,
-        typer.Option("--to", help="timm (state dict), onnx or torchscript; bags: HDF5 for CLAM, TRIDENT and STAMP."),
+        typer.Option(
+            "--to",
+            help="An encoder: timm (state dict), onnx, torchscript, exported (torch.export), wsinfer (QuPath). "
+            "Patches: bags (CLAM, TRIDENT, STAMP), geojson (QuPath), anndata (scanpy).",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write.")],
+    scores: Annotated[
+        Path | None,
+        typer.Option("--scores", help="Of an encoder: its evaluation, for the model card.", callback=_exists),
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option("--push", help="Of an encoder: OWNER/NAME on the Hugging Face hub (private).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write an encoder, or embeddings, for other tools."""
-    if to is Target.BAGS:
+    if (scores and to in (Target.BAGS, Target.GEOJSON, Target.ANNDATA)) or (push and to not in _PUSHED):
+        raise UserError(f"--scores goes with an encoder, and --push with {', '.join(_PUSHED)}; --to {to} is neither.")
+    if to in (Target.BAGS, Target.GEOJSON):
         from hidisc.verbs.bags import export_bags
+        from hidisc.verbs.geojson import export_geojson
 
-        slides = export_bags(artefact, out, say=_say)
-        _show(as_json, f"{out}: bags of {count(slides, 'slide')}", {"folder": str(out), "slides": slides})
+        slides = export_bags(artefact, out, say=_say) if to is Target.BAGS else export_geojson(artefact, out)
+        _show(as_json, f"{out}: {to} of {count(slides, 'slide')}", {"folder": str(out), "slides": slides})
+        return
+    if to is Target.ANNDATA:
+        from hidisc.verbs.anndata import export_anndata
+
+        file, patches = export_anndata(artefact, out)
+        _show(as_json, f"{file}: {count(patches, 'patch')}", {"file": str(file), "patches": patches})
+        return
+    if to is Target.WSINFER:
+        from hidisc.verbs.wsinfer import export_wsinfer
+
+        file, difference = export_wsinfer(artefact, out, scores, say=_say)
+        sentence = f"{file}: read back, probabilities agree to {difference:.1g}"
+        _show(as_json, sentence, {"file": str(file), "difference": difference})
         return
     from hidisc.verbs.export import export
 
-    file, difference = export(artefact, out, to.value)  # type: ignore[arg-type]
-    sentence = f"{file}: read back, embeddings agree to {difference:.1g}"
+    file, difference = export(artefact, out, to.value, scores=scores, push=push)  # type: ignore[arg-type]
+    pushed = f"; pushed to {push}" if push else ""
+    sentence = f"{file}: read back, embeddings agree to {difference:.1g}{pushed}"
     _show(as_json, sentence, {"file": str(file), "relative_difference": difference})
 
 

@@ -326,7 +326,8 @@ def test_what_is_no_artefact_cannot_be_verified(tmp_path: Path) -> None:
         verify(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path} is no artefact of hidisc (no {MANIFEST}). Give a folder that hidisc made: a store, a run, an "
-        "encoder, embeddings, scores, an audit, a report, a benchmark, an exported encoder or bags."
+        "encoder, embeddings, scores, an audit, a report, a benchmark, an exported encoder, bags or exported "
+        "patches."
     )
 
 

@@ -1,6 +1,7 @@
 """Bags are read back the way CLAM, TRIDENT and STAMP read theirs, for any name of a slide and after any crash."""
 
 import csv
+import shutil
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -11,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from hidisc.embeddings import bags
-from hidisc.embeddings.bags import EVERYTHING, FEATURES, SLIDES, STAMP, write_bags
+from hidisc.embeddings.bags import EVERYTHING, FEATURES, SLIDES, STAMP, TENSORS, write_bags
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.ground.checksums import FileEntry
 from hidisc.ground.errors import UserError
@@ -206,6 +208,36 @@ def test_clam_reads_the_bags(tmp_path: Path) -> None:
         assert np.issubdtype(coords.dtype, np.integer)
 
 
+def test_clam_reads_the_tensors_that_it_asks_for_by_default(tmp_path: Path) -> None:
+    """With `use_h5=False`: `torch.load(os.path.join(data_dir, 'pt_files', f'{slide_id}.pt'), weights_only=True)`."""
+    made = Made(tmp_path, PLAIN, dtype="float16")
+    write_bags(made.embeddings, tmp_path / "bags")
+    for slide in read_as_clam(tmp_path / "bags"):
+        features = torch.load(tmp_path / "bags" / TENSORS / f"{slide}.pt", weights_only=True)
+        assert features.dtype == torch.float32
+        assert np.array_equal(features.numpy(), made.of(slide))
+    assert len(list((tmp_path / "bags" / TENSORS).iterdir())) == 3
+
+
+def test_bags_of_an_older_version_gain_tensors(tmp_path: Path) -> None:
+    made = Made(tmp_path, PLAIN)
+    write_bags(made.embeddings, tmp_path / "bags")
+    whole = contents(tmp_path / "bags")
+    shutil.rmtree(tmp_path / "bags" / TENSORS)
+    refinish(tmp_path / "bags")
+    write_bags(made.embeddings, tmp_path / "bags")
+    assert contents(tmp_path / "bags") == whole
+
+
+@pytest.mark.parametrize(("mpp", "magnification"), [(0.2528, 40), (0.5021, 20), (0.19448, 51), (12.0, 1)])
+def test_magnifications_are_whole_numbers(tmp_path: Path, mpp: float, magnification: int) -> None:
+    write_bags(Made(tmp_path, PLAIN, mpp=mpp).embeddings, tmp_path / "bags")
+    attributes = read_as_trident(tmp_path / "bags" / FEATURES / "S1.h5")[2]
+    for name in ("level0_magnification", "target_magnification"):
+        assert isinstance(attributes[name], np.integer)
+    assert attributes["level0_magnification"] == magnification
+
+
 def test_trident_reads_the_bags(tmp_path: Path) -> None:
     made = Made(tmp_path, PLAIN)
     write_bags(made.embeddings, tmp_path / "bags")
@@ -364,6 +396,7 @@ def test_no_name_of_a_slide_escapes_or_collides(tmp_path: Path) -> None:
         "config.yaml",
         "embeddings.parquet",
         "h5_files",
+        "pt_files",
         "slides.csv",
         "stamp",
     ]
@@ -380,7 +413,7 @@ def test_plain_names_are_kept(tmp_path: Path) -> None:
 def test_a_csv_reader_that_guesses_types_gives_the_names_back() -> None:
     """'007' read as 7 would be looked for in 7.h5."""
     for name in ("007", "1e5", "1_000", "nan", "inf", "NA", "null", "None", "TRUE", "1.0", "1.50", "-1"):
-        assert bags._stems([name]) == [folder_name(name)]
+        assert bags.name_files([name]) == [folder_name(name)]
 
 
 def test_the_list_holds_no_formula(tmp_path: Path) -> None:

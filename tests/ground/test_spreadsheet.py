@@ -170,8 +170,10 @@ def test_a_note_that_holds_a_row_is_warned_of(tmp_path: Path) -> None:
         ("patient,slide\nP,S\n", "column 'path' is missing. Its columns are patient, slide; patient, slide, path are"),
         ("a,b\nP,S\n", "columns 'patient', 'slide', 'path' are missing. Its columns are a, b;"),
         ("patient,slide,path,Slide\nP,S,a,b\n", "column 'slide' is in the header twice. Remove one of them."),
-        (b"PK\x03\x04rest", "is an Excel workbook. Save it as CSV (UTF-8) and give that file."),
-        (b"\xd0\xcf\x11\xe0rest", "is an Excel workbook. Save it as CSV (UTF-8) and give that file."),
+        (
+            b"\xd0\xcf\x11\xe0rest",
+            "is an old Excel workbook (.xls). Save it as .xlsx or CSV (UTF-8) and give that file.",
+        ),
         (bytes(range(256)), "is not a text file. Save the table as CSV (UTF-8) and give that file."),
         (b"\xff\xfea", "is not a text file. Save the table as CSV (UTF-8) and give that file."),
         ("patient,slide,path\nP,S," + "x" * 200_000, "is not a CSV file (field larger than field limit"),

@@ -100,6 +100,16 @@ def test_torchscript_agrees_at_any_batch_size(tmp_path: Path, backbone: str, cha
         assert same(ours.features(x), theirs(x))
 
 
+@pytest.mark.parametrize(("backbone", "channels", "size_px"), KINDS)
+def test_torch_export_agrees_at_any_batch_size(tmp_path: Path, backbone: str, channels: int, size_px: int) -> None:
+    ours = encoder(backbone, channels, size_px)
+    assert export_encoder(ours, tmp_path, "exported") < 1e-4
+    theirs = torch.export.load(tmp_path / "encoder.pt2").module()
+    for count in (1, 5):
+        x = pictures(ours, count)
+        assert same(ours.features(x), theirs(x))
+
+
 def test_an_export_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "run_exported", lambda folder, to, x: torch.zeros(len(x), 1))
     with pytest.raises(UserError, match=r"gives other embeddings than the encoder \(relative difference 1, at most"):
@@ -107,12 +117,13 @@ def test_an_export_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_nothing_half_written_is_left(tmp_path: Path) -> None:
-    for to in ("timm", "onnx", "torchscript"):
+    for to in ("timm", "onnx", "torchscript", "exported"):
         export_encoder(encoder(), tmp_path, to)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "config.json",
         "encoder.onnx",
         "encoder.pt",
+        "encoder.pt2",
         "model.safetensors",
         PREPROCESSING,
     ]

@@ -227,7 +227,7 @@ def test_a_level_that_is_no_column_of_names(unknown: str) -> None:
     table = PatchTable(pa.table({**names, "x": [1, 2], "name": ["a", "b"]}))
     assert refusal(["patient", unknown, "patch"], table, [True, True]) == (
         f"batch.levels: {unknown!r} is no column of names in this store. Levels above `patch` can be patient, slide; "
-        "`hidisc import table` takes further columns."
+        "further columns of a cohort or of `hidisc import table` are kept."
     )
 
 

@@ -260,11 +260,25 @@ def test_cohort_file_and_user_may_say_the_same_scales(write_cohort: Write, mpp: 
     assert is_taken(lambda: load_config(PrepareConfig, None, [f"assume_mpp={mpp}"])) is is_scale
 
 
-def test_unknown_columns_are_a_warning(write_cohort: Write) -> None:
-    loaded = Cohort.load(write_cohort([f"{HEAD},Age,stain", "P1,S1,a.svs,70,HE"], ["a.svs"]))
+def test_further_columns_are_the_users_own(write_cohort: Write) -> None:
+    path = write_cohort([f"{HEAD},Scanner,stain", "P1,S1,a.svs,GT450,HE", "P2,S2,b.svs,gt450,"], ["a.svs", "b.svs"])
+    loaded = Cohort.load(path)
+    assert [row.more for row in loaded.slides] == [
+        {"scanner": "GT450", "stain": "HE"},
+        {"scanner": "gt450", "stain": None},
+    ]
     assert loaded.warnings == (
-        "cohort.csv: unknown columns 'age', 'stain' are not used "
-        "(known: patient, slide, path, label, mpp, site, split).",
+        f"cohort.csv: scanners 'GT450' (row 2) and 'gt450' (row 3) {TWINS} scanner, write them alike.",
+    )
+
+
+def test_columns_that_are_not_kept_or_may_be_misspelt_are_a_warning(write_cohort: Write) -> None:
+    head = f"{HEAD},row,lable,site,doubt,file_mpp"
+    loaded = Cohort.load(write_cohort([head, "P1,S1,a.svs,7,glioma,Ulm,none,0.5"], ["a.svs"]))
+    assert loaded.slides[0].more == {"lable": "glioma"}
+    assert loaded.warnings == (
+        "cohort.csv: column 'row' is one that hidisc writes itself, and is not kept. Rename it to keep it.",
+        "cohort.csv: column 'lable' is kept as a column of your own. If it is meant as 'label', rename it.",
     )
 
 

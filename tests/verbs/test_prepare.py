@@ -14,6 +14,7 @@ import hidisc.patches.cut
 from hidisc.artefacts.artefact import MANIFEST
 from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
+from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.settings.load import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.reader import open_slide
@@ -94,6 +95,35 @@ def test_table_carries_patient_label_site_split_and_scores(cohort: Path, tmp_pat
     assert not table.column("is_blank").any()
     assert ((table.column("tissue_fraction") > 0) & (table.column("tissue_fraction") <= 1)).mean() > 0.9
     assert built.summary()["patients"] == 8
+
+
+def test_columns_of_the_users_own_are_kept_and_a_changed_one_is_taken_over(own_cohort: Path, tmp_path: Path) -> None:
+    rows = [{**row, "scanner": f"scanner {number % 3}", "block": ""} for number, row in enumerate(rows_of(own_cohort))]
+    write_rows(own_cohort, rows)
+    prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    store = PatchStore.load(tmp_path / "store")
+    scanner = {row["slide"]: row["scanner"] for row in rows}
+    assert [scanner[slide] for slide in store.table.column("slide")] == list(store.table.column("scanner"))
+    assert set(store.table.column("block")) == {None}
+    assert set(store.dropped().column("scanner")) <= {*scanner.values()}
+    write_rows(own_cohort, [{**rows[0], "scanner": "another"}, *rows[1:]])
+    again = prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    assert again.worked == 0
+    changed = PatchStore.load(tmp_path / "store")
+    assert set(changed.table.column("scanner")[changed.table.column("slide") == rows[0]["slide"]]) == {"another"}
+    assert changed.checksum != store.checksum  # so that runs and embeddings notice
+    prepare(own_cohort, tmp_path / "fresh", config(*EXACT), workers=0)
+    assert contents(tmp_path / "store") == contents(tmp_path / "fresh")
+
+
+def test_columns_of_the_users_own_are_levels_nuisances_and_labels(own_cohort: Path, tmp_path: Path) -> None:
+    rows = [{**row, "block": f"{row['slide']}/a", "scanner": row["site"]} for row in rows_of(own_cohort)]
+    write_rows(own_cohort, rows)
+    prepare(own_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    store = PatchStore.load(tmp_path / "store")
+    tree = Hierarchy(("patient", "block", "patch")).grow(store.table, np.ones(len(store), bool))
+    assert [len(starts) - 1 for starts in tree.starts] == [8, 16]
+    assert {"block", "scanner"} <= {*store.table.names}  # what audit takes as nuisance and evaluate as label
 
 
 def test_glass_is_not_read_and_blank_boxes_stay_in_the_side_table(cohort: Path, tmp_path: Path) -> None:
@@ -437,7 +467,8 @@ def test_a_replaced_reference_picture_is_refused(cohort: Path, tmp_path: Path) -
         prepare(cohort, tmp_path / "store", settings, workers=0)
     assert str(caught.value) == (
         f"{tmp_path / 'store'} was begun with other settings (the content of stain.reference has changed). Use the "
-        "same ones to go on, or give a new --out. A changed filter needs no reading again: add --refilter."
+        "same ones to go on, or give a new --out. A changed filter and changed annotations need no reading again: add "
+        "--refilter."
     )
 
 

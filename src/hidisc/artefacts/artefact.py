@@ -66,6 +66,7 @@ KINDS = {
     "benchmark": Kind("benchmark", "benchmark"),
     "export": Kind("exported encoder", "export"),
     "bags": Kind("bags", "export", many=True),
+    "patches": Kind("exported patches", "export", many=True),
 }
 """By the name in config.yaml."""
 

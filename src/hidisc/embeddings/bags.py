@@ -1,8 +1,9 @@
-"""Embeddings for other tools: one HDF5 per slide as CLAM, TRIDENT and STAMP read it, and one Parquet of everything.
+"""Embeddings for other tools: files per slide as CLAM, TRIDENT and STAMP read them, and one Parquet of everything.
 
 What the tools ask for, as their public code reads it:
 
-CLAM opens `h5_files/SLIDE_ID.h5` (`features`, `coords`) and a CSV of `case_id, slide_id, label`.
+CLAM opens `pt_files/SLIDE_ID.pt` (a tensor) to train, `h5_files/SLIDE_ID.h5` (`features`, `coords`) where it wants
+coordinates, and a CSV of `case_id, slide_id, label`.
 TRIDENT opens any such file, with attributes of `coords`: `patch_size_level0` is the grid of its slide encoders.
 STAMP opens `feats` and `coords`, these in micrometres, with `tile_size_um`; its CSV keeps a patient's slides together.
 
@@ -32,7 +33,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.settings.config import Config
 
-FEATURES, STAMP = "h5_files", "stamp"
+FEATURES, TENSORS, STAMP = "h5_files", "pt_files", "stamp"
 SLIDES, EVERYTHING = "slides.csv", "embeddings.parquet"
 KIND = "bags"
 _COLUMNS = ("case_id", "slide_id", "label", "site", "split", "file", "patches", "slide")
@@ -66,7 +67,7 @@ class _Bag:
 def write_bags(embeddings: Embeddings, out: Path, say: Say = lambda _: None) -> int:
     """Write a folder of bags; how many there are. What a killed export has written stays; `slides.csv` comes last.
 
-    Memory: the table and one block of vectors.
+    Memory: the table and the vectors of one slide.
     """
     store = embeddings.open_store()
     if store is None:
@@ -78,6 +79,8 @@ def write_bags(embeddings: Embeddings, out: Path, say: Say = lambda _: None) -> 
     inputs = {"the embeddings": embeddings.artefact.checksum}
     with make(out, KIND, _Settings(sizes_known=store is not None), inputs) as work:
         bags = _gather(embeddings.table)
+        if not (out / TENSORS).is_dir():  # bags of hidisc 0.2 have none
+            work.reopen()
         if not work.is_finished(say):
             work.finish(_write_all(embeddings, store, bags, out, say))
     return len(bags)
@@ -90,7 +93,7 @@ def _write_all(
     table = embeddings.table
     records = _read_records(store, bags)
     corners = np.stack([table.column("x"), table.column("y")], axis=1).astype(np.int64)
-    for folder in (FEATURES, STAMP):
+    for folder in (FEATURES, TENSORS, STAMP):
         (out / folder).mkdir(exist_ok=True)
     placed = [_write_bag(embeddings, bag, records.get(bag.slide), corners[bag.rows], out) for bag in bags]
     if not (out / EVERYTHING).is_file():
@@ -103,6 +106,7 @@ def _write_all(
         )
     write_atomic(out / SLIDES, _slides_csv(table, bags, say).encode())
     names = [f"{folder}/{bag.stem}.h5" for folder in (FEATURES, STAMP) for bag in bags]
+    names += [f"{TENSORS}/{bag.stem}.pt" for bag in bags]
     return [SLIDES, EVERYTHING, *(name for name in names if (out / name).is_file())]
 
 
@@ -122,12 +126,12 @@ def _gather(table: PatchTable) -> list[_Bag]:
         first_of_patient.setdefault(patients[rows[0]], int(rows[0]))
     bags = [
         _Bag(slide, patients[rows[0]], stem, rows)
-        for (slide, rows), stem in zip(by_slide.items(), _stems(list(by_slide)), strict=True)
+        for (slide, rows), stem in zip(by_slide.items(), name_files(list(by_slide)), strict=True)
     ]
     return sorted(bags, key=lambda bag: (first_of_patient[bag.patient], bag.rows[0]))
 
 
-def _stems(slides: Sequence[str]) -> list[str]:
+def name_files(slides: Sequence[str]) -> list[str]:
     """A file name for each slide: its own where that is safe and no other's, whatever the case of its letters."""
     plain = [slide if _is_plain(slide) else folder_name(slide) for slide in slides]
     taken = Counter(stem.lower() for stem in plain)
@@ -166,6 +170,8 @@ def _write_bag(
             coords.attrs.update(_describe(bag, record, extent))
             if not is_placed:
                 coords.attrs["coords_are"] = _NUMBERED
+    if not (out / TENSORS / f"{bag.stem}.pt").is_file():
+        _write_tensor(out / TENSORS / f"{bag.stem}.pt", embeddings, bag.rows)
     if record is None or record.mpp is None or extent is None:
         return False
     if not (out / STAMP / name).is_file():
@@ -198,11 +204,16 @@ def _describe(bag: _Bag, record: SlideRecord | None, extent: int | None) -> dict
     if record.mpp is not None:
         mpp = record.mpp * (record.downsample or 1)
         attributes |= {"level0_mpp": record.mpp, "patch_mpp": mpp}
-        # by the usual reckoning, of which TRIDENT uses the ratio
-        attributes |= {"level0_magnification": 10 / record.mpp, "target_magnification": 10 / mpp}
+        # by the usual reckoning, as the whole numbers that TRIDENT compares
+        attributes |= {"level0_magnification": _magnify(record.mpp), "target_magnification": _magnify(mpp)}
     if record.width is not None and record.height is not None:
         attributes |= {"level0_width": record.width, "level0_height": record.height}
     return attributes
+
+
+def _magnify(mpp: float) -> int:
+    """The magnification that a scale is usually called: 0.25 um/px is 40x."""
+    return max(1, round(10 / mpp))
 
 
 def _text(value: str) -> str:
@@ -218,6 +229,14 @@ def _write_features(file: h5py.File, embeddings: Embeddings, rows: NDArray[np.in
     for start in range(0, len(rows), block):
         part = rows[start : start + block]
         features[start : start + len(part)] = embeddings.vectors[part]
+
+
+def _write_tensor(path: Path, embeddings: Embeddings, rows: NDArray[np.int64]) -> None:
+    """The features (n, D) float32 as a plain tensor, which torch reads with `weights_only=True`."""
+    import torch
+
+    with replaced(path) as part, part.open("wb") as file:  # by its name, torch would write the name into the file
+        torch.save(torch.from_numpy(np.asarray(embeddings.vectors[rows], np.float32)), file)
 
 
 @contextmanager

@@ -40,8 +40,32 @@ def linear_scores(
     `watch` is called after each of `count_fits` fits. Memory: the sampled patches, twice, and 16 MB of the queries; no
     other row of the bank is read.
     """
+    probe = fit_probe(task, config, seed, watch)
+    queries, height = task.queries, max(1, _BLOCK // task.bank.embeddings.info.dim)
+    scores = np.zeros((len(queries), len(task.classes)))
+    for start in range(0, len(queries), height):
+        block = slice(start, start + height)
+        scores[block, probe.present] = probe.model.predict(queries.vectors(block)) if probe.model else 1
+    return scores, probe.remarks
+
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """The linear probe of a task, fitted to its reference patches."""
+
+    present: Ints
+    """Codes of the classes that have reference patches; the others have probability 0."""
+    model: "LinearModel | None"
+    """Of the classes that are present; None: there is one, which is always predicted."""
+    remarks: tuple[str, ...]
+
+
+def fit_probe(
+    task: Task, config: LinearConfig, seed: int, watch: Callable[[int], None] = lambda _: None
+) -> LinearProbe:
+    """Choose the penalty and fit the probe to the reference patches of a task."""
     rng = make_rng(seed, Purpose.LINEAR_PROBE)
-    bank, queries, levels = task.bank, task.queries, task.levels
+    bank, levels = task.bank, task.levels
     patients = find_patients(bank, levels)
     sample = sample_per_patient(patients, config.patches, rng)
     x, labels = bank.vectors(sample), bank.labels[sample]
@@ -53,21 +77,15 @@ def linear_scores(
     present = np.unique(labels)
     absent = np.delete(np.array(task.classes, object), present)
     remarks += [f"Class {name!r} has no patch among them, so its probability is always 0." for name in absent]
-    scores = np.zeros((len(queries), len(task.classes)))
     if len(present) == 1:
-        scores[:, present] = 1
         remarks.append(f"All of them have class {task.classes[present[0]]!r}, so it is predicted for every test patch.")
-        return scores, tuple(remarks)
+        return LinearProbe(present, None, tuple(remarks))
     choice = choose_penalty(x, labels, patients[sample], config, rng, watch)
     model, converged = next(fit_models(x, labels, [choice.penalty], config.iterations))
     watch(1)
-    height = max(1, _BLOCK // x.shape[1])
-    for start in range(0, len(queries), height):
-        block = slice(start, start + height)
-        scores[block, present] = model.predict(queries.vectors(block))
     unfinished = f"The solver did not converge within linear.iterations = {config.iterations}; more may help."
     remarks += [_describe_choice(choice, task, config), "The solver converged." if converged else unfinished]
-    return scores, tuple(remarks)
+    return LinearProbe(present, model, tuple(remarks))
 
 
 @dataclass(frozen=True)
@@ -130,6 +148,15 @@ class LinearModel:
     def predict(self, x: NDArray[np.float32]) -> Floats:
         """(N, L) probabilities of x (N, D)."""
         return _predict(torch.from_numpy(self._scaler.transform(x)), self._weights).numpy()
+
+    def to_layer(self) -> tuple[Tensor, Tensor]:
+        """Weights (L, D) and biases (L,) of a layer on embeddings as they are, whose softmax is `predict`."""
+        mean, scale = (torch.from_numpy(np.asarray(v, np.float64)) for v in (self._scaler.mean_, self._scaler.scale_))
+        weights = self._weights[:, :-1] / scale
+        biases = self._weights[:, -1] - weights @ mean
+        if len(weights) == 1:  # of two classes, the second; the first has logit 0
+            weights, biases = F.pad(weights, (0, 0, 1, 0)), F.pad(biases, (1, 0))
+        return weights, biases
 
 
 def fit_models(

@@ -1,4 +1,7 @@
-"""A CSV as spreadsheets really write it (byte-order marks, semicolons, CR line ends, stray spaces) <-> rows."""
+"""A CSV as spreadsheets really write it (byte-order marks, semicolons, CR line ends, stray spaces) <-> rows.
+
+A workbook (.xlsx) is read as well: its first sheet.
+"""
 
 import csv
 import io
@@ -12,6 +15,7 @@ from pathlib import Path
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import plural
+from hidisc.ground.workbook import read_workbook
 
 _ON_ONE_LINE = ("patient", "slide", "patch", "path", "label", "site", "split")
 """Columns of names, in which a line break is a slip: a quote that was not closed, or a stray Enter in a spreadsheet."""
@@ -50,15 +54,21 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
     become columns ("patient", "slide", "path") and one row, (3, {"patient": "P1", "slide": "S1", "path": "a;b.tiff"}):
     the header stands in row 2 of the spreadsheet, and row 4 is empty.
     """
-    lines, header_row, delimiter = _find_header(_decode(path))
-    records = _split(path, lines, delimiter, header_row)
+    data, delimiter, said = _read_bytes(path), "", list[str]()
+    if data.startswith(b"PK\x03\x04"):
+        every, said = read_workbook(path, data)
+        header_row = 1 + next((number for number, row in enumerate(every) if any(row)), len(every))
+        records = every[header_row - 1 :]
+    else:
+        lines, header_row, delimiter = _find_header(_decode(path, data))
+        records = _split(path, lines, delimiter, header_row)
     if not any(cell.strip() for record in records for cell in record):
         raise UserError(f"{path} is empty. It needs a header row with {', '.join(required)} and one row per slide.")
     columns = _read_columns(path, records[0], header_row, required)
     rows = _read_rows(path, records[1:], header_row + 1, columns, delimiter)
     _refuse_line_breaks(path, rows)
     warnings = _find_swallowed_rows([(header_row, {name: name for name in columns}), *rows], len(columns), delimiter)
-    return Sheet(path, tuple(filter(None, columns)), tuple(rows), tuple(warnings))
+    return Sheet(path, tuple(filter(None, columns)), tuple(rows), (*said, *warnings))
 
 
 def _find_header(text: str) -> tuple[str, int, str]:
@@ -106,7 +116,7 @@ def _read_rows(
     if long:  # an unquoted decimal comma would pass for a smaller number
         raise UserError(
             f"{path} row {long[0]}{_and_more(long, 'row')}: more cells than the {len(columns)} columns of the header. "
-            f"Quote cells that contain {delimiter!r}, or name the column."
+            f"{f'Quote cells that contain {delimiter!r}, or name' if delimiter else 'Name'} the column."
         )
     if not rows:
         raise UserError(f"{path} has a header but no rows. Add one row per slide.")
@@ -180,7 +190,7 @@ def _find_swallowed_rows(rows: Sequence[Row], columns: int, delimiter: str) -> l
         (number, name.splitlines()[0])
         for number, cells in rows
         for name, cell in cells.items()
-        if any(line.count(delimiter) == columns - 1 for line in cell.splitlines()[1:])
+        if delimiter and any(line.count(delimiter) == columns - 1 for line in cell.splitlines()[1:])
     ]
     if not found:
         return []
@@ -214,15 +224,18 @@ def _and_more(listed: Sequence[object], noun: str) -> str:
     return f" (and {len(listed) - 1} more {plural(noun, len(listed) - 1)})" if len(listed) > 1 else ""
 
 
-def _decode(path: Path) -> str:
+def _read_bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist. Give the path of your CSV file.") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}). Give the path of your CSV file.") from error
-    if data.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
-        raise UserError(f"{path} is an Excel workbook. Save it as CSV (UTF-8) and give that file.")
+
+
+def _decode(path: Path, data: bytes) -> str:
+    if data.startswith(b"\xd0\xcf\x11\xe0"):
+        raise UserError(f"{path} is an old Excel workbook (.xls). Save it as .xlsx or CSV (UTF-8) and give that file.")
     # cp1252 is what Excel's plain "CSV" is in western Europe
     encodings = ["utf-16"] if data.startswith((b"\xff\xfe", b"\xfe\xff")) else ["utf-8-sig", "cp1252"]
     for encoding in encodings:

@@ -1,4 +1,4 @@
-"""An encoder as other tools read it: a timm folder, ONNX or TorchScript; each is read back and compared.
+"""An encoder as other tools read it: a timm folder, ONNX, TorchScript or torch.export; each is read back and compared.
 
 `preprocessing.json` beside it says what to feed it; `models/foreign.py` runs TorchScript and ONNX, ours or another's.
 """
@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import beside, write_atomic
+from hidisc.ground.files import beside, replaced, write_atomic
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.backbone import create_backbone
 from hidisc.models.encoder import TIMM_WEIGHTS, Encoder
@@ -29,20 +29,25 @@ from hidisc.models.preprocessing import (
     read_preprocessing,
 )
 
-Target = Literal["timm", "onnx", "torchscript"]
-FILES: dict[Target, str] = {"timm": TIMM_WEIGHTS, "onnx": "encoder.onnx", "torchscript": "encoder.pt"}
+Target = Literal["timm", "onnx", "torchscript", "exported"]
+FILES: dict[Target, str] = {
+    "timm": TIMM_WEIGHTS,
+    "onnx": "encoder.onnx",
+    "torchscript": "encoder.pt",
+    "exported": "encoder.pt2",
+}
 TIMM_CONFIG = "config.json"
 _CLOSE = 1e-4
+_WRITTEN_BY_TORCH = ("version", "byteorder", ".data/serialization_id")
+"""Records of a file of TorchScript that the writer adds by itself."""
 
 
 def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     """Write the backbone to a folder; the largest difference of its embeddings from ours, relative to their size."""
     encoder = encoder.eval()
-    write = {"timm": _to_timm, "onnx": _to_onnx, "torchscript": _to_torchscript}[to]
+    write = {"timm": _to_timm, "onnx": _to_onnx, "torchscript": _to_torchscript, "exported": _to_exported}[to]
     card = encoder.card
-    generator = torch.Generator().manual_seed(make_seed(0, Purpose.EXPORT_CHECK))
-    x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=generator)
-    write(encoder, out, x)
+    write(encoder, out, _draw_pictures(encoder))
     preprocessing = card.describe().model_copy(
         update={
             "mean_and_std_are_applied": BEFORE if to == "timm" else INSIDE,
@@ -51,8 +56,14 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
         }
     )
     write_atomic(out / PREPROCESSING, (preprocessing.model_dump_json(indent=1) + "\n").encode())
+    return compare_exported(encoder, out, to)
+
+
+def compare_exported(encoder: Encoder, out: Path, to: Target) -> float:
+    """The largest difference of an exported encoder's embeddings from ours; one beyond rounding is refused."""
+    x = _draw_pictures(encoder)
     with torch.inference_mode():
-        ours = encoder.features(x)
+        ours = encoder.eval().features(x)
         theirs = run_exported(out, to, x)
     difference = float((ours - theirs).abs().max() / ours.abs().max().clamp(min=1e-6))
     if not difference <= _CLOSE:
@@ -63,12 +74,21 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     return difference
 
 
+def _draw_pictures(encoder: Encoder) -> Tensor:
+    """(3, C, H, W) in [0, 1], to compare an export with."""
+    card, generator = encoder.card, torch.Generator().manual_seed(make_seed(0, Purpose.EXPORT_CHECK))
+    return torch.rand(3, card.channels, card.size_px, card.size_px, generator=generator)
+
+
 def run_exported(folder: Path, to: Target, x: Tensor) -> Tensor:
     """Embeddings (B, features) of x (B, C, H, W) in [0, 1] by what `export_encoder` wrote."""
     if to == "onnx":
         return OnnxNet(folder / FILES[to])(x)["features"]
     if to == "torchscript":
         return TorchScriptNet(folder / FILES[to])(x)
+    if to == "exported":
+        embeddings: Tensor = torch.export.load(folder / FILES[to]).module()(x)
+        return embeddings
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     known = read_preprocessing(folder) or Preprocessing()
     mean, std = (torch.tensor(values)[:, None, None] for values in (known.mean, known.std))
@@ -112,16 +132,46 @@ def _to_onnx(encoder: Encoder, out: Path, x: Tensor) -> None:
         )
     if program is None:
         raise UserError(f"{encoder.card.backbone!r} cannot be written as ONNX. Try --to torchscript.")
-    write_atomic(out / FILES["onnx"], program.model_proto.SerializeToString())
+    proto = program.model_proto
+    for node in proto.graph.node:  # they hold lines of source with the folders of this machine
+        del node.metadata_props[:]
+    write_atomic(out / FILES["onnx"], proto.SerializeToString())
 
 
 def _to_torchscript(encoder: Encoder, out: Path, x: Tensor) -> None:
-    part = beside(out / FILES["torchscript"])
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")
-        traced: Any = torch.jit.trace(encoder, x)  # type: ignore[no-untyped-call]
-        torch.jit.save(torch.jit.freeze(traced), str(part))
-    part.replace(out / FILES["torchscript"])
+    save_script(encoder, x, out / FILES["torchscript"])
+
+
+def save_script(network: nn.Module, x: Tensor, path: Path) -> None:
+    """Write a network as TorchScript, traced with x, without the lines of source that torch adds for debugging.
+
+    These hold the folders of this machine, and so perhaps the name of whoever uses it.
+    """
+    traced_to = beside(path)
+    try:
+        with warnings.catch_warnings(), torch.inference_mode():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated, and what many tools read
+            traced: Any = torch.jit.trace(network, x)  # type: ignore[no-untyped-call]
+            torch.jit.save(torch.jit.freeze(traced), str(traced_to))
+        reader = torch._C.PyTorchFileReader(str(traced_to))
+        with replaced(path) as part, part.open("wb") as file:
+            writer = torch._C.PyTorchFileWriter(file)
+            for name in reader.get_all_records():
+                if name not in _WRITTEN_BY_TORCH and not name.endswith(".debug_pkl"):
+                    data = reader.get_record(name)
+                    writer.write_record(name, data, len(data))
+            writer.write_end_of_file()
+    finally:
+        traced_to.unlink(missing_ok=True)
+
+
+def _to_exported(encoder: Encoder, out: Path, x: Tensor) -> None:
+    """The successor of TorchScript, for `torch.export.load(FILE).module()`; any batch size."""
+    program = torch.export.export(encoder, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # with the folders of this machine
+    with replaced(out / FILES["exported"]) as part, part.open("wb") as file:
+        torch.export.save(program, file)
 
 
 def open_timm_folder(folder: Path) -> tuple[nn.Module, Preprocessing]:

@@ -1,13 +1,14 @@
 """What the hub says of a model and holds for it: an architecture that timm builds by itself, weights as safetensors.
 
-The network is asked here and nowhere else, when an encoder is built and not when it is opened.
+The network is asked here and nowhere else: when an encoder is built, not when it is opened; and when one is pushed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import hf_hub_download
+from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from hidisc.ground.errors import UserError
@@ -78,6 +79,22 @@ def fetch_weights(name: str, notes: dict[str, Any] | None) -> str:
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise _not_fetched(name, error) from error
+
+
+def push_files(folder: Path, files: Sequence[str], repo: str) -> str:
+    """Put files of a folder into a repository of the hub, a new private one if there is none; its address."""
+    try:
+        api = HfApi()
+        address = api.create_repo(repo, private=True, exist_ok=True)
+        api.upload_folder(
+            repo_id=repo, folder_path=folder, allow_patterns=list(files), commit_message="Encoder exported by hidisc"
+        )
+    except Exception as error:
+        raise UserError(
+            f"{folder} was written, but --push {repo} failed ({first_line(error)}). Give OWNER/NAME, log in with "
+            "`hf auth login`, and run the same command again."
+        ) from error
+    return str(address)
 
 
 def _not_fetched(name: str, error: BaseException) -> UserError:

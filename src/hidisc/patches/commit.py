@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import Work
 from hidisc.ground.checksums import FileEntry, describe_file, find_problem
@@ -21,6 +22,7 @@ from hidisc.ground.files import beside, sync
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.steps import reached
 from hidisc.ground.text import count, name_some
+from hidisc.patches.annotations import ANNOTATION, Annotations
 from hidisc.patches.filters import is_blank, is_unwanted
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.predicted import LABEL, SCORE, load_predicted, predicted_file
@@ -31,6 +33,7 @@ from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, Sli
 from hidisc.patches.table import PatchTable, names_column
 from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.slides.cohort import SlideRow
+from hidisc.slides.grid import Boxes
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Recipe:
     mpp: float | None
     input: InputRule = "unit"
     classifier: PatchClassifier | None = None
+    annotations: Annotations | None = None
 
 
 @dataclass(frozen=True)
@@ -156,9 +160,27 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         columns[LABEL] = pa.DictionaryArray.from_arrays(indices, pa.array(labels, pa.string()))
         columns[SCORE] = pa.array(probabilities, mask=np.isnan(probabilities))
         is_kept &= ~is_unwanted(codes, labels, recipe.filter)
+    if recipe.annotations:
+        annotation, is_excluded = _annotate(recipe.annotations, record, scores)
+        indices = pa.array(annotation, mask=annotation < 0)
+        columns[ANNOTATION] = pa.DictionaryArray.from_arrays(indices, pa.array(recipe.annotations.classes, pa.string()))
+        is_kept &= ~is_excluded
+    columns |= {name: names_column([value], [total]) for name, value in row.more.items()}
     for name, values in row.columns.items():
         columns[name] = pa.array(values, pa.string()) if name == "name" else names_column(values, [1] * total)
     return pa.table({**columns, _IS_KEPT: is_kept})
+
+
+def _annotate(
+    annotations: Annotations, record: SlideRecord, scores: pa.Table
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """The class of every box of a slide by its annotations, and whether it is to be left out."""
+    assert record.downsample is not None  # cut from a slide
+    assert record.width is not None
+    assert record.height is not None
+    extent = record.size_px * record.downsample
+    boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), extent, record.downsample)
+    return annotations.classify(record.slide, boxes, record.width, record.height, record.find_origin())
 
 
 def _enter(row: SlideRow, record: SlideRecord, boxes: pa.Table) -> SlideEntry:

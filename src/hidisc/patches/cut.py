@@ -78,7 +78,7 @@ class CutTask:
     @cached_property
     def settings(self) -> str:
         """Checksum of the settings that pixels depend on, the stains to look like among them."""
-        facts = keep_facts(PrepareConfig, self.config.model_dump(mode="json"), ("filter",))
+        facts = keep_facts(PrepareConfig, self.config.model_dump(mode="json"), ("filter", "annotations"))
         return digest({**facts, "reference": self.reference.to_dict()})
 
     def find_change(self, record: SlideRecord) -> str | None:
@@ -148,6 +148,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
                 mpp=mpp,
                 file_mpp=slide.mpp,
                 downsample=downsample,
+                origin=slide.origin,
                 size_px=config.grid.size_px,
                 channels=slide.channels,
                 dtype=str(slide.dtype),

@@ -9,9 +9,9 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
-from hidisc.patches.table import SCHEMA
 from hidisc.slides.cohort import (
     REQUIRED,
+    WRITTEN,
     find_disagreements,
     find_half_split,
     names_of,
@@ -63,22 +63,21 @@ def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Sourc
     sheet = read_sheet(table_csv, REQUIRED)
     refuse_if_all_missing(sheet)
     own = [name for name in sheet.columns if name not in (*REQUIRED, "patch", "label", "site", "split")]
-    taken = [name for name in own if name in (*SCHEMA.names, "name")]
+    taken = [name for name in own if name in (*WRITTEN, "mpp")]
     if taken:
         raise UserError(f"{table_csv}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
     patches: list[PatchFile] = []
     problems: list[str] = []
     seen: dict[Path, int] = {}
     for number, cells in sheet.rows:
-        row = read_row(number, cells, table_csv.parent, problems.append)
+        row = read_row(number, cells, table_csv.parent, problems.append, own)
         if row is None:
             continue
         if seen.setdefault(row.path, number) != number:
             problems.append(
                 f"row {number}: file {cells['path']!r} was listed in row {seen[row.path]} already. Remove one."
             )
-        more = {name: cells[name] or None for name in own}
-        patches.append(PatchFile(**vars(row), name=cells.get("patch") or row.path.stem, more=more))
+        patches.append(PatchFile(**vars(row), name=cells.get("patch") or row.path.stem))
     problems += [*find_disagreements(patches, label_level), *find_half_split(patches)]
     refuse(table_csv, [f"{table_csv.name} {problem}" for problem in problems])
     warnings = [*sheet.warnings, *find_twins(names_of(patches, slides_within_patients=True))]

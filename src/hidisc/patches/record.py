@@ -54,6 +54,8 @@ class SlideRecord(Record):
     """What the file itself says of that; null: nothing."""
     downsample: float | None = None
     """Level-0 px per patch px."""
+    origin: tuple[int, int] | None = None
+    """Level-0 px (x, y) at which QuPath's coordinates begin; null for imported patches and stores of hidisc 0.2."""
     size_px: int
     channels: int
     dtype: str
@@ -69,6 +71,15 @@ class SlideRecord(Record):
     """Stored patches left as they were because no stains could be estimated."""
     files: tuple[FileEntry, ...] = Field(min_length=2)
     """All that lies beside slide.json, but for later predictions."""
+
+    def find_origin(self) -> tuple[int, int]:
+        """Where QuPath's coordinates begin; refuses a slide of which that was not written down."""
+        if self.origin is None and self.reader == "openslide":
+            raise UserError(
+                f"slide {self.slide!r} was cut before hidisc wrote down where QuPath's coordinates begin. Run `hidisc "
+                "prepare` with a new --out for annotations or GeoJSON of it."
+            )
+        return self.origin or (0, 0)
 
     @property
     def shards(self) -> list[str]:

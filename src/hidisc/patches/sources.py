@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.ground.errors import UserError
@@ -12,10 +12,9 @@ from hidisc.slides.cohort import SlideRow
 
 @dataclass(frozen=True)
 class PatchFile(SlideRow):
-    """One patch file (`path`) and what is known of its slide; `more` are columns of the user's own."""
+    """One patch file (`path`) and what is known of its slide."""
 
     name: str = ""
-    more: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
         ("row", pa.int32()),
     ]
 )
-"""Columns of every patch table; imported ones may have more behind (`name`, and columns of the user's table)."""
+"""Columns of every patch table; there may be more behind (`name` of imported ones, columns of the user's own)."""
 _ROW_GROUP = 2**20
 
 

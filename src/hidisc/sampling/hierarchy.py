@@ -58,7 +58,7 @@ class Hierarchy:
         if level not in named:
             raise UserError(
                 f"batch.levels: {level!r} is no column of names in this store. Levels above `patch` can be "
-                f"{', '.join(named)}; `hidisc import table` takes further columns."
+                f"{', '.join(named)}; further columns of a cohort or of `hidisc import table` are kept."
             )
         codes = table.codes(level)[0][rows]
         missing = int((codes < 0).sum())

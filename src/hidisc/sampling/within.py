@@ -55,7 +55,7 @@ def _root_codes(store: PatchStore, tree: Tree, column: str) -> tuple[NDArray[np.
     if column not in store.table.names:
         raise UserError(
             f"batch.within: {column!r} is no column of names in this store. It can be `{COLOUR}` or one of "
-            f"{', '.join(store.table.names)}; `hidisc import table` takes further columns."
+            f"{', '.join(store.table.names)}; further columns of a cohort or of `hidisc import table` are kept."
         )
     codes, names = store.table.codes(column)
     first = tree.root_leaves()

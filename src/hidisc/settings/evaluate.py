@@ -83,7 +83,7 @@ class EvaluateConfig(Config):
     """Names of the test patients, all others being reference patients; null chooses both by their splits."""
     folds: FoldsConfig = FoldsConfig()
     label: str = "label"
-    """Column of the patch table to predict; further columns of an imported table can be used too."""
+    """Column of the patch table to predict; further columns of the cohort can be used too."""
     classes: tuple[str, ...] | None = None
     """Labels to distinguish, in the order of the tables; patches of other labels are left out. Null takes all."""
     positive: str | None = None

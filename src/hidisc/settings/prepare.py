@@ -61,6 +61,25 @@ class FilterConfig(Config):
         return self
 
 
+class AnnotationsConfig(Config):
+    """Regions drawn by hand on slides (GeoJSON of QuPath); they can be changed afterwards with `--refilter`."""
+
+    path: str | None = None
+    """Folder with a file SLIDE.geojson per slide, or one file whose objects have a property `slide`."""
+    min_share: float = Field(0.5, gt=0, le=1)
+    """Least share of a patch that a class covers for the patch to get it in the column `annotation`."""
+    exclude: tuple[str, ...] = ()
+    """Classes (such as pen, fold or artefact) whose patches are dropped."""
+    exclude_share: float = Field(0.1, gt=0, le=1)
+    """Least share of a patch that an excluded class covers for the patch to be dropped."""
+
+    @model_validator(mode="after")
+    def _classes_need_a_file(self) -> "AnnotationsConfig":
+        if self.exclude and self.path is None:
+            raise ValueError("exclude needs annotations: --annotations FOLDER --set 'annotations.exclude=[pen]'")
+        return self
+
+
 class StainConfig(Config):
     """Stain normalisation of 8-bit RGB slides."""
 
@@ -110,6 +129,7 @@ class PrepareConfig(Config):
     grid: GridConfig = GridConfig()
     tissue: TissueConfig = TissueConfig()
     filter: FilterConfig = FilterConfig()
+    annotations: AnnotationsConfig = AnnotationsConfig()
     stain: StainConfig = StainConfig()
     pixels: PixelsConfig = PixelsConfig()
     split: Annotated[SplitConfig, TakenOver()] = SplitConfig()

@@ -1,5 +1,6 @@
 """`cohort.csv`, one row per slide: which slide belongs to which patient, checked whole before any slide is opened."""
 
+import difflib
 import hashlib
 import stat
 import unicodedata
@@ -15,12 +16,17 @@ from hidisc.ground.checksums import digest, hash_file, sample_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.spreadsheet import Sheet, read_sheet
-from hidisc.ground.text import count, plural
+from hidisc.ground.text import count
 from hidisc.settings.prepare import PLAUSIBLE_MPP
 from hidisc.slides.twins import Name, find_twins, fold
 
 REQUIRED = ("patient", "slide", "path")
 OPTIONAL = ("label", "mpp", "site", "split")
+FOR_PEOPLE = ("file_mpp", "file_size_px", "file_reader", "doubt")
+"""Columns that `hidisc cohort` adds to a draft for people to look at; no table of patches has them."""
+WRITTEN = ("patch", "x", "y", "tissue_fraction", "pixel_std", "is_blank", "shard", "row", "name", "is_kept",
+           "predicted_label", "predicted_score", "annotation")  # fmt: skip
+"""Columns that hidisc itself writes into a table of patches, beside those of a cohort."""
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
 _SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill screens
 
@@ -42,6 +48,8 @@ class SlideRow:
     """The row number a spreadsheet shows."""
     columns: dict[str, list[str | None]] = field(default_factory=dict)
     """Further columns of an imported slide, one value per patch; `label` in here overrides the slide's."""
+    more: dict[str, str | None] = field(default_factory=dict)
+    """Further columns of the user's own, such as scanner, date, stain or block."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +67,27 @@ class Cohort:
         sheet = read_sheet(path, REQUIRED)
         refuse_if_all_missing(sheet)
         problems: list[str] = []
-        slides = [row for number, cells in sheet.rows if (row := read_row(number, cells, path.parent, problems.append))]
+        own = [name for name in sheet.columns if name not in (*REQUIRED, *OPTIONAL, *FOR_PEOPLE, *WRITTEN)]
+        slides = [
+            row for number, cells in sheet.rows if (row := read_row(number, cells, path.parent, problems.append, own))
+        ]
         doubles, warnings = _find_same_content(slides)
         labels = find_disagreements(slides, "patient" if label_level == "patient" else "patch")
         problems += [*_find_repeats(slides), *labels, *find_half_split(slides), *doubles]
         refuse(path, [f"{path.name} {problem}" for problem in problems])
 
-        unknown = [name for name in sheet.columns if name not in REQUIRED + OPTIONAL]
-        if unknown:
-            known = ", ".join(REQUIRED + OPTIONAL)
-            named = ", ".join(map(repr, unknown))
-            columns, verb = plural("column", len(unknown)), "is" if len(unknown) == 1 else "are"
-            warnings.insert(0, f"unknown {columns} {named} {verb} not used (known: {known}).")
-        warnings = [*sheet.warnings, *find_twins(names_of(slides)), *warnings]
+        warnings = [*sheet.warnings, *_doubt_columns(sheet), *find_twins(names_of(slides)), *warnings]
         return cls(path, tuple(slides), tuple(f"{path.name}: {warning}" for warning in warnings))
+
+
+def _doubt_columns(sheet: Sheet) -> Iterator[str]:
+    """Warnings of columns that are not kept, or may be misspelt."""
+    for name in sheet.columns:
+        meant = difflib.get_close_matches(name, [known for known in OPTIONAL if known not in sheet.columns], 1, 0.7)
+        if name in WRITTEN:
+            yield f"column {name!r} is one that hidisc writes itself, and is not kept. Rename it to keep it."
+        elif meant and name not in REQUIRED + OPTIONAL:
+            yield f"column {name!r} is kept as a column of your own. If it is meant as {meant[0]!r}, rename it."
 
 
 def names_of(rows: Iterable[SlideRow], *, slides_within_patients: bool = False) -> Iterator[Name]:
@@ -84,6 +99,8 @@ def names_of(rows: Iterable[SlideRow], *, slides_within_patients: bool = False) 
         yield Name("label", row.label or "", where)
         yield Name("site", row.site or "", where)
         yield Name("split", row.split or "", where)
+        for name, value in row.more.items():
+            yield Name(name, value or "", where)
 
 
 def refuse_if_all_missing(sheet: Sheet) -> None:
@@ -110,8 +127,13 @@ def refuse(source: Path, problems: Sequence[str]) -> None:
     raise UserError("\n  ".join([f"{source} has {count(len(problems), 'problem')}:", *shown]))
 
 
-def read_row(number: int, cells: dict[str, str], folder: Path, problem: Callable[[str], None]) -> SlideRow | None:
-    """A row of a CSV of slides or patches; `problem` is called with what is wrong; None: it lacks what is required."""
+def read_row(
+    number: int, cells: dict[str, str], folder: Path, problem: Callable[[str], None], own: Sequence[str] = ()
+) -> SlideRow | None:
+    """A row of a CSV of slides or patches, with the user's `own` columns; None: it lacks what is required.
+
+    `problem` is called with what is wrong.
+    """
     empty = [name for name in REQUIRED if not cells[name]]
     if empty:
         problem(f"row {number}: {' and '.join(empty)} empty. Fill in or remove the row.")
@@ -146,6 +168,7 @@ def read_row(number: int, cells: dict[str, str], folder: Path, problem: Callable
         site=cells.get("site") or None,
         split=cells.get("split") or None,
         row=number,
+        more={name: cells[name] or None for name in own},
     )
 
 

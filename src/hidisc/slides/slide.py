@@ -41,6 +41,8 @@ class Slide(ABC):
     """Micrometres per level-0 pixel as the file says it, None when it does not or says nonsense."""
     channels: int
     dtype: np.dtype[Any]
+    origin: tuple[int, int] = (0, 0)
+    """Level-0 px (x, y) at which QuPath's coordinates begin: it shows only what was scanned (OpenSlide's bounds)."""
 
     @abstractmethod
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:

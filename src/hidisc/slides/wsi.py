@@ -32,6 +32,9 @@ class WholeSlide(Slide):
         x = _number(properties.get(openslide.PROPERTY_NAME_MPP_X))
         y = _number(properties.get(openslide.PROPERTY_NAME_MPP_Y))
         self.mpp = plausible_mpp(x, y)
+        bounds = (openslide.PROPERTY_NAME_BOUNDS_X, openslide.PROPERTY_NAME_BOUNDS_Y)
+        left, top = (int(_number(properties.get(name)) or 0) for name in bounds)
+        self.origin = left, top
         background = properties.get(openslide.PROPERTY_NAME_BACKGROUND_COLOR, "FFFFFF")
         self._background = np.frombuffer(bytes.fromhex(background), np.uint8).astype(np.uint16)
 

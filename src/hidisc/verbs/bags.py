@@ -14,15 +14,19 @@ from hidisc.training.run import RUN
 
 def export_bags(embeddings_path: AnyPath, out: AnyPath, say: Callable[[str], None] = lambda _: None) -> int:
     """Write embeddings as bags, one HDF5 per slide for CLAM, TRIDENT and STAMP; how many. A killed export goes on."""
-    embeddings_path, out = Path(embeddings_path), Path(out)
-    if holds(embeddings_path, RUN, "train"):
-        raise UserError(
-            f"{embeddings_path} is a run, and --to {KIND} writes embeddings. Make them with `hidisc embed STORE "
-            f"{embeddings_path} --out EMB` and give EMB."
-        )
-    embeddings = Embeddings.load(embeddings_path)
+    embeddings = open_embeddings(Path(embeddings_path), KIND)
     with full_disk_said("What has been written is whole"):
-        return write_bags(embeddings, out, say)
+        return write_bags(embeddings, Path(out), say)
+
+
+def open_embeddings(path: Path, to: str) -> Embeddings:
+    """Embeddings to export; a run is refused with what to do."""
+    if holds(path, RUN, "train"):
+        raise UserError(
+            f"{path} is a run, and --to {to} writes embeddings. Make them with `hidisc embed STORE {path} --out EMB` "
+            "and give EMB."
+        )
+    return Embeddings.load(path)
 
 
 def holds(path: Path, file: str, kind: str) -> bool:

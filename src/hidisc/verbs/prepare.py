@@ -7,12 +7,13 @@ from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.text import count
+from hidisc.patches.annotations import load_annotations
 from hidisc.patches.commit import Recipe
 from hidisc.patches.cut import CutTask
 from hidisc.patches.record import slide_folder
 from hidisc.settings.load import load_config
 from hidisc.settings.prepare import PrepareConfig
-from hidisc.slides.cohort import OPTIONAL, REQUIRED, Cohort
+from hidisc.slides.cohort import Cohort
 from hidisc.slides.picture import read_picture
 from hidisc.slides.stain import REFERENCE, Stains, stains_of_reference
 from hidisc.verbs.build import Built, Say, build_store
@@ -38,7 +39,8 @@ def prepare(
         raise UserError(f"{out} holds no store to refilter. Run without --refilter first.")
     _refuse_folder(Path(cohort_csv))
     cohort = Cohort.load(cohort_csv, config.label_level)
-    for warning in cohort.warnings:
+    annotations, doubts = load_annotations(config.annotations, cohort.slides)
+    for warning in (*cohort.warnings, *doubts):
         say(f"warning: {warning}")
     reference = _reference(config)
     tasks = [CutTask(row, out.resolve() / slide_folder(row.slide), config, reference) for row in cohort.slides]
@@ -48,10 +50,10 @@ def prepare(
         config,
         cohort.slides,
         tasks,
-        Recipe(config.filter, config.pixels, config.split, config.seed, config.grid.mpp),
+        Recipe(config.filter, config.pixels, config.split, config.seed, config.grid.mpp, annotations=annotations),
         inputs={} if reference is REFERENCE else {"stain.reference": hash_file(Path(config.stain.reference))},
-        taken_over=("filter",) if refilter else (),
-        hint=" A changed filter needs no reading again: add --refilter.",
+        taken_over=("filter", "annotations") if refilter else (),
+        hint=" A changed filter and changed annotations need no reading again: add --refilter.",
         workers=workers,
         scheduler=scheduler,
         say=say,
@@ -70,14 +72,12 @@ def _refuse_folder(path: Path) -> None:
     """Refuse a folder in the place of the table that says whose slides they are."""
     if not path.is_dir():
         return
-    tables = sorted(path.glob("*.csv"))
+    tables = sorted([*path.glob("*.csv"), *path.glob("*.xlsx")])
     if tables:
         raise UserError(f"{path} is a folder. Did you mean the table {tables[0]}?")
-    slide = next((file.name for file in sorted(path.iterdir()) if file.is_file()), "slide-1.svs")
     raise UserError(
-        f"{path} is a folder, and `hidisc prepare` needs a table that says which patient each slide belongs to. Write "
-        f"{path / 'cohort.csv'} with the header line `{','.join(REQUIRED)}` and one line per slide, such as "
-        f"`P1,{Path(slide).stem},{slide}`; the columns {', '.join(OPTIONAL)} may be added."
+        f"{path} is a folder, and `hidisc prepare` needs a table that says which patient each slide belongs to. "
+        f"`hidisc cohort {path} --out cohort.csv` drafts it from the names of the files."
     )
 
 

@@ -1,0 +1,148 @@
+"""The model card of an exported encoder: `README.md` with the block of metadata that hubs read. It names no one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from hidisc.evaluation.scores import LevelScores, Scores
+from hidisc.ground.text import count
+from hidisc.models.card import EncoderCard
+from hidisc.models.preprocessing import BEFORE, Preprocessing
+from hidisc.training.run import RunInfo
+
+README = "README.md"
+_LIBRARIES = {"timm": "timm", "onnx": "onnx"}
+_USE = {
+    "timm": """import timm
+
+model = timm.create_model("local-dir:FOLDER", pretrained=True, num_classes=0).eval()  # or hf-hub:OWNER/NAME
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))""",
+    "onnx": """import onnxruntime
+
+session = onnxruntime.InferenceSession("encoder.onnx")
+(features,) = session.run(["features"], {"images": images})  # (B, C, H, W) in [0, 1]""",
+    "torchscript": """import torch
+
+model = torch.jit.load("encoder.pt").eval()
+features = model(images)  # (B, C, H, W) in [0, 1]""",
+    "exported": """import torch
+
+model = torch.export.load("encoder.pt2").module()
+features = model(images)  # (B, C, H, W) in [0, 1]""",
+}
+_CITE = """```bibtex
+@inproceedings{jiang2023hierarchical,
+  title     = {Hierarchical Discriminative Learning Improves Visual Representations of Biomedical Microscopy},
+  author    = {Jiang, Cheng and Hou, Xinhai and Kondepudi, Akhil and Chowdury, Asadur and
+               Freudiger, Christian W. and Orringer, Daniel A. and Lee, Honglak and Hollon, Todd C.},
+  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
+  year      = {2023}
+}
+```"""
+
+
+def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: str, scores: Scores | None) -> str:
+    """What the encoder is, learned from, tells and needs, in counts and never in names; `scores`: its evaluation."""
+    sections = {
+        f"{run.objective} encoder, {card.backbone}": _say_what(card, run),
+        "What it learned from": _say_history(card, run),
+        "How well it tells": _say_verdict(scores),
+        "What to feed it": f"{_say_input(fed)}\n\n```python\n{_USE[to]}\n```" if to in _USE else _say_input(fed),
+        "Intended use and limits": (
+            "Research on tissue of the kind, stain and scale that it learned from. It is no medical device, and no "
+            "decision about a patient may rest on it. Encoders that learn to tell patients apart can learn stain, "
+            "scanner and site instead of disease: audit it on your own cohort, and evaluate it on patients and sites "
+            "that it has not seen."
+        ),
+        "To cite": _CITE,
+        "To fill in before publishing": "Licence, contact, ethics approval and consent for the data.",
+    }
+    (title, first), *others = sections.items()
+    parts = [f"# {title}", first, *(f"## {heading}\n\n{text}" for heading, text in others)]
+    return "\n\n".join([f"---\n{_describe(card, run, to, scores)}---", *parts]) + "\n"
+
+
+def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -> str:
+    """The block of metadata."""
+    known: dict[str, Any] = {
+        "library_name": _LIBRARIES.get(to, "pytorch"),
+        "pipeline_tag": "image-feature-extraction",
+        "tags": ["hidisc", "self-supervised", "microscopy", "pathology", run.objective, card.backbone],
+    }
+    results = [
+        {
+            "task": {"type": "image-classification", "name": f"{level.level} classification by {probe}"},
+            "dataset": {"type": "private", "name": "test patients"},
+            "metrics": [{"type": "accuracy", "value": level.metrics["accuracy"].value}],
+        }
+        for probe, level in _list_levels(scores)
+        if level.metrics["accuracy"].value is not None
+    ]
+    if results:
+        known["model-index"] = [{"name": f"{run.objective} {card.backbone}", "results": results}]
+    return yaml.safe_dump(known, sort_keys=False)
+
+
+def _list_levels(scores: Scores | None) -> Iterator[tuple[str, LevelScores]]:
+    """The first probe and its levels, coarsest first."""
+    if scores is not None:
+        probe = scores.info.probes[0]
+        yield from ((probe.name, level) for level in reversed(probe.levels))
+
+
+def _say_what(card: EncoderCard, run: RunInfo) -> str:
+    labels = f"with labels ({', '.join(run.labels_used)})" if run.labels_used else "without labels"
+    return (
+        f"A {card.backbone} that turns a patch into {card.features} numbers, trained {labels} by hidisc "
+        f"(objective {run.objective}, {count(run.steps, 'step')}, {count(run.images, 'image')})."
+    )
+
+
+def _say_history(card: EncoderCard, run: RunInfo) -> str:
+    seen = card.history
+    text = f"{count(len(seen.slides), 'slide')} of {count(len(seen.patients), 'patient')}"
+    more = "" if seen.is_complete else " What its starting weights had seen before is not known."
+    return f"{text}; the last training drew from {count(run.patches, 'patch')}.{more}"
+
+
+def _say_verdict(scores: Scores | None) -> str:
+    if scores is None:
+        return "It was exported without an evaluation."
+    info = scores.info
+    rows = [
+        " | ".join(
+            [
+                "",
+                level.level,
+                f"{level.units:,}",
+                *(level.metrics[name].percent() for name in ("accuracy", "auroc")),
+                "",
+            ]
+        ).strip()
+        for _, level in _list_levels(scores)
+    ]
+    lines = [
+        f"On test patients, {count(len(info.classes), 'class')}, probe {info.probes[0].name}; in percent, with "
+        "intervals over patients.\n",
+        "| level | units | accuracy | AUROC |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n",
+    ]
+    if any(finding.kind == "leak" for finding in info.leakage):
+        lines.append("- **Evaluated despite leakage: the numbers are too high.**")
+    floor = info.floor.verdict(info.levels[0]) if info.floor else ""
+    lines += [f"- It is {floor}."] if floor else []
+    lines += [f"- {sentence}" for sentence in info.audit]
+    return "\n".join(lines).rstrip()
+
+
+def _say_input(fed: Preprocessing) -> str:
+    scale = f" at {fed.mpp:g} um/px" if fed.mpp else ""
+    where = "subtracted and divided by you" if fed.mean_and_std_are_applied == BEFORE else "applied inside the network"
+    return (
+        f"Patches of {fed.size_px} x {fed.size_px} px{scale}, {count(fed.channels or 0, 'channel')} ({fed.pixels}), "
+        f"values in [0, 1]; mean {_list(fed.mean)} and standard deviation {_list(fed.std)} are {where}."
+    )
+
+
+def _list(values: tuple[float, ...] | None) -> str:
+    return ", ".join(f"{value:.4g}" for value in values or ())

@@ -1,0 +1,126 @@
+"""`hidisc export --to geojson`: patches with their classes and scores as boxes on their slides, for QuPath."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.artefacts.artefact import make
+from hidisc.embeddings.bags import name_files
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.scores import SCORES, Scores
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import full_disk_said
+from hidisc.ground.paths import AnyPath
+from hidisc.patches.geojson import PALETTE, Region, make_box, write_geojson
+from hidisc.patches.store import PatchStore
+from hidisc.settings.config import Config
+from hidisc.verbs.bags import holds, open_embeddings
+
+Numbers = NDArray[Any]
+
+
+class _Settings(Config):
+    """What the files depend on beside the embeddings or scores."""
+
+    to: str = "geojson"
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """N patches on their slides."""
+
+    slide: NDArray[np.object_]
+    x: Numbers
+    y: Numbers
+    name: NDArray[np.object_]
+    """(N,) class of each; None: none."""
+    measurements: Mapping[str, Numbers]
+
+
+def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
+    """Write the patches of embeddings (with their labels) or scores (as predicted) per slide; how many slides."""
+    path, out = Path(artefact_path), Path(out)
+    artefact: Embeddings | Scores
+    if holds(path, SCORES, "evaluate"):
+        artefact = scores = Scores.load(path)
+        tiles = _read_scores(scores)
+        store = _open_store(path / scores.info.embeddings, scores.info.store_checksum)
+    else:
+        artefact = embeddings = open_embeddings(path, "geojson")
+        tiles = _read_table(embeddings)
+        store = _open_store(path, embeddings.info.store_checksum)
+    if (tiles.x < 0).any():
+        raise UserError(f"{path} has patches that were imported as files: it is not known where on a slide they are.")
+    inputs = {"the patches": artefact.artefact.checksum}
+    with full_disk_said("What has been written is whole"), make(out, "patches", _Settings(), inputs) as work:
+        names = list(dict.fromkeys(tiles.slide.tolist()))
+        files = dict(zip(names, (f"{stem}.geojson" for stem in name_files(names)), strict=True))
+        if not work.is_finished():
+            _write(tiles, store, {slide: out / file for slide, file in files.items()})
+            work.finish(files.values())
+    return len(files)
+
+
+def _write(tiles: _Tiles, store: PatchStore, files: Mapping[str, Path]) -> None:
+    colours = _colour(tiles.name.tolist())
+    slides, codes = np.unique(tiles.slide, return_inverse=True)
+    groups = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    rows_of = dict(zip(slides.tolist(), groups, strict=True))
+    for entry in store.info.slides:
+        if entry.slide not in files:
+            continue
+        record = store.record(entry)
+        extent = record.size_px * (record.downsample or 1.0)
+        left, top = record.find_origin()
+        regions = (
+            Region(
+                polygons=make_box(float(tiles.x[row]) - left, float(tiles.y[row]) - top, extent, extent),
+                name=tiles.name[row],
+                color=colours.get(tiles.name[row]),
+                measurements={name: float(values[row]) for name, values in tiles.measurements.items()},
+                kind="tile",
+            )
+            for row in rows_of[entry.slide]
+        )
+        write_geojson(files[entry.slide], regions)
+
+
+def _colour(names: Sequence[str | None]) -> dict[str | None, tuple[int, int, int]]:
+    """A colour for every class."""
+    classes = sorted({name for name in names if name is not None})
+    return {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(classes)}
+
+
+def _read_table(embeddings: Embeddings) -> _Tiles:
+    table = embeddings.table
+    slide, x, y, label = (table.column(name) for name in ("slide", "x", "y", "label"))
+    return _Tiles(slide, x, y, label, {})
+
+
+def _read_scores(scores: Scores) -> _Tiles:
+    """What the first probe that has scores of patches predicts."""
+    probe = next((probe.name for probe in scores.info.probes if probe.level("patch")), None)
+    patches = scores.predictions(probe, "patch") if probe else None
+    if patches is None or "slide" not in patches.units:
+        raise UserError(
+            f"{scores.path} has no scores of single patches of slides. Evaluate with levels=[patient, slide, patch]."
+        )
+    measurements = {f"score: {name}": patches.scores[:, code] for code, name in enumerate(patches.classes)}
+    predicted = np.array(patches.classes, object)[patches.predicted]
+    return _Tiles(patches.units["slide"], patches.units["x"], patches.units["y"], predicted, measurements)
+
+
+def _open_store(embeddings_path: Path, checksum: str) -> PatchStore:
+    """The store of the patches, which says how large a patch is on its slide."""
+    embeddings = Embeddings.load(embeddings_path)
+    store = embeddings.open_store()
+    if store is None or store.checksum != checksum:
+        raise UserError(
+            f"the store {embeddings.path / embeddings.info.store} is not there, or has changed since. It says how "
+            "large a patch is on its slide: put it back, or embed it anew."
+        )
+    return store

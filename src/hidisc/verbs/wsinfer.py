@@ -1,0 +1,92 @@
+"""`hidisc export RUN --to wsinfer`: the encoder with the linear probe of its evaluation, to run inside QuPath."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from hidisc.artefacts.artefact import make, read_settings
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.linear import LinearProbe, fit_probe
+from hidisc.evaluation.task import choose_task
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import full_disk_said, write_atomic
+from hidisc.ground.paths import AnyPath
+from hidisc.models.encoder import Encoder
+from hidisc.models.wsinfer import CONFIG, SCRIPT, fill_classes, run_wsinfer, write_wsinfer
+from hidisc.patches.store import PatchStore
+from hidisc.reporting.model_card import README, write_model_card
+from hidisc.settings.config import Config
+from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.training.run import Run
+from hidisc.verbs.export import open_scores
+
+_CLOSE = 1e-4
+_LEFT_OUT = " Patches were stain-normalised before it saw them, and QuPath feeds them as scanned: results may be worse."
+
+
+class _Settings(Config):
+    """What the model depends on beside its inputs."""
+
+    to: str = "wsinfer"
+
+
+def export_wsinfer(
+    run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say: Callable[[str], None] = lambda _: None
+) -> tuple[Path, float]:
+    """Write a patch classifier for WSInfer; (the file, the largest difference of a probability when read back).
+
+    `scores`: the evaluation whose reference patients the linear probe is fitted to again, by the same settings.
+    """
+    out = Path(out)
+    if scores is None:
+        raise UserError("--to wsinfer needs classes: give the evaluation of this run with --scores SCORES.")
+    run = Run.load(run_path)
+    encoder = run.encoder()
+    evaluated = open_scores(Path(scores), encoder.card.weights)
+    config = EvaluateConfig.model_validate(evaluated.info.config)
+    if evaluated.info.folds or config.align is not None:
+        raise UserError(
+            f"{scores} was evaluated with --folds or align. Evaluate once more without, for one classifier."
+        )
+    embeddings = Embeddings.load(Path(scores) / evaluated.info.embeddings)
+    bank = Embeddings.load(Path(scores) / evaluated.info.bank)
+    store = embeddings.open_store()
+    if store is None or store.info.mpp is None:
+        raise UserError(
+            f"the store of {embeddings.path} is not there, has changed, or has no mpp; WSInfer asks for it."
+        )
+    if not store.is_colour:
+        raise UserError(f"{store.path} does not hold RGB patches, which are all that WSInfer reads.")
+    inputs = {"the encoder": encoder.card.weights, "the scores": evaluated.artefact.checksum}
+    with full_disk_said("The run is as it was"), make(out, "export", _Settings(), inputs) as work:
+        if work.is_finished():
+            raise UserError(f"{out / SCRIPT} is there already and is not overwritten. Give another --out.")
+        task = choose_task(embeddings, bank, config)
+        probe = fit_probe(task, config.linear, config.seed)
+        difference = _write(encoder, probe, task.classes, store, out)
+        card = write_model_card(encoder.card, run.info, encoder.card.describe(), "wsinfer", evaluated)
+        is_normalised = ((read_settings(store.path) or {}).get("stain") or {}).get("method") == "macenko"
+        if is_normalised:
+            say(f"warning:{_LEFT_OUT}")
+        write_atomic(out / README, (card + (f"\n**Stain.**{_LEFT_OUT}\n" if is_normalised else "")).encode())
+        work.finish([SCRIPT, CONFIG, README])
+    return out / SCRIPT, difference
+
+
+def _write(encoder: Encoder, probe: LinearProbe, classes: tuple[str, ...], store: PatchStore, out: Path) -> float:
+    """Write the model and compare what it says of random pictures with encoder and probe."""
+    if probe.model is None:
+        raise UserError(f"all reference patients are of class {classes[int(probe.present[0])]!r}: nothing to classify.")
+    layer = fill_classes(*probe.model.to_layer(), probe.present, len(classes))
+    assert store.info.mpp is not None
+    write_wsinfer(encoder, layer, classes, store.info.size_px, store.info.mpp, out)
+    card = encoder.card
+    x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        ours = torch.zeros(3, len(classes), dtype=torch.float64)
+        ours[:, probe.present] = torch.from_numpy(probe.model.predict(encoder.features(x).numpy()))
+        difference = float((run_wsinfer(out, x) - ours).abs().max())
+    if not difference <= _CLOSE:
+        raise UserError(f"{out / SCRIPT} gives other probabilities than the probe (difference {difference:.1g}).")
+    return difference

@@ -1,0 +1,85 @@
+"""The classifier for WSInfer says what the linear probe of the evaluation said, and its config is of spec 1.0."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hidisc import embed, evaluate, load_config, prepare, train
+from hidisc.artefacts.artefact import verify
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.scores import Scores
+from hidisc.ground.errors import UserError
+from hidisc.patches.store import PatchStore
+from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.prepare import PrepareConfig
+from hidisc.settings.train import TrainConfig
+from hidisc.slides.synthetic import draw_cohort
+from hidisc.verbs.wsinfer import export_wsinfer
+from tests.training.stores import TINY
+
+JUDGED = ("probes=[linear]", "bootstrap.resamples=20", "floor=false", "audit=false")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of four diagnoses, a run, its embeddings and its scores."""
+    folder = tmp_path_factory.mktemp("home")
+    cohort = draw_cohort(folder, patients=12, slides=1, fields=8, field_px=48, seed=2)
+    split = ["split.fractions={train: 0.6, test: 0.4}", "grid.size_px=48"]
+    prepare(cohort, folder / "store", load_config(PrepareConfig, None, split), workers=0)
+    config = load_config(TrainConfig, None, [*TINY, "optim.steps=2"])
+    train(folder / "store", folder / "run", config, device="cpu", devices=1)
+    embed(folder / "store", folder / "run", folder / "embeddings", device="cpu", devices=1, shown=False)
+    judged = load_config(EvaluateConfig, None, JUDGED)
+    evaluate(folder / "embeddings", folder / "scores", judged, device="cpu", shown=False)
+    return folder
+
+
+def test_wsinfer_gives_the_probabilities_of_the_probe(home: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    file, difference = export_wsinfer(home / "run", tmp_path / "out", home / "scores", said.append)
+    assert difference < 1e-4
+    assert len(said) == 1
+    assert "Patches were stain-normalised before it saw them, and QuPath feeds them as scanned" in said[0]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    store, patches = PatchStore.load(home / "store"), Scores.load(home / "scores").predictions("linear", "patch")
+    known = config["transform"][-1]["arguments"]
+    rows = patches.units["row"]
+    pixels = torch.from_numpy(store.read_many(rows)).permute(0, 3, 1, 2) / 255
+    mean, std = (torch.tensor(known[name])[:, None, None] for name in ("mean", "std"))
+    assert len(Embeddings.load(home / "embeddings")) == len(store)  # rows of both are the same
+    with torch.inference_mode():
+        logits = torch.jit.load(str(file))((pixels - mean) / std)
+    np.testing.assert_allclose(logits.softmax(dim=1).numpy(), patches.scores, atol=2e-3)
+    assert config["class_names"] == list(patches.classes)
+    assert verify(tmp_path / "out") == []
+
+
+def test_the_config_is_of_spec_1(home: Path, tmp_path: Path) -> None:
+    """Fields and types of WSInfer's `model-config` schema."""
+    export_wsinfer(home / "run", tmp_path / "out", home / "scores")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config.keys() == {
+        *("spec_version", "architecture", "num_classes", "class_names"),
+        *("patch_size_pixels", "spacing_um_px", "transform"),
+    }
+    assert (config["spec_version"], config["num_classes"]) == ("1.0", len(config["class_names"]))
+    assert (config["patch_size_pixels"], config["spacing_um_px"]) == (48, 0.5)
+    assert [step["name"] for step in config["transform"]] == ["Resize", "ToTensor", "Normalize"]
+    assert (tmp_path / "out" / "torchscript_model.pt").is_file()
+    assert (tmp_path / "out" / "README.md").is_file()
+
+
+def test_what_is_no_classifier_is_refused(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--to wsinfer needs classes: give the evaluation of this run with --scores"):
+        export_wsinfer(home / "run", tmp_path / "out", None)
+    export_wsinfer(home / "run", tmp_path / "out", home / "scores")
+    with pytest.raises(UserError, match=r"torchscript_model.pt is there already and is not overwritten. Give another"):
+        export_wsinfer(home / "run", tmp_path / "out", home / "scores")
+    judged = load_config(EvaluateConfig, None, [*JUDGED, "folds.number=2", "leakage.allow=true"])
+    evaluate(home / "embeddings", tmp_path / "folds", judged, device="cpu", shown=False)
+    with pytest.raises(UserError, match=r"folds was evaluated with --folds or align. Evaluate once more without"):
+        export_wsinfer(home / "run", tmp_path / "other", tmp_path / "folds")
