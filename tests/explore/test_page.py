@@ -231,6 +231,28 @@ def test_a_rectangle_lights_up_points_and_two_names_make_a_probe(watched: Watche
         page.wait_for_selector("#saved:has-text('was taken back')")
 
 
+def test_two_slides_are_moved_together(watched: Watched, session: Session) -> None:
+    page = watched.page
+    page.locator("#slides .open").nth(0).click()
+    page.wait_for_selector("#slide[data-slide='0']")
+    page.click("#beside")
+    page.wait_for_selector("#other[data-slide='0']")
+    assert page.locator("#map").is_hidden()
+    page.click("[data-view=cohort]")
+    page.locator("#slides .open").nth(3).click()
+    page.wait_for_selector("#slide[data-slide='3']")
+    page.wait_for_load_state("networkidle")
+    page.locator("#slide").focus()
+    for _ in range(4):
+        page.keyboard.press("+")
+    wait_for_drawing(page)
+    bars = [page.get_attribute(canvas, "data-bar") for canvas in ("#slide", "#other")]
+    assert bars[0] == bars[1]
+    assert has_ink(page, "other")
+    page.click("#beside")
+    assert page.locator("#map").is_visible()
+
+
 def test_all_of_it_with_keys_alone(watched: Watched, session: Session) -> None:
     page = watched.page
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from matplotlib.path import Path as Outline
+from pydantic import ValidationError
 
 from hidisc.explore.region import Region, find_rows, is_inside
 from hidisc.explore.session import Session
@@ -38,6 +39,11 @@ def test_a_rectangle_holds_the_patches_whose_centre_is_in_it(session: Session) -
     assert find_rows(session, Region(slide=0, box=box)).tolist() == [shown.rows[0]]
     whole = find_rows(session, Region(slide=0, box=(0, 0, shown.width, shown.height)))
     assert whole.tolist() == shown.rows.tolist()
+
+
+def test_codes_are_numbers() -> None:
+    with pytest.raises(ValidationError, match="pattern"):
+        Region(only="1,x")
 
 
 @pytest.mark.parametrize(

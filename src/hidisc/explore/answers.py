@@ -13,7 +13,7 @@ from pydantic import Field
 
 from hidisc.explore.drawing import as_jpeg, draw_density
 from hidisc.explore.probe import find_uncertain
-from hidisc.explore.region import Region, check_slide, find_rows, find_shown
+from hidisc.explore.region import CODES, Region, check_slide, find_rows, find_shown
 from hidisc.explore.session import Session
 from hidisc.explore.slide import TILE_PX
 from hidisc.ground.errors import UserError
@@ -39,7 +39,7 @@ class MapView(Record):
     by: str
     row: int | None = None
     """The patch that the others are compared with, where they are coloured by similarity."""
-    only: str = Field("", pattern=r"^(\d+(,\d+)*)?$")
+    only: str = Field("", pattern=CODES)
     x0: float = 0.0
     y0: float = 0.0
     x1: float = 1.0
@@ -127,7 +127,6 @@ def tell_columns(session: Session) -> dict[str, Any]:
             "names": column.names,
             "colours": column.colours,
             "counts": np.bincount(column.codes[column.codes >= 0], minlength=len(column.names)).tolist(),
-            "is_number": column.values is not None,
         }
         for key, column in session.columns.items()
     ]

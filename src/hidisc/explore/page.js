@@ -137,16 +137,14 @@
     return state.told.get(row);
   };
   const fill = (list, facts) => list.replaceChildren(...facts.flatMap(([title, text]) => [make("dt", title), make("dd", text)]));
-  const tip = async (row, x, y) => {
+  const tip = async (row, x, y, more = []) => {
     const box = $("tip");
     state.tipped = row;
     if (row < 0) { box.hidden = true; return; }
     const patch = await describe(row);
     if (!patch || state.tipped !== row) return;
-    if (box.dataset.row !== String(row) || box.hidden) {
-      box.querySelector("img").src = address("patch.jpg", { row });
-      fill(box.querySelector("dl"), patch.facts.slice(0, 14));
-    }
+    if (box.dataset.row !== String(row)) box.querySelector("img").src = address("patch.jpg", { row });
+    fill(box.querySelector("dl"), [...more, ...patch.facts].slice(0, 14));
     box.dataset.row = row;
     box.hidden = false;
     const { width, height } = box.getBoundingClientRect();
@@ -210,6 +208,7 @@
   const calls = { ask, address, tip, choose, select };
   const map = new PatchMap($("map"), calls);
   const view = new SlideView($("slide"), { ...calls, tileSide: data.tile });
+  const other = new SlideView($("other"), { ...calls, tileSide: data.tile });
   const panes = { map, slide: view };
   map.clear = view.clear = () => {
     Object.assign(map, { selected: [], drawn: [] });
@@ -217,6 +216,21 @@
     map.redraw();
     view.redraw();
   };
+  /* The slide that is shown stays on the left, in place of the map, and another can be opened on the right. */
+  $("beside").addEventListener("click", () => {
+    const isBeside = $("other-pane").hidden && Boolean(view.data);
+    $("other-pane").hidden = !isBeside;
+    $("map-pane").hidden = isBeside || !data.vectors;
+    $("beside").setAttribute("aria-pressed", String(isBeside));
+    Object.assign(view, { partner: null });
+    Object.assign(other, { partner: null });
+    if (!isBeside) return;
+    $("other-name").textContent = $("slide-name").textContent;
+    other.open(view.data);
+    Object.assign(other, { overlay: view.overlay, partner: view });
+    view.partner = other;
+    say("Now open another slide: from the cohort, or from what is alike. Both are moved together.");
+  });
   async function openSlide(place) {
     const slide = await ask("slide", { slide: place });
     if (!slide) return;
@@ -285,8 +299,11 @@
   };
   $("colour").addEventListener("change", () => { state.only.clear(); paint(); });
   $("overlay").addEventListener("change", overlay);
-  $("strength").addEventListener("input", () => { view.strength = Number($("strength").value); view.redraw(); });
-  $("boxes").addEventListener("change", () => { view.isBoxed = $("boxes").checked; view.redraw(); });
+  const look = () => {
+    for (const pane of [view, other]) Object.assign(pane, { strength: Number($("strength").value), isBoxed: $("boxes").checked }).redraw();
+  };
+  $("strength").addEventListener("input", look);
+  $("boxes").addEventListener("change", look);
   document.querySelectorAll("[data-tool]").forEach((button) => button.addEventListener("click", () => {
     const pane = panes[button.dataset.tool];
     pane.isTool = !pane.isTool;

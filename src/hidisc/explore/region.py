@@ -8,6 +8,9 @@ from hidisc.explore.session import Rows, Session
 from hidisc.ground.errors import UserError
 from hidisc.ground.records import Record
 
+CODES = r"^(\d+(,\d+)*)?$"
+"""Numbers, and commas between them."""
+
 
 class Region(Record):
     """One of the three."""
@@ -16,7 +19,7 @@ class Region(Record):
     polygon: tuple[tuple[float, float], ...] = Field((), max_length=5_000)
     """Corners on the map."""
     by: str = ""
-    only: str = ""
+    only: str = Field("", pattern=CODES)
     """The map shows only these codes of the column `by`, and the polygon holds only what is shown."""
     slide: int | None = None
     box: tuple[float, float, float, float] | None = None

@@ -26,6 +26,7 @@ from hidisc.reporting.points import judge_patches
 from hidisc.settings.config import Say
 
 Rows = NDArray[np.int64]
+_SEVERAL = "several"
 _OPEN_SLIDES = 8
 """Slides kept open, each with up to 128 MB of decoded tiles."""
 
@@ -68,7 +69,7 @@ class Session:
     @cached_property
     def _fixed_columns(self) -> dict[str, Column]:
         columns = name_columns(self.store.table)
-        for who, _, predictions in self.judged:
+        for who, predictions in self._judged:
             rows = self.embedded[predictions.units["row"]]
             columns |= score_columns(predictions, rows, len(self.store), who, columns)
         return columns
@@ -107,7 +108,7 @@ class Session:
             if number in pooled:
                 predicted, score, truth = pooled[number]
                 record |= {"predicted": predicted, "score": round(score, 3)}
-                record["result"] = "right" if predicted == truth else "wrong"
+                record["result"] = "" if truth == _SEVERAL else "right" if predicted == truth else "wrong"
             slides.append(record)
         return slides
 
@@ -115,7 +116,7 @@ class Session:
     def _pooled(self) -> dict[int, tuple[str, float, str]]:
         """By slide, the class of the largest mean score of its patches, that score, and the true class."""
         pooled = {}
-        for _, _, predictions in self.judged[:1]:
+        for _, predictions in self._judged[:1]:
             of_slide = self.slide_of[self.embedded[predictions.units["row"]]]
             order = np.argsort(of_slide, kind="stable")
             numbers, starts = np.unique(of_slide[order], return_index=True)
@@ -127,14 +128,14 @@ class Session:
         return pooled
 
     @cached_property
-    def judged(self) -> list[tuple[str, Scores, Predictions]]:
+    def _judged(self) -> list[tuple[str, Predictions]]:
         """What each evaluation is called (nothing, if it is the only one), and what it predicted for every patch."""
         judged = []
         for number, scores in enumerate(self.scores, start=1):
             predictions = judge_patches(scores)
             name = "" if len(self.scores) == 1 else f"evaluation {number}"
             if predictions is not None and "row" in predictions.units:
-                judged.append((name, scores, predictions))
+                judged.append((name, predictions))
         return judged
 
     @cached_property
@@ -198,5 +199,5 @@ def _agree(codes: NDArray[Any], names: Sequence[str]) -> str:
     """The name that all codes stand for; empty where there is none, and `several` where they differ."""
     present = np.unique(codes)
     if len(present) != 1:
-        return "several" if len(present) else ""
+        return _SEVERAL if len(present) else ""
     return names[present[0]] if present[0] >= 0 else ""

@@ -10,6 +10,20 @@ class SlideView extends Pane {
     Object.assign(this, { data, tiles: new Map(), overlay: null, world: [data.width, data.height], drawn: [] });
     this.canvas.dataset.slide = data.slide;
     this.fit();
+    if (this.partner) this.matchScale();
+  }
+  /* Two slides beside each other are moved and zoomed together, at one scale in micrometres. */
+  matchScale() {
+    const { partner } = this;
+    this.go(this.centre, partner.scale * (partner.data.mpp && this.data.mpp ? this.data.mpp / partner.data.mpp : 1));
+  }
+  zoom(factor, at) {
+    super.zoom(factor, at);
+    if (this.partner) Pane.prototype.zoom.call(this.partner, factor, at);
+  }
+  pan(dx, dy) {
+    super.pan(dx, dy);
+    if (this.partner) Pane.prototype.pan.call(this.partner, dx, dy);
   }
   /* Show a patch in the middle, as large as a thumb. */
   showBox([x, y]) {
@@ -102,7 +116,8 @@ class SlideView extends Pane {
   }
   hover(point, event) {
     const place = this.find(point);
-    this.tip(place < 0 ? -1 : this.data.rows[place], event.clientX, event.clientY);
+    const value = place >= 0 && this.overlay?.values ? [["painted", this.overlay.values[place].toFixed(3)]] : [];
+    this.tip(place < 0 ? -1 : this.data.rows[place], event.clientX, event.clientY, value);
   }
   leave() { this.tip(-1); }
   pick(point) {
