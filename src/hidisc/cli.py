@@ -387,10 +387,22 @@ def _explore(
     stop_after: Annotated[
         float | None, typer.Option("--stop-after", help="End after so many minutes without use.", min=0)
     ] = None,
+    patient: Annotated[str | None, typer.Option("--patient", help="With --save: whose slides.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Write a folder of one patient that opens from disk, and end.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Look at slides, the map of patches and what is alike in a browser, and give names to patches."""
-    from hidisc.verbs.explore import explore
+    from hidisc.verbs.explore import explore, save_page
+
+    if (save is None) != (patient is None):
+        raise UserError("--save and --patient go together: a folder of one patient is written.")
+    if save is not None and patient is not None:
+        slides = save_page(store, others or [], patient, save, cohort=cohort, say=_say)
+        page = save / "index.html"
+        _show(as_json, f"{page}: {count(slides, 'slide')}; open it in a browser", {"page": str(page), "slides": slides})
+        return
 
     def ready(address: str) -> None:
         _show(as_json, address, {"address": address})

@@ -102,7 +102,7 @@ class Naming(OfSet, Chosen):
     label: str | None
 
 
-def tell_cohort(session: Session, _: Nothing) -> Answer:
+def tell_cohort(session: Session, _: Nothing) -> dict[str, Any]:
     """All that the page must know at first."""
     info, embeddings = session.store.info, session.embeddings
     return {
@@ -133,7 +133,7 @@ def tell_columns(session: Session) -> dict[str, Any]:
     return {"columns": columns}
 
 
-def tell_points(session: Session, view: MapView) -> Answer:
+def tell_points(session: Session, view: MapView) -> dict[str, Any]:
     """The patches in a part of the map; only how many, where they are too many."""
     vectors = _find_in_view(session, view)
     if len(vectors) > MOST_POINTS:
@@ -148,7 +148,7 @@ def tell_points(session: Session, view: MapView) -> Answer:
     }
 
 
-def draw_points(session: Session, view: MapView) -> Answer:
+def draw_points(session: Session, view: MapView) -> bytes:
     """The same part as a picture."""
     vectors, column = _find_in_view(session, view), session.find_column(view.by, view.row)
     places = (session.places[vectors] - (view.x0, view.y0)) / (view.x1 - view.x0, view.y1 - view.y0)
@@ -156,7 +156,7 @@ def draw_points(session: Session, view: MapView) -> Answer:
     return draw_density(places, codes, column.colours, view.width, view.height)
 
 
-def find_spot(session: Session, spot: MapView) -> Answer:
+def find_spot(session: Session, spot: MapView) -> dict[str, Any]:
     """The patch nearest to the middle of a part of the map; -1 where that part has none."""
     vectors = _find_in_view(session, spot)
     if not len(vectors):
@@ -175,7 +175,7 @@ def _find_in_view(session: Session, view: MapView) -> NDArray[np.int64]:
     return np.flatnonzero(inside & find_shown(session, view.by, view.only))
 
 
-def tell_patch(session: Session, asked: OfPatch) -> Answer:
+def tell_patch(session: Session, asked: OfPatch) -> dict[str, Any]:
     """Where a patch is, and what is known of it."""
     row = _check_row(session, asked.row)
     number, table = int(session.slide_of[row]), session.store.table
@@ -194,12 +194,12 @@ def tell_patch(session: Session, asked: OfPatch) -> Answer:
     }
 
 
-def draw_patch(session: Session, asked: OfPatch) -> Answer:
+def draw_patch(session: Session, asked: OfPatch) -> bytes:
     """The picture of a patch."""
     return as_jpeg(shrink(as_rgb(session.store.read(_check_row(session, asked.row))), asked.side))
 
 
-def draw_thumbnail(session: Session, asked: OfSlide) -> Answer:
+def draw_thumbnail(session: Session, asked: OfSlide) -> bytes:
     """The whole slide, small; its file is not opened."""
     number = check_slide(session, asked.slide)
     thumbnail = session.store.thumbnail(session.slides[number])
@@ -211,7 +211,7 @@ def draw_thumbnail(session: Session, asked: OfSlide) -> Answer:
     return as_jpeg(np.asarray(picture))
 
 
-def tell_slide(session: Session, asked: OfSlide) -> Answer:
+def tell_slide(session: Session, asked: OfSlide) -> dict[str, Any]:
     """What the page must know of a slide to show it."""
     shown = session.show(check_slide(session, asked.slide))
     return {
@@ -230,13 +230,13 @@ def tell_slide(session: Session, asked: OfSlide) -> Answer:
     }
 
 
-def draw_tile(session: Session, asked: OfTile) -> Answer:
+def draw_tile(session: Session, asked: OfTile) -> bytes:
     """A tile of a slide."""
     shown = session.show(check_slide(session, asked.slide))
     return as_jpeg(shown.tile(session.store, asked.level, asked.column, asked.line))
 
 
-def tell_overlay(session: Session, asked: OfOverlay) -> Answer:
+def tell_overlay(session: Session, asked: OfOverlay) -> dict[str, Any]:
     """What the patches of a slide are by a column, in the order of its rows."""
     rows = session.rows_of_slide[check_slide(session, asked.slide)]
     column = session.find_column(asked.by, asked.row)
@@ -244,14 +244,14 @@ def tell_overlay(session: Session, asked: OfOverlay) -> Answer:
     return {"codes": column.codes[rows].tolist(), "names": column.names, "colours": column.colours, "values": values}
 
 
-def tell_selection(session: Session, chosen: Chosen) -> Answer:
+def tell_selection(session: Session, chosen: Chosen) -> dict[str, Any]:
     """How many patches a region has, and some of them, spread evenly, with their places."""
     rows = find_rows(session, chosen.region)
     some = rows[np.linspace(0, len(rows) - 1, min(_LISTED, len(rows))).astype(np.int64)]
     return {"count": len(rows), **_list_patches(session, some)}
 
 
-def find_alike(session: Session, asked: Alike) -> Answer:
+def find_alike(session: Session, asked: Alike) -> dict[str, Any]:
     """The patches of the cohort most like a region, the most similar first."""
     vectors = session.vector_of[find_rows(session, asked.region)]
     vectors = vectors[vectors >= 0]
@@ -265,32 +265,32 @@ def find_alike(session: Session, asked: Alike) -> Answer:
     return {**_list_patches(session, session.embedded[found]), "values": similarities.round(4).tolist()}
 
 
-def give_name(session: Session, asked: Naming) -> Answer:
+def give_name(session: Session, asked: Naming) -> dict[str, Any]:
     """Save a label of a region."""
     rows = find_rows(session, asked.region)
     session.labels.give(asked.set, asked.label, rows)
     return {"count": len(rows), **tell_columns(session)}
 
 
-def undo_name(session: Session, asked: OfSet) -> Answer:
+def undo_name(session: Session, asked: OfSet) -> dict[str, Any]:
     """Take the last change of a set of labels back."""
     return {"count": session.labels.undo(asked.set), **tell_columns(session)}
 
 
-def offer_uncertain(session: Session, asked: OfSet) -> Answer:
+def offer_uncertain(session: Session, asked: OfSet) -> dict[str, Any]:
     """The patches whose name a linear probe on the labels given so far knows least."""
     rows, remark = find_uncertain(session, session.labels.find(asked.set))
     return {**_list_patches(session, rows), "remark": remark}
 
 
-def write_slides(session: Session, _: Nothing) -> Answer:
+def write_slides(session: Session, _: Nothing) -> str:
     """The table of slides as CSV."""
     slides = session.list_slides()
     columns = list(slides[0]) if slides else []
     return format_csv(columns, [[slide[name] for name in columns] for slide in slides])
 
 
-def write_labels(session: Session, asked: OfSet) -> Answer:
+def write_labels(session: Session, asked: OfSet) -> str:
     """A set of labels as CSV, one row per patch that has one."""
     labels, table = session.labels.find(asked.set), session.store.table
     columns = ("patient", "slide", "patch", "x", "y")

@@ -4,10 +4,10 @@
 (async () => {
   const $ = (id) => document.getElementById(id);
   const session = Date.now().toString(36); // pictures that the browser keeps are of this visit
-  const address = (name, details) => {
+  const address = window.disk?.address ?? ((name, details) => {
     const known = Object.entries(details).filter(([, value]) => value !== undefined && value !== "");
     return `${name}?${new URLSearchParams([...known, ["v", session]])}`;
-  };
+  });
   const say = (sentence, isWrong = false) => {
     $("status").textContent = sentence;
     $("status").classList.toggle("wrong", isWrong);
@@ -22,7 +22,7 @@
     }
     return null;
   };
-  const ask = (name, details = {}) => read(fetch(address(name, details)));
+  const ask = window.disk?.ask ?? ((name, details = {}) => read(fetch(address(name, details))));
   const tell = (name, details) =>
     read(fetch(name, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(details) }));
   const make = (tag, text, ...names) => {
@@ -176,6 +176,7 @@
     say("");
   };
   const select = async (region) => {
+    if (window.disk) return;
     const answer = await tell("select", { region });
     if (!answer) return;
     state.region = region;
@@ -247,7 +248,7 @@
   const choices = () => {
     for (const [id, first] of [["colour", []], ["overlay", [new Option("nothing", "")]]]) {
       const before = $(id).value;
-      const similar = data.encoder ? [new Option("similarity to the chosen patch", "similarity")] : [];
+      const similar = data.encoder && !window.disk ? [new Option("similarity to the chosen patch", "similarity")] : [];
       $(id).replaceChildren(...first, ...data.columns.map((column) => new Option(column.title, column.key)), ...similar);
       if ([...$(id).options].some((option) => option.value === before)) $(id).value = before;
     }

@@ -43,9 +43,9 @@ class SlideView extends Pane {
   }
   draw(pen, width, height) {
     if (!this.data) return;
-    const { levels, extent, corners, dropped, mpp } = this.data;
+    const { levels, extent, corners, dropped, mpp, finest = 0 } = this.data;
     const [x0, y0, x1, y1] = this.view();
-    const fine = Math.min(levels - 1, Math.max(0, Math.floor(Math.log2(1 / (this.scale * (window.devicePixelRatio || 1))) + 0.4)));
+    const fine = Math.min(levels - 1, Math.max(finest, Math.floor(Math.log2(1 / (this.scale * (window.devicePixelRatio || 1))) + 0.4)));
     pen.imageSmoothingEnabled = this.scale < 2;
     /* coarser tiles that are there already lie below, until the fine ones have come */
     for (const level of [levels - 1, ...[2, 1, 0].map((up) => fine + up).filter((level) => level < levels - 1)]) {

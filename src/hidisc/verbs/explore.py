@@ -4,10 +4,25 @@ import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hidisc.explore.saved import save_patient
 from hidisc.explore.server import Server
 from hidisc.explore.session import open_session
 from hidisc.ground.paths import AnyPath
 from hidisc.settings.config import Say
+
+
+def save_page(
+    store: AnyPath,
+    others: Sequence[AnyPath],
+    patient: str,
+    out: AnyPath,
+    *,
+    cohort: AnyPath | None = None,
+    say: Say = lambda _: None,
+) -> int:
+    """Write one patient as a folder that opens from disk, without a server; how many slides it shows."""
+    session = open_session(Path(store), [Path(other) for other in others], Path(cohort) if cohort else None, say)
+    return save_patient(session, patient, Path(out))
 
 
 def explore(
