@@ -24,7 +24,7 @@ from PIL import Image
 from harness import Claim, best_of
 from hidisc.artefacts.artefact import CONFIG, FORMAT, MANIFEST, Manifest, read_manifest
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.explore.projection import MAP, _number
+from hidisc.explore.projection import MAP, fingerprint
 from hidisc.ground.checksums import describe_file, seal
 from hidisc.ground.columns import save_columns
 from hidisc.models.history import UNKNOWN
@@ -103,7 +103,7 @@ def make_embeddings(folder: Path, store: PatchStore) -> Embeddings:
     finish(out, "embed", [VECTORS, PATCHES, EMBEDDINGS])
     made = Embeddings.load(out)
     x, y = rng.random((2, rows), np.float32)
-    save_columns(out / MAP, {"x": x, "y": y, "embeddings": np.full(rows, _number(made))})
+    save_columns(out / MAP, {"x": x, "y": y, "embeddings": np.full(rows, fingerprint(made))})
     return made
 
 

@@ -108,7 +108,15 @@ def test_every_answer_forbids_the_network(listening: Listening) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/../pyproject.toml", "/%2e%2e/cli.py", "/server.py", "/page.html/../server.py", "//etc/passwd", "/labels/mine"],
+    [
+        "/../pyproject.toml",
+        "/%2e%2e/cli.py",
+        "/server.py",
+        "/page.html/../server.py",
+        "//etc/passwd",
+        "/labels/mine",
+        "/pagexjs",
+    ],
 )
 def test_no_path_reaches_a_file(listening: Listening, path: str) -> None:
     assert Answered(listening, "GET", path).code == 404

@@ -279,8 +279,12 @@ def undo_name(session: Session, asked: OfSet) -> dict[str, Any]:
 
 def offer_uncertain(session: Session, asked: OfSet) -> dict[str, Any]:
     """The patches whose name a linear probe on the labels given so far knows least."""
-    rows, remark = find_uncertain(session, session.labels.find(asked.set))
-    return {**_list_patches(session, rows), "remark": remark}
+    if session.embeddings is None:
+        raise UserError("a probe needs embeddings. Start the explorer with embeddings of this store.")
+    labels = session.labels.find(asked.set)[session.embedded]
+    patients = session.store.table.codes("patient")[0][session.embedded].astype(np.int64)
+    found, remark = find_uncertain(session.embeddings.vectors, labels, patients)
+    return {**_list_patches(session, session.embedded[found]), "remark": remark}
 
 
 def write_slides(session: Session, _: Nothing) -> str:

@@ -334,8 +334,9 @@
     if (!answer) return;
     data.columns = answer.columns;
     state.told.clear();
+    const before = $("colour").value;
     choices();
-    if ($("colour").value.startsWith("labels ")) paint();
+    if (before.startsWith("labels ")) { state.only.clear(); paint(); }
     overlay();
     $("saved").textContent = sentence(answer);
   };

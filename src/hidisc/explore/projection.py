@@ -39,7 +39,7 @@ def load_places(embeddings: Embeddings, say: Say) -> NDArray[np.float32]:
     seconds = "about a minute" if len(embeddings) > WHOLE / 2 else "seconds"
     say(f"placing {count(len(embeddings), 'patch')} on the map ({seconds}; it is kept in {path})")
     places = _fit_square(place(embeddings.vectors, seed=0))
-    whose = np.full(len(places), _number(embeddings))
+    whose = np.full(len(places), fingerprint(embeddings))
     try:
         save_columns(path, {"x": places[:, 0], "y": places[:, 1], "embeddings": whose})
     except OSError as error:
@@ -57,11 +57,11 @@ def _read(path: Path, embeddings: Embeddings) -> NDArray[np.float32] | None:
         return None
     if set(columns) != {"x", "y", "embeddings"} or len(columns["x"]) != len(embeddings):
         return None
-    is_ours = (columns["embeddings"] == _number(embeddings)).all()
+    is_ours = (columns["embeddings"] == fingerprint(embeddings)).all()
     return np.stack([columns["x"], columns["y"]], axis=1) if is_ours else None
 
 
-def _number(embeddings: Embeddings) -> int:
+def fingerprint(embeddings: Embeddings) -> int:
     """The first 60 bits of the checksum of embeddings, to know their map by."""
     return int(embeddings.artefact.checksum[:15], 16)
 

@@ -9,6 +9,7 @@
 import asyncio
 import hmac
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -81,8 +82,11 @@ class Server:
             asyncio.run(self._serve(stop_after_min, lambda: stop.received is not None or is_stopped()))
 
     async def _serve(self, stop_after_min: float | None, is_stopped: Callable[[], bool]) -> None:
-        routes = [(rf"/{name}", _Ask, {"server": self, "answer": answer}) for name, answer in (READ | CHANGE).items()]
-        files = [(rf"/{name}", _File, {"server": self, "path": path}) for name, path in _PAGE.items()]
+        routes = [
+            (f"/{re.escape(name)}", _Ask, {"server": self, "answer": answer})
+            for name, answer in (READ | CHANGE).items()
+        ]
+        files = [(f"/{re.escape(name)}", _File, {"server": self, "path": path}) for name, path in _PAGE.items()]
         home = (r"/", _Home, {"server": self, "path": _PAGE["page.html"]})
         application = Application(
             [home, *files, *routes],

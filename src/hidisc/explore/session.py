@@ -77,7 +77,7 @@ class Session:
     @property
     def columns(self) -> dict[str, Column]:
         """All that patches can be coloured by, by the name that requests use."""
-        return {**self._fixed_columns, **self.labels.columns}
+        return {**self._fixed_columns, **{key: column for key, column in self.labels.columns.items() if column.names}}
 
     def find_column(self, key: str, row: int | None = None) -> Column:
         """A column by its name; `similarity` is that of every patch with one row."""
