@@ -231,26 +231,49 @@ def test_a_rectangle_lights_up_points_and_two_names_make_a_probe(watched: Watche
         page.wait_for_selector("#saved:has-text('was taken back')")
 
 
-def test_two_slides_are_moved_together(watched: Watched, session: Session) -> None:
-    page = watched.page
-    page.locator("#slides .open").nth(0).click()
-    page.wait_for_selector("#slide[data-slide='0']")
-    page.click("#beside")
-    page.wait_for_selector("#other[data-slide='0']")
-    assert page.locator("#map").is_hidden()
-    page.click("[data-view=cohort]")
-    page.locator("#slides .open").nth(3).click()
-    page.wait_for_selector("#slide[data-slide='3']")
-    page.wait_for_load_state("networkidle")
-    page.locator("#slide").focus()
-    for _ in range(4):
-        page.keyboard.press("+")
-    wait_for_drawing(page)
-    bars = [page.get_attribute(canvas, "data-bar") for canvas in ("#slide", "#other")]
-    assert bars[0] == bars[1]
-    assert has_ink(page, "other")
-    page.click("#beside")
-    assert page.locator("#map").is_visible()
+def test_two_slides_of_any_size_have_one_scale(browser: Any, tmp_path: Path) -> None:
+    lines = ["patient,slide,path,mpp"]
+    for name, fields, mpp in (("small", 4, 0.5), ("large", 16, 0.25)):
+        draw_cohort(tmp_path / name, patients=4, slides=1, fields=fields, field_px=48, seed=0)
+        lines.append(f"{name},{name},{name}/slides/P001-S1.tiff,{mpp}")
+    (tmp_path / "cohort.csv").write_text("\n".join(lines))
+    config = PrepareConfig.model_validate(
+        {"grid": {"size_px": 24}, "split": {"fractions": {"train": 0.5, "test": 0.5}}}
+    )
+    prepare(tmp_path / "cohort.csv", tmp_path / "store", config, workers=0)
+    listening = Listening(open_session(tmp_path / "store", [], tmp_path / "cohort.csv", lambda _: None))
+
+    def scales(page: Any) -> list[float]:
+        wait_for_drawing(page)
+        return [float(page.get_attribute(canvas, "data-um")) for canvas in ("#slide", "#other")]
+
+    try:
+        with open_page(browser, listening.server.address, 1300, 900) as watched:
+            page = watched.page
+            wait_until_ready(page)
+            page.locator("#slides .open").nth(1).click()
+            page.wait_for_selector("#slide[data-slide='1']")
+            page.click("#beside")
+            page.wait_for_selector("#other[data-slide='1']")
+            page.click("[data-view=cohort]")
+            page.locator("#slides .open").nth(0).click()
+            page.wait_for_selector("#slide[data-slide='0']")
+            page.wait_for_selector("#other[data-um]")
+            seen = [scales(page)]
+            for canvas in ("#slide", "#other"):
+                page.locator(canvas).focus()
+                for keys in ("+++", "-" * 12, "0", "+" * 20, "0"):
+                    for key in keys:
+                        page.keyboard.press(key)
+                    page.keyboard.press("ArrowLeft")
+                    seen.append(scales(page))
+            np.testing.assert_allclose([one for one, _ in seen], [other for _, other in seen], rtol=1e-4)
+            assert len({round(one, 3) for one, _ in seen}) > 4
+            page.click("#beside")
+            assert page.locator("#other").is_hidden()
+            assert watched.errors == []
+    finally:
+        listening.end()
 
 
 def test_all_of_it_with_keys_alone(watched: Watched, session: Session) -> None:

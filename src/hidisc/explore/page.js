@@ -230,6 +230,7 @@
     other.open(view.data);
     Object.assign(other, { overlay: view.overlay, partner: view });
     view.partner = other;
+    view.go(view.centre, view.scale);
     say("Now open another slide: from the cohort, or from what is alike. Both are moved together.");
   });
   async function openSlide(place) {

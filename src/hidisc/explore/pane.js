@@ -21,12 +21,13 @@ class Pane {
     this.changed();
   }
   go(centre, scale) {
-    Object.assign(this, { centre, scale: Math.min(this.most, Math.max(this.least, scale)), isFitted: false });
+    Object.assign(this, { centre, scale: this.bound(scale), isFitted: false });
     this.changed();
   }
+  bound(scale) { return Math.min(this.most, Math.max(this.least, scale)); }
   zoom(factor, at = this.size.map((side) => side / 2)) {
     const [x, y] = this.toWorld(at);
-    const scale = Math.min(this.most, Math.max(this.least, this.scale * factor));
+    const scale = this.bound(this.scale * factor);
     const part = this.scale / scale;
     this.go([x + (this.centre[0] - x) * part, y + (this.centre[1] - y) * part], scale);
   }

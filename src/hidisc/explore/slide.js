@@ -10,20 +10,38 @@ class SlideView extends Pane {
     Object.assign(this, { data, tiles: new Map(), overlay: null, world: [data.width, data.height], drawn: [] });
     this.canvas.dataset.slide = data.slide;
     this.fit();
-    if (this.partner) this.matchScale();
   }
-  /* Two slides beside each other are moved and zoomed together, at one scale in micrometres. */
-  matchScale() {
+  /* Of two slides beside each other, either leads the other: both have one scale in micrometres, and move together. */
+  lead(does) {
     const { partner } = this;
-    this.go(this.centre, partner.scale * (partner.data.mpp && this.data.mpp ? this.data.mpp / partner.data.mpp : 1));
+    if (!partner || this.isLed) return;
+    partner.isLed = true;
+    does(partner, this.scale * (this.data.mpp && partner.data.mpp ? partner.data.mpp / this.data.mpp : 1));
+    partner.isLed = false;
   }
-  zoom(factor, at) {
+  bound(scale) {
+    if (this.isLed) return scale;
+    return this.partner ? Math.min(this.most, Math.max(this.least / 4, scale)) : super.bound(scale);
+  }
+  go(centre, scale) {
+    super.go(centre, scale);
+    this.lead((partner, matched) => partner.go(partner.centre, matched));
+  }
+  fit() {
+    super.fit();
+    this.lead((partner, matched) => partner.go(partner.centre, matched));
+  }
+  zoom(factor, at = this.size.map((side) => side / 2)) {
+    const before = this.partner?.toWorld(at);
     super.zoom(factor, at);
-    if (this.partner) Pane.prototype.zoom.call(this.partner, factor, at);
+    this.lead((partner, matched) => {
+      const after = partner.toWorld(at);
+      partner.go(partner.centre.map((value, axis) => value + before[axis] - after[axis]), matched);
+    });
   }
   pan(dx, dy) {
     super.pan(dx, dy);
-    if (this.partner) Pane.prototype.pan.call(this.partner, dx, dy);
+    this.lead((partner) => partner.pan(dx, dy));
   }
   /* Show a patch in the middle, as large as a thumb. */
   showBox([x, y]) {
@@ -106,7 +124,7 @@ class SlideView extends Pane {
     Object.assign(pen, { fillStyle: "#111", font: "12px system-ui, sans-serif" });
     pen.fillRect(20, height - 18, length, 3);
     pen.fillText(text, 20, height - 24);
-    this.canvas.dataset.bar = text;
+    Object.assign(this.canvas.dataset, { bar: text, um: (mpp / this.scale).toPrecision(6) });
   }
   /* The patch whose box a point is in; -1 where there is none. */
   find([x, y]) {
