@@ -36,13 +36,14 @@ SHORTER = {
     "hidisc prepare": "--workers 0",
     "hidisc import": "--workers 0",
     "hidisc train": "--set optim.steps=2 --set batch.images=16 --device cpu",
+    "hidisc explore": "--no-browser --stop-after 0",
     "hidisc report": "--set points=50 --set sheet_rows=2",
     "hidisc benchmark": "--set 'small.changes=[optim.steps=2, batch.images=16]' --set seeds=1 --workers 1",
 }
 """What is added to a command so that it takes seconds."""
 FOLDERS = (
     "ground|settings|artefacts|slides|patches|sampling|models|objectives|training|embeddings|evaluation|reporting|"
-    "benchmark|verbs|tests|examples|fuzz"
+    "benchmark|explore|verbs|tests|examples|fuzz"
 )
 CONFIGS = (
     PrepareConfig,

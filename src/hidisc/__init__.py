@@ -13,6 +13,7 @@ Commands:
 - `evaluate`: measure on held-out patients what embeddings tell of the labels and write `Scores`.
 - `audit`: measure what encoders owe to site, scanner, batch, date and colour and write an `Audit`.
 - `report`: write one HTML page on evaluations, with every figure and table beside it.
+- `explore`: show a store, its embeddings and scores in a browser, and take labels there.
 - `heatmap`: draw the scores of a slide's patches over its thumbnail.
 - `export`: write the encoder of a run for timm, ONNX, TorchScript or torch.export, with a model card.
 - `export_wsinfer`: write the encoder of a run and a linear probe as a classifier for WSInfer and QuPath.
@@ -75,6 +76,7 @@ The map of the package, in the order data flows:
     evaluation/ Embeddings -> Scores                             task knn linear mil pooling metrics bootstrap leakage
     reporting/  pages and pictures to look at                    page tables figures tsne heatmap prepared views
     benchmark/  suites of trainings -> the paper's tables        cells claims published results tables
+    explore/    a cohort in a browser                            server answers session slide projection similar labels
     verbs/      one file per command, read top to bottom         prepare train embed evaluate report benchmark
     cli.py      the command line
 """
@@ -122,6 +124,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.verbs.cohort import draft_cohort as draft_cohort
     from hidisc.verbs.embed import embed as embed
     from hidisc.verbs.evaluate import evaluate as evaluate
+    from hidisc.verbs.explore import explore as explore
     from hidisc.verbs.export import export as export
     from hidisc.verbs.geojson import export_geojson as export_geojson
     from hidisc.verbs.heatmap import heatmap as heatmap
@@ -158,6 +161,7 @@ _HOME = {
     "draw_cohort": "slides.synthetic",
     "embed": "verbs.embed",
     "evaluate": "verbs.evaluate",
+    "explore": "verbs.explore",
     "export": "verbs.export",
     "export_anndata": "verbs.anndata",
     "export_bags": "verbs.bags",

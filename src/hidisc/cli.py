@@ -402,6 +402,53 @@ def _heatmap(
     _show(as_json, f"{out}: scores of slide {slide}", {"picture": str(out), "slide": slide})
 
 
+@_verb("explore", "store embeddings scores --cohort cohort.csv")
+def _explore(
+    store: Store,
+    others: Annotated[list[Path] | None, _there("Embeddings of the store, and scores of these embeddings.")] = None,
+    cohort: Annotated[
+        Path | None,
+        typer.Option("--cohort", help="The CSV that says where the slide files are, to zoom in.", callback=_exists),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="Port to use; default a free one.", min=0, max=65535)] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open the browser.")] = True,
+    stop_after: Annotated[
+        float | None, typer.Option("--stop-after", help="End after so many minutes without use.", min=0)
+    ] = None,
+    patient: Annotated[str | None, typer.Option("--patient", help="With --save: whose slides.")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Write a folder of one patient that opens from disk, and end.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look at slides, the map of patches and what is alike in a browser, and give names to patches."""
+    from hidisc.verbs.explore import explore, save_page
+
+    if (save is None) != (patient is None):
+        raise UserError("--save and --patient go together: a folder of one patient is written.")
+    if save is not None and patient is not None:
+        slides = save_page(store, others or [], patient, save, cohort=cohort, say=_say)
+        page = save / "index.html"
+        _show(as_json, f"{page}: {count(slides, 'slide')}; open it in a browser", {"page": str(page), "slides": slides})
+        return
+
+    def ready(address: str) -> None:
+        _show(as_json, address, {"address": address})
+        sys.stdout.flush()
+        _say("Open this address in a browser of this machine, and press Ctrl-C here to end.")
+
+    explore(
+        store,
+        others or [],
+        cohort=cohort,
+        port=port,
+        browser=browser,
+        stop_after_min=stop_after,
+        say=_say,
+        ready=ready,
+    )
+
+
 class Target(StrEnum):
     """What an encoder, or embeddings, are exported to."""
 

@@ -50,6 +50,8 @@ PURPOSES = {
     "MEASURED_VIEWS": 36,
     "COHORT_STAIN": 40,
     "GROUP_ORDER": 41,
+    "EXPLORED_SAMPLE": 45,
+    "EXPLORED_PROBE": 46,
 }
 """Results depend on these numbers: a purpose may be added, and none may get the number of another."""
 

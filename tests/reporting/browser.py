@@ -31,13 +31,13 @@ class Watched:
 
 
 @contextmanager
-def open_browser() -> Iterator[Any]:
-    """A browser with an empty profile; skips the test where there is none."""
+def open_browser(*flags: str) -> Iterator[Any]:
+    """A browser with an empty profile, and more flags; skips the test where there is none."""
     if CHROMIUM is None:
         pytest.skip("needs chromium (apt-get install chromium)")
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=list(_FLAGS))
+        browser = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=[*_FLAGS, *flags])
         try:
             yield browser
         finally:
@@ -45,8 +45,10 @@ def open_browser() -> Iterator[Any]:
 
 
 @contextmanager
-def open_page(browser: Any, path: Path, width: int = 1280, height: int = 900, **settings: Any) -> Iterator[Watched]:
-    """The page in `path`, at a width and height in px; `settings` are those of playwright's contexts."""
+def open_page(
+    browser: Any, path: Path | str, width: int = 1280, height: int = 900, **settings: Any
+) -> Iterator[Watched]:
+    """The page in a file or at an address, at a width and height in px; `settings`: of a playwright context."""
     context = browser.new_context(viewport={"width": width, "height": height}, **settings)
     watched = Watched(context.new_page())
     page = watched.page
@@ -57,7 +59,7 @@ def open_page(browser: Any, path: Path, width: int = 1280, height: int = 900, **
         "request",
         lambda request: None if request.url.startswith(("file:", "data:")) else watched.requests.append(request.url),
     )
-    page.goto(path.absolute().as_uri())
+    page.goto(path if isinstance(path, str) else path.absolute().as_uri())
     try:
         yield watched
     finally:

@@ -72,6 +72,8 @@ class Embeddings:
     info: EmbeddingsInfo
     table: PatchTable
     vectors: NDArray[Any]
+    labels_checksum: str | None = None
+    """SHA-256 of the file whose labels were added to the table (`annotations.py`); None: none were."""
 
     @classmethod
     def load(cls, path: AnyPath) -> "Embeddings":

@@ -51,6 +51,8 @@ class Purpose(IntEnum):
     MEASURED_VIEWS = 36
     COHORT_STAIN = 40  # name of the slide
     GROUP_ORDER = 41  # cycle: whose turn it is
+    EXPLORED_SAMPLE = 45
+    EXPLORED_PROBE = 46
 
 
 def spawn(seed: int, purpose: Purpose, *where: int | str) -> np.random.SeedSequence:

@@ -151,6 +151,10 @@ class PatchTable:
         arrow = self.arrow.filter(pa.array(rows)) if rows.dtype == bool else self.arrow.take(pa.array(rows))
         return PatchTable(arrow)
 
+    def add_names(self, name: str, values: Sequence[str | None]) -> "PatchTable":
+        """The table with one more column of names, a value per row."""
+        return PatchTable(self.arrow.append_column(name, names_column(values, [1] * len(values))))
+
 
 def names_column(names: Sequence[str | None], counts: Sequence[int]) -> pa.DictionaryArray:
     """`names[i]` repeated `counts[i]` times, dictionary-encoded in order of first appearance."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hidisc.artefacts.artefact import read_kind
+from hidisc.embeddings.annotations import add_labels
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import Difference, compare
 from hidisc.evaluation.scores import LevelScores, Scores, ScoresInfo
@@ -147,10 +148,12 @@ def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
     """The embeddings that an evaluation names (`info.embeddings` or `info.bank`); None where gone or changed."""
     name = "the embeddings" if recorded == scores.info.embeddings else "the bank"
     try:
-        found = Embeddings.load(scores.path / recorded)
+        found = add_labels(Embeddings.load(scores.path / recorded), str(scores.info.config["label"]))
     except UserError:
         return None
-    return found if found.artefact.checksum == scores.artefact.manifest.inputs.get(name) else None
+    inputs = scores.artefact.manifest.inputs
+    recorded_checksums = inputs.get(name), inputs.get(f"the labels of {name}")
+    return found if (found.artefact.checksum, found.labels_checksum) == recorded_checksums else None
 
 
 def _open(path: Path) -> Scores | Embeddings:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make
+from hidisc.embeddings.annotations import add_labels
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.align import align_task
 from hidisc.evaluation.bootstrap import score_level
@@ -63,12 +64,11 @@ def evaluate(
     `say` is called with messages for the user; `shown`: whether to show a progress bar.
     """
     config, out = config or EvaluateConfig(), Path(out)
-    queries = Embeddings.load(embeddings)
+    queries = add_labels(Embeddings.load(embeddings), config.label)
     if config.folds.are_used:
         return _evaluate_folds(queries, bank, out, config, device, say, shown)
-    return _evaluate_split(
-        queries, Embeddings.load(bank) if bank is not None else queries, out, config, device, say, shown
-    )
+    reference = add_labels(Embeddings.load(bank), config.label) if bank is not None else queries
+    return _evaluate_split(queries, reference, out, config, device, say, shown)
 
 
 def _evaluate_split(
@@ -89,7 +89,7 @@ def _evaluate_split(
             say(f"note: no reference patient has {config.align} {name_some(unseen)}: these patches are not aligned")
     findings = find_overlap(task)
     refuse_leaks(findings, config.leakage.allow)
-    inputs = {"the embeddings": queries.artefact.checksum, "the bank": bank.artefact.checksum}
+    inputs = _list_inputs(queries, bank)
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if not work.is_finished(say):
             if config.floor and colour is None and bank is queries:
@@ -101,6 +101,16 @@ def _evaluate_split(
     return Scores.load(out)
 
 
+def _list_inputs(queries: Embeddings, bank: Embeddings) -> dict[str, str]:
+    """Checksums of what an evaluation is made from: embeddings, and the files of labels that were added to them."""
+    inputs = {}
+    for name, given in (("the embeddings", queries), ("the bank", bank)):
+        inputs[name] = given.artefact.checksum
+        if given.labels_checksum is not None:
+            inputs[f"the labels of {name}"] = given.labels_checksum
+    return inputs
+
+
 def _evaluate_folds(
     queries: Embeddings, bank: AnyPath | None, out: Path, config: EvaluateConfig, device: str, say: Say, shown: bool
 ) -> Scores:
@@ -109,7 +119,7 @@ def _evaluate_folds(
         raise UserError("--folds choose reference and test patients themselves. Leave out --bank and test_patients.")
     folds = make_folds(queries.table, config.folds, config.label, queries.path)
     _refuse_learned(queries, folds, config)
-    inputs = {"the embeddings": queries.artefact.checksum, "the bank": queries.artefact.checksum}
+    inputs = _list_inputs(queries, queries)
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if not work.is_finished(say):
             colour = _measure_colour(queries, config, say) if config.floor else None

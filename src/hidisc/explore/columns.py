@@ -1,0 +1,111 @@
+"""Columns: what the patches of a store can be coloured and filtered by, each a code per patch and a name per code."""
+
+import colorsys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.evaluation.predictions import Predictions
+from hidisc.patches.table import PatchTable
+
+CLASSES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#4D4D4D", "#F0E442")
+"""Okabe and Ito's colours, as in the figures of a report."""
+VIRIDIS = ("#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725")
+"""Ten equal steps of a number, low to high."""
+RIGHT, WRONG = "#7fb8ae", "#c8401a"
+_FIRST = ("label", "patient", "slide", "site", "split")
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """What N patches are by one name."""
+
+    title: str
+    names: tuple[str, ...]
+    codes: NDArray[np.int32]
+    """(N,) into `names`, -1 where it is not known."""
+    colours: tuple[str, ...]
+    """Of each name, as `#rrggbb`."""
+    values: NDArray[np.float32] | None = None
+    """(N,) the numbers that the names are ranges of; None where they are names of their own."""
+
+    def tell(self, row: int) -> str | None:
+        """What one patch is, in words; None where it is not known."""
+        code = self.codes[row]
+        if code < 0:
+            return None
+        return self.names[code] if self.values is None else f"{self.values[row]:.3f}"
+
+
+def name_columns(table: PatchTable) -> dict[str, Column]:
+    """The columns of names of a table that have a value, the usual ones first."""
+    order = [*_FIRST, *(name for name in table.names if name not in _FIRST and name != "name")]
+    columns = {}
+    for key in order:
+        codes, names = table.codes(key)
+        if (codes >= 0).any():
+            columns[key] = Column("class" if key == "label" else key, names, codes, choose_colours(len(names)))
+    return columns
+
+
+def score_columns(
+    predictions: Predictions, rows: NDArray[np.int64], total: int, who: str, known: Mapping[str, Column]
+) -> dict[str, Column]:
+    """What a probe predicted for some patches (`rows` of `total`): the class, whether it is right, each class's score.
+
+    `who` predicted it, empty where that needs not be said. A class has the colour that it has in the column of the
+    labels, where it is there.
+    """
+    label = known.get("label")
+    colours = dict(zip(label.names, label.colours, strict=True)) if label else {}
+    spare = choose_colours(len(predictions.classes))
+    named = tuple(colours.get(name, spare[code]) for code, name in enumerate(predictions.classes))
+    wrong = predictions.predicted != predictions.truth
+    by = f", {who}" if who else ""
+    columns = {
+        f"predicted{by}": Column(
+            f"predicted{by}", predictions.classes, _spread(predictions.predicted, rows, total), named
+        ),
+        f"right{by}": Column(f"right or wrong{by}", ("right", "wrong"), _spread(wrong, rows, total), (RIGHT, WRONG)),
+    }
+    for code, name in enumerate(predictions.classes):
+        values = np.full(total, np.nan, np.float32)
+        values[rows] = predictions.scores[:, code]
+        columns[f"score {code}{by}"] = number_column(f"score of {name}{by}", values, 0.0, 1.0)
+    return columns
+
+
+def number_column(title: str, values: NDArray[np.float32], low: float, high: float) -> Column:
+    """A column of ten equal ranges of numbers (N,) from `low` to `high`; NaN is not known."""
+    steps = len(VIRIDIS)
+    width = (high - low) / steps or 1.0
+    with np.errstate(invalid="ignore"):
+        codes = np.floor((values - low) / width).clip(0, steps - 1)
+    edges = [low + width * step for step in range(steps + 1)]
+    names = tuple(f"{edges[step]:.2f} to {edges[step + 1]:.2f}" for step in range(steps))
+    return Column(title, names, np.where(np.isnan(values), -1, codes).astype(np.int32), VIRIDIS, values)
+
+
+def choose_colours(count: int) -> tuple[str, ...]:
+    """Colours for so many names: up to eight differ with any colour vision; of more, neighbours are far apart."""
+    if count <= len(CLASSES):
+        return CLASSES[:count]
+    turns = [((number * 0.381966 + 0.58) % 1, (0.45, 0.58, 0.34)[number % 3]) for number in range(count)]
+    triples = [colorsys.hls_to_rgb(hue, lightness, 0.62) for hue, lightness in turns]
+    return tuple("#" + "".join(f"{round(255 * part):02x}" for part in triple) for triple in triples)
+
+
+def as_rgb_table(colours: Sequence[str]) -> NDArray[np.float64]:
+    """(L + 1, 3) of 0 to 255; the last row, which code -1 finds, is grey."""
+    triples = [[int(colour[start : start + 2], 16) for start in (1, 3, 5)] for colour in colours]
+    return np.array([*triples, [180, 184, 182]], np.float64)
+
+
+def _spread(values: NDArray[Any], rows: NDArray[np.int64], total: int) -> NDArray[np.int32]:
+    """(total,) codes of some rows, -1 elsewhere."""
+    codes = np.full(total, -1, np.int32)
+    codes[rows] = values
+    return codes

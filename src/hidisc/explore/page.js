@@ -1,0 +1,368 @@
+"use strict";
+/* The page: the table of slides, and the map and the slide beside each other, which follow each other.
+   Names come from files of others: they are only ever set as textContent. */
+(async () => {
+  const $ = (id) => document.getElementById(id);
+  const session = Date.now().toString(36); // pictures that the browser keeps are of this visit
+  const address = window.disk?.address ?? ((name, details) => {
+    const known = Object.entries(details).filter(([, value]) => value !== undefined && value !== "");
+    return `${name}?${new URLSearchParams([...known, ["v", session]])}`;
+  });
+  const say = (sentence, isWrong = false) => {
+    $("status").textContent = sentence;
+    $("status").classList.toggle("wrong", isWrong);
+  };
+  const read = async (asking) => {
+    try {
+      const answer = await asking;
+      if (answer.ok) return await answer.json();
+      say(await answer.text(), true);
+    } catch {
+      say("The explorer does not answer: its command has ended. Start `hidisc explore` again.", true);
+    }
+    return null;
+  };
+  const ask = window.disk?.ask ?? ((name, details = {}) => read(fetch(address(name, details))));
+  const tell = (name, details) =>
+    read(fetch(name, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(details) }));
+  const make = (tag, text, ...names) => {
+    const element = document.createElement(tag);
+    if (text !== undefined && text !== null) element.textContent = text;
+    element.classList.add(...names);
+    return element;
+  };
+  const number = (value) => value.toLocaleString("en-GB");
+  const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : noun === "patch" ? "es" : "s"}`;
+
+  const data = await ask("cohort");
+  if (!data) return;
+  const state = { sort: "", isDown: false, chosen: null, region: null, only: new Set(), told: new Map() };
+  $("store").textContent = data.store;
+  const encoder = data.encoder ? `, seen by ${data.encoder}` : "";
+  $("summary").textContent = `${count(data.patients, "patient")}, ${count(data.slides.length, "slide")}, ${count(data.patches, "patch")}${encoder}`;
+  $("map-name").textContent = `${count(data.vectors, "patch")}, near where the encoder finds them alike`;
+  $("warnings").hidden = !data.warnings.length;
+  $("warnings").textContent = data.warnings.join(" ");
+
+  const turn = (name) => {
+    for (const view of ["cohort", "look"]) {
+      $(view).hidden = view !== name;
+      document.querySelector(`[data-view=${view}]`).setAttribute("aria-pressed", String(view === name));
+    }
+  };
+  document.querySelectorAll("[data-view]").forEach((button) => button.addEventListener("click", () => turn(button.dataset.view)));
+
+  /* The cohort: a table that is searched, filtered and sorted, or a wall of thumbnails. */
+  const MOST_ROWS = 400;
+  const shown = Object.keys(data.slides[0] || {}).filter((name) => data.slides.some((slide) => slide[name] !== "" && slide[name] !== null));
+  const filters = {};
+  for (const name of ["label", "split", "site", "predicted", "result"].filter((name) => shown.includes(name))) {
+    const choice = make("select");
+    choice.append(new Option("all", ""), ...[...new Set(data.slides.map((slide) => slide[name]))].sort().map((value) => new Option(value || "none", value || " ")));
+    choice.addEventListener("change", () => listSlides());
+    const label = make("label", `${name === "label" ? "class" : name} `);
+    label.append(choice);
+    $("filters").append(label);
+    filters[name] = choice;
+  }
+  for (const name of shown) {
+    const head = make("th");
+    const button = make("button", name === "label" ? "class" : name);
+    button.type = "button";
+    button.addEventListener("click", () => {
+      Object.assign(state, { isDown: state.sort === name && !state.isDown, sort: name });
+      listSlides();
+    });
+    head.dataset.column = name;
+    head.append(button);
+    $("slides").tHead.rows[0].append(head);
+  }
+  const findSlides = () => {
+    const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = data.slides.map((slide, place) => ({ slide, place })).filter(({ slide }) =>
+      words.every((word) => `${slide.patient} ${slide.slide}`.toLowerCase().includes(word)) &&
+      Object.entries(filters).every(([name, choice]) => !choice.value || (slide[name] || " ") === choice.value));
+    if (state.sort) {
+      const value = ({ slide }) => slide[state.sort];
+      const order = (a, b) => (typeof a === "number" || typeof b === "number" ? (a ?? -1) - (b ?? -1) : String(a).localeCompare(String(b), "en", { numeric: true }));
+      found.sort((one, other) => (state.isDown ? -1 : 1) * order(value(one), value(other)));
+    }
+    return found;
+  };
+  const slideButton = (place, ...content) => {
+    const button = make("button", null, "open");
+    button.type = "button";
+    button.append(...content);
+    button.addEventListener("click", () => openSlide(place));
+    return button;
+  };
+  const listSlides = () => {
+    const found = findSlides();
+    const some = found.slice(0, MOST_ROWS);
+    const isWall = $("wall").getAttribute("aria-pressed") === "true";
+    $("slides").hidden = isWall;
+    $("thumbnails").hidden = !isWall;
+    for (const head of $("slides").tHead.rows[0].cells) {
+      head.setAttribute("aria-sort", head.dataset.column !== state.sort ? "none" : state.isDown ? "descending" : "ascending");
+    }
+    $("slides").tBodies[0].replaceChildren(...(isWall ? [] : some).map(({ slide, place }) => {
+      const row = make("tr");
+      row.append(...shown.map((name) => {
+        const value = slide[name];
+        const cell = make("td", null, ...(typeof value === "number" ? ["number"] : []), ...(name === "result" && value ? [`is-${value}`] : []));
+        if (name === "slide") cell.append(slideButton(place, make("bdi", value)));
+        else cell.append(make("bdi", typeof value === "number" ? number(value) : value));
+        return cell;
+      }));
+      row.addEventListener("dblclick", () => openSlide(place));
+      return row;
+    }));
+    $("thumbnails").replaceChildren(...(isWall ? some : []).map(({ slide, place }) => {
+      const picture = make("img");
+      Object.assign(picture, { loading: "lazy", alt: "", src: address("thumbnail.jpg", { slide: place }) });
+      return slideButton(place, picture, make("bdi", slide.slide), make("bdi", [slide.label, slide.result].filter(Boolean).join(", "), "soft"));
+    }));
+    const left = found.length - some.length;
+    $("more").textContent = found.length ? (left ? `and ${count(left, "more slide")}: search or filter to see them` : "") : "No slide is like that.";
+  };
+  $("search").addEventListener("input", listSlides);
+  $("wall").addEventListener("click", () => {
+    $("wall").setAttribute("aria-pressed", String($("wall").getAttribute("aria-pressed") !== "true"));
+    listSlides();
+  });
+
+  /* What is under the cursor. */
+  const describe = async (row) => {
+    if (!state.told.has(row)) state.told.set(row, await ask("patch", { row }));
+    return state.told.get(row);
+  };
+  const fill = (list, facts) => list.replaceChildren(...facts.flatMap(([title, text]) => [make("dt", title), make("dd", text)]));
+  const tip = async (row, x, y, more = []) => {
+    const box = $("tip");
+    state.tipped = row;
+    if (row < 0) { box.hidden = true; return; }
+    const patch = await describe(row);
+    if (!patch || state.tipped !== row) return;
+    if (box.dataset.row !== String(row)) box.querySelector("img").src = address("patch.jpg", { row });
+    fill(box.querySelector("dl"), [...more, ...patch.facts].slice(0, 14));
+    box.dataset.row = row;
+    box.hidden = false;
+    const { width, height } = box.getBoundingClientRect();
+    box.style.left = `${Math.max(4, x + 16 + width > innerWidth ? x - 16 - width : x + 16)}px`;
+    box.style.top = `${Math.max(4, Math.min(y + 16, innerHeight - height - 4))}px`;
+  };
+
+  /* Choosing a patch shows it on the map and in its slide; choosing a region shows its patches everywhere. */
+  const choose = async (row) => {
+    const patch = await describe(row);
+    if (!patch) return;
+    turn("look");
+    Object.assign(state, { chosen: patch, region: { rows: [row] } });
+    $("no-patch").hidden = true;
+    $("patch-shown").hidden = false;
+    $("patch-picture").src = address("patch.jpg", { row, side: 320 });
+    fill($("facts"), patch.facts);
+    Object.assign(map, { chosen: patch.place, selected: [], drawn: [] });
+    if (view.data?.slide !== patch.slide) await openSlide(patch.slide);
+    Object.assign(view, { chosen: row, selected: new Set(), drawn: [] });
+    view.showBox(patch.corner);
+    if (patch.place) {
+      const [x, y] = map.toScreen(patch.place);
+      if (x < 0 || y < 0 || x > map.size[0] || y > map.size[1]) map.go(patch.place, map.scale);
+    }
+    if (map.colouring?.by === "similarity") await paint();
+    await overlay();
+    map.redraw();
+    say("");
+  };
+  const select = async (region) => {
+    if (window.disk) return;
+    const answer = await tell("select", { region });
+    if (!answer) return;
+    state.region = region;
+    map.selected = answer.places;
+    view.selected = new Set(answer.rows);
+    map.redraw();
+    view.redraw();
+    list(`${count(answer.count, "patch")} selected`, answer.count > 60 ? "60 of them:" : "", answer, 60);
+    say("");
+  };
+  const list = (title, remark, found, most = 500) => {
+    $("found-title").textContent = title;
+    $("found-remark").textContent = remark;
+    const step = Math.max(1, Math.ceil(found.rows.length / most));
+    const some = found.rows.map((_, place) => place).filter((place) => place % step === 0);
+    $("gallery").replaceChildren(...some.map((place) => {
+      const [patient, slide, label] = found.captions[place];
+      const button = make("button");
+      button.type = "button";
+      button.dataset.row = found.rows[place];
+      const picture = make("img");
+      Object.assign(picture, { loading: "lazy", alt: "", src: address("patch.jpg", { row: found.rows[place] }) });
+      if (found.values) button.append(picture, make("b", found.values[place].toFixed(3)));
+      else button.append(picture);
+      button.append(make("bdi", label ?? ""), make("bdi", slide ?? patient, "soft"));
+      button.addEventListener("click", () => choose(found.rows[place]));
+      return button;
+    }));
+  };
+  const calls = { ask, address, tip, choose, select };
+  const map = new PatchMap($("map"), calls);
+  const view = new SlideView($("slide"), { ...calls, tileSide: data.tile });
+  const other = new SlideView($("other"), { ...calls, tileSide: data.tile });
+  const panes = { map, slide: view };
+  map.clear = view.clear = () => {
+    Object.assign(map, { selected: [], drawn: [] });
+    Object.assign(view, { selected: new Set(), drawn: [] });
+    map.redraw();
+    view.redraw();
+  };
+  /* The slide that is shown stays on the left, in place of the map, and another can be opened on the right. */
+  $("beside").addEventListener("click", () => {
+    const isBeside = $("other-pane").hidden && Boolean(view.data);
+    $("other-pane").hidden = !isBeside;
+    $("map-pane").hidden = isBeside || !data.vectors;
+    $("beside").setAttribute("aria-pressed", String(isBeside));
+    Object.assign(view, { partner: null });
+    Object.assign(other, { partner: null });
+    if (!isBeside) return;
+    $("other-name").textContent = $("slide-name").textContent;
+    other.open(view.data);
+    Object.assign(other, { overlay: view.overlay, partner: view });
+    view.partner = other;
+    view.go(view.centre, view.scale);
+    say("Now open another slide: from the cohort, or from what is alike. Both are moved together.");
+  });
+  async function openSlide(place) {
+    const slide = await ask("slide", { slide: place });
+    if (!slide) return;
+    turn("look");
+    $("slide-name").textContent = `${slide.name} (${slide.patient})`;
+    $("source").textContent = slide.source;
+    view.open(slide);
+    await overlay();
+    say("");
+  }
+
+  /* Colours: of the map by a column, of the slide by a column; a click on a name shows that name alone. */
+  const columnOf = (key) => data.columns.find((column) => column.key === key);
+  const choices = () => {
+    for (const [id, first] of [["colour", []], ["overlay", [new Option("nothing", "")]]]) {
+      const before = $(id).value;
+      const similar = data.encoder && !window.disk ? [new Option("similarity to the chosen patch", "similarity")] : [];
+      $(id).replaceChildren(...first, ...data.columns.map((column) => new Option(column.title, column.key)), ...similar);
+      if ([...$(id).options].some((option) => option.value === before)) $(id).value = before;
+    }
+    const names = data.columns.filter((column) => column.key === `labels ${$("set").value}`).flatMap((column) => column.names);
+    $("labels").replaceChildren(...names.map((name) => new Option(name, name)));
+    $("labels-csv").href = address("labels.csv", { set: $("set").value });
+  };
+  const paint = async () => {
+    const key = $("colour").value;
+    if (key === "similarity") {
+      if (!state.chosen) return say("Choose a patch first: the others are then coloured by how much they are like it.", true);
+      const similar = await ask("overlay", { slide: state.chosen.slide, by: key, row: state.chosen.row });
+      if (!similar) return null;
+      chips("legend", similar.names, similar.colours);
+      return map.show({ by: key, row: state.chosen.row }, similar.colours);
+    }
+    const column = columnOf(key);
+    chips("legend", column.names, column.colours, column.counts, isolate);
+    return map.show({ by: key, only: [...state.only].join(",") }, column.colours);
+  };
+  const MOST_CHIPS = 120;
+  const chips = (id, names, colours, counts, click) => {
+    const known = names.map((name, code) => [name, code]).filter(([, code]) => !counts || counts[code]);
+    const left = known.length - MOST_CHIPS;
+    $(id).replaceChildren(...known.slice(0, MOST_CHIPS).map(([name, code]) => {
+      const chip = make(click ? "button" : "span", null, "chip");
+      const dot = make("span", null, "dot");
+      dot.style.background = colours[code];
+      chip.append(dot, make("bdi", name), make("span", counts ? number(counts[code]) : "", "soft"));
+      if (!click) return chip;
+      chip.type = "button";
+      chip.setAttribute("aria-pressed", String(state.only.has(code)));
+      chip.addEventListener("click", () => click(code));
+      return chip;
+    }), ...(left > 0 ? [make("span", `and ${left} more`, "soft")] : []));
+  };
+  const isolate = (code) => {
+    if (!state.only.delete(code)) state.only.add(code);
+    paint();
+  };
+  const overlay = async () => {
+    const by = $("overlay").value;
+    if (!view.data) return;
+    if (by === "similarity" && !state.chosen) { say("Choose a patch first: the others are then painted by how much they are like it.", true); return; }
+    view.overlay = by ? await ask("overlay", { slide: view.data.slide, by, row: by === "similarity" ? state.chosen.row : undefined }) : null;
+    const present = view.overlay ? view.overlay.names.map((_, code) => view.overlay.codes.filter((own) => own === code).length) : [];
+    chips("slide-legend", view.overlay?.names ?? [], view.overlay?.colours ?? [], present);
+    view.redraw();
+  };
+  $("colour").addEventListener("change", () => { state.only.clear(); paint(); });
+  $("overlay").addEventListener("change", overlay);
+  const look = () => {
+    for (const pane of [view, other]) Object.assign(pane, { strength: Number($("strength").value), isBoxed: $("boxes").checked }).redraw();
+  };
+  $("strength").addEventListener("input", look);
+  $("boxes").addEventListener("change", look);
+  document.querySelectorAll("[data-tool]").forEach((button) => button.addEventListener("click", () => {
+    const pane = panes[button.dataset.tool];
+    pane.isTool = !pane.isTool;
+    button.setAttribute("aria-pressed", String(pane.isTool));
+  }));
+  document.querySelectorAll("[data-save]").forEach((button) => button.addEventListener("click", () => {
+    panes[button.dataset.save].canvas.toBlob((blob) => {
+      const link = make("a");
+      Object.assign(link, { href: URL.createObjectURL(blob), download: `${button.dataset.save}.png` });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    });
+  }));
+
+  /* What is alike, and names. */
+  $("alike").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const answer = await tell("alike", { region: state.region, apart: $("apart").value, most: 24 });
+    if (!answer) return;
+    map.selected = answer.places;
+    view.selected = new Set(answer.rows);
+    map.redraw();
+    view.redraw();
+    list("Most alike", `The nearest patches, by cosine similarity, of ${$("apart").selectedOptions[0].text}.`, answer);
+  });
+  const named = (answer, sentence) => {
+    if (!answer) return;
+    data.columns = answer.columns;
+    state.told.clear();
+    const before = $("colour").value;
+    choices();
+    if (before.startsWith("labels ")) { state.only.clear(); paint(); }
+    overlay();
+    $("saved").textContent = sentence(answer);
+  };
+  const give = async (label) => {
+    if (!state.region) return say("Choose a patch or select some first.", true);
+    const set = $("set").value.trim();
+    const answer = await tell("name", { set, label, region: state.region });
+    const isOne = answer?.count === 1;
+    const what = label === null ? `${isOne ? "has" : "have"} no name any more` : `${isOne ? "is" : "are"} now “${label}”`;
+    return named(answer, () => `${count(answer.count, "patch")} ${what}. Saved in labels/${set}.parquet.`);
+  };
+  $("naming").addEventListener("submit", (event) => { event.preventDefault(); give($("label").value); });
+  $("unname").addEventListener("click", () => give(null));
+  $("undo").addEventListener("click", async () => named(await tell("undo", { set: $("set").value.trim() }), (answer) => `The last change (${count(answer.count, "patch")}) was taken back.`));
+  $("uncertain").addEventListener("click", async () => {
+    say("Fitting a probe …");
+    const answer = await tell("uncertain", { set: $("set").value.trim() });
+    if (answer) { list("To name next", answer.remark, answer); say(""); }
+  });
+  $("set").addEventListener("change", choices);
+
+  choices();
+  listSlides();
+  if (data.vectors) await paint();
+  else $("map-pane").hidden = true;
+  turn("cohort");
+  document.body.dataset.ready = "yes";
+})();

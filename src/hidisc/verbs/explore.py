@@ -1,0 +1,48 @@
+"""`hidisc explore`: a store, and what was made from it, in the browser of this machine; read-only but for labels."""
+
+import webbrowser
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hidisc.explore.saved import save_patient
+from hidisc.explore.server import Server
+from hidisc.explore.session import open_session
+from hidisc.ground.paths import AnyPath
+from hidisc.settings.config import Say
+
+
+def save_page(
+    store: AnyPath,
+    others: Sequence[AnyPath],
+    patient: str,
+    out: AnyPath,
+    *,
+    cohort: AnyPath | None = None,
+    say: Say = lambda _: None,
+) -> int:
+    """Write one patient as a folder that opens from disk, without a server; how many slides it shows."""
+    session = open_session(Path(store), [Path(other) for other in others], Path(cohort) if cohort else None, say)
+    return save_patient(session, patient, Path(out))
+
+
+def explore(
+    store: AnyPath,
+    others: Sequence[AnyPath] = (),
+    *,
+    cohort: AnyPath | None = None,
+    port: int = 0,
+    browser: bool = True,
+    stop_after_min: float | None = None,
+    say: Say = lambda _: None,
+    ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Show a store, its embeddings and scores (`others`) until Ctrl-C; `ready` is called with the address.
+
+    `cohort`: the CSV that says where the slide files are. `stop_after_min`: end after so many minutes without use.
+    """
+    session = open_session(Path(store), [Path(other) for other in others], Path(cohort) if cohort else None, say)
+    server = Server(session, port)
+    ready(server.address)
+    if browser and not webbrowser.open(server.address):
+        say("note: no browser was found. Open the address above in one.")
+    server.run(stop_after_min)
