@@ -279,7 +279,7 @@ def test_a_folder_that_another_process_holds(store: Path, forks: Forks, tmp_path
     [
         (("seed=1",), "{out} was begun with other settings (seed: 0 -> 1). Use the same ones to go on, or give a"),
         (("optim.sleps=3",), "'optim.sleps' is not a setting. Did you mean 'optim.steps'?"),
-        (("objective.name=hidsic",), "objective.name = 'hidsic' is none of byol, hidisc, simclr, "),
+        (("objective.name=hidsic",), "objective.name = 'hidsic' is none of byol, dino, hidisc, simclr, "),
         (("model.backbone=resnet51",), "model.backbone = 'resnet51' is no timm model. Near it are "),
         (("batch.images=30",), "batch.images = 30 is not a multiple of 8 (8 images per patient). Set batch.images=32."),
     ],

@@ -47,7 +47,7 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     encoder = encoder.eval()
     write = {"timm": _to_timm, "onnx": _to_onnx, "torchscript": _to_torchscript, "exported": _to_exported}[to]
     card = encoder.card
-    write(encoder, out, _draw_pictures(encoder))
+    write(encoder, out, draw_pictures(encoder))
     preprocessing = card.describe().model_copy(
         update={
             "mean_and_std_are_applied": BEFORE if to == "timm" else INSIDE,
@@ -61,7 +61,7 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
 
 def compare_exported(encoder: Encoder, out: Path, to: Target) -> float:
     """The largest difference of an exported encoder's embeddings from ours; one beyond rounding is refused."""
-    x = _draw_pictures(encoder)
+    x = draw_pictures(encoder)
     with torch.inference_mode():
         ours = encoder.eval().features(x)
         theirs = run_exported(out, to, x)
@@ -74,7 +74,7 @@ def compare_exported(encoder: Encoder, out: Path, to: Target) -> float:
     return difference
 
 
-def _draw_pictures(encoder: Encoder) -> Tensor:
+def draw_pictures(encoder: Encoder) -> Tensor:
     """(3, C, H, W) in [0, 1], to compare an export with."""
     card, generator = encoder.card, torch.Generator().manual_seed(make_seed(0, Purpose.EXPORT_CHECK))
     return torch.rand(3, card.channels, card.size_px, card.size_px, generator=generator)

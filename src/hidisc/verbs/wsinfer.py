@@ -13,6 +13,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, write_atomic
 from hidisc.ground.paths import AnyPath
 from hidisc.models.encoder import Encoder
+from hidisc.models.export import draw_pictures
 from hidisc.models.wsinfer import CONFIG, SCRIPT, fill_classes, run_wsinfer, write_wsinfer
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.model_card import README, write_model_card
@@ -81,10 +82,9 @@ def _write(encoder: Encoder, probe: LinearProbe, classes: tuple[str, ...], store
     layer = fill_classes(*probe.model.to_layer(), probe.present, len(classes))
     assert store.info.mpp is not None
     write_wsinfer(encoder, layer, classes, store.info.size_px, store.info.mpp, out)
-    card = encoder.card
-    x = torch.rand(3, card.channels, card.size_px, card.size_px, generator=torch.Generator().manual_seed(0))
+    x = draw_pictures(encoder)
     with torch.inference_mode():
-        ours = torch.zeros(3, len(classes), dtype=torch.float64)
+        ours = torch.zeros(len(x), len(classes), dtype=torch.float64)
         ours[:, probe.present] = torch.from_numpy(probe.model.predict(encoder.features(x).numpy()))
         difference = float((run_wsinfer(out, x) - ours).abs().max())
     if not difference <= _CLOSE:
