@@ -264,6 +264,9 @@ def test_names_can_be_given_taken_back_and_exported(made: Made, session: Session
         assert len(offered["rows"]) == 24
         assert not set(offered["rows"]) & {1, 2, *rows}
         assert post(listening, "undo", set="server").json["count"] == len(rows)
+        left = post(listening, "undo", set="server").json["columns"]  # no name is left, and the page may not know yet
+        assert "labels server" not in str(left)
+        assert set(get(listening, "points", by="labels server").json["codes"]) == {-1}
         assert post(listening, "name", set="../x", label="y", region={"rows": [1]}).code == 400
     finally:
         listening.end()

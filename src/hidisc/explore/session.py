@@ -83,9 +83,10 @@ class Session:
         """A column by its name; `similarity` is that of every patch with one row."""
         if key == "similarity" and row is not None:
             return self._compare(row)
-        if key not in self.columns:
+        known = self._fixed_columns | self.labels.columns  # a set without labels too: a page may still show it
+        if key not in known:
             raise UserError(f"the patches have no column {key!r}.")
-        return self.columns[key]
+        return known[key]
 
     def _compare_anew(self, row: int) -> Column:
         vector = int(self.vector_of[row]) if 0 <= row < len(self.store) else -1
