@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.embeddings.annotations import add_labels, labels_file, load_annotations, save_annotations
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.embeddings.own_labels import add_labels, labels_file, load_labels, save_labels
 from hidisc.explore.labels import LabelSets
 from hidisc.ground.columns import load_columns, save_columns
 from hidisc.ground.errors import UserError
@@ -102,10 +102,10 @@ def test_names_of_patches_that_are_gone_are_kept_in_the_file(made: Embeddings) -
     open_sets(made).give("mine", "a", ROWS)
     path = labels_file(made.path, "mine")
     fewer = made.table.select(np.arange(15))
-    labels, others = load_annotations(path, fewer, made.info.slides)
+    labels, others = load_labels(path, fewer, made.info.slides)
     assert np.flatnonzero(labels == "a").tolist() == [3, 8]
     labels[4] = "b"
-    save_annotations(path, fewer, made.info.slides, labels, others)
+    save_labels(path, fewer, made.info.slides, labels, others)
     assert open_sets(made).find("mine")[[3, 4, 8, 20]].tolist() == ["a", "b", "a", "a"]
 
 

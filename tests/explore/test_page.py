@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hidisc.embeddings.annotations import labels_file
+from hidisc.embeddings.own_labels import labels_file
 from hidisc.explore import answers
 from hidisc.explore.labels import LabelSets
 from hidisc.explore.session import Session, open_session

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.lock import hold
-from hidisc.embeddings.annotations import LABELS, labels_file, load_annotations, save_annotations
+from hidisc.embeddings.own_labels import LABELS, labels_file, load_labels, save_labels
 from hidisc.explore.columns import Column, choose_colours
 from hidisc.ground.columns import Columns
 from hidisc.ground.errors import UserError
@@ -72,14 +72,14 @@ class LabelSets:
     def _read(self, name: str) -> NDArray[np.object_]:
         """The labels of a set as they are on the disk now."""
         path = labels_file(self._home, name)
-        found = (self.find(name), {}) if not path.is_file() else load_annotations(path, self._table, self._slides)
+        found = (self.find(name), {}) if not path.is_file() else load_labels(path, self._table, self._slides)
         self._set(name, *found)
         return found[0]
 
     def _write(self, name: str, rows: NDArray[np.int64], labels: NDArray[np.object_]) -> None:
         changed, others = self._sets[name][0].copy(), self._sets[name][1]
         changed[rows] = labels
-        save_annotations(labels_file(self._home, name), self._table, self._slides, changed, others)
+        save_labels(labels_file(self._home, name), self._table, self._slides, changed, others)
         self._set(name, changed, others)
 
     def _set(self, name: str, labels: NDArray[np.object_], others: Columns) -> None:

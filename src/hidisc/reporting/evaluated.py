@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hidisc.artefacts.artefact import read_kind
-from hidisc.embeddings.annotations import add_labels
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.embeddings.own_labels import add_labels
 from hidisc.evaluation.compare import Difference, compare
 from hidisc.evaluation.scores import LevelScores, Scores, ScoresInfo
 from hidisc.ground.checksums import digest

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make
-from hidisc.embeddings.annotations import add_labels
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
+from hidisc.embeddings.own_labels import add_labels
 from hidisc.evaluation.align import align_task
 from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.cross_validation import write_pooled

@@ -1,4 +1,4 @@
-"""Annotations: names that people gave to patches, `labels/NAME.parquet` beside the embeddings.
+"""Labels of one's own: names that people gave to patches, `labels/NAME.parquet` beside the embeddings.
 
 A row names a patch by the checksum of its slide's file, its number in the slide, and its place and scale. So the names
 stay with the patches when slides are added to the store or another encoder embeds them, and are refused where a slide
@@ -21,7 +21,7 @@ from hidisc.patches.record import SlideId
 from hidisc.patches.table import PatchTable
 
 LABELS = "labels"
-"""The folder of annotations, beside the folder that they are about."""
+"""The folder of these labels, beside the folder that they are about."""
 _PLACE = ("checksum", "x", "y", "mpp")
 _COLUMNS = ("slide", "patch", *_PLACE, "label")
 
@@ -33,7 +33,7 @@ def labels_file(folder: Path, name: str) -> Path:
     return folder.resolve().parent / LABELS / f"{name}.parquet"
 
 
-def save_annotations(
+def save_labels(
     path: Path, table: PatchTable, slides: Sequence[SlideId], labels: NDArray[np.object_], others: Columns
 ) -> None:
     """Write the labels (N,) of the patches of a table, and those of `others`, wholly or not at all."""
@@ -44,7 +44,7 @@ def save_annotations(
     save_columns(path, columns)
 
 
-def load_annotations(path: Path, table: PatchTable, slides: Sequence[SlideId]) -> tuple[NDArray[np.object_], Columns]:
+def load_labels(path: Path, table: PatchTable, slides: Sequence[SlideId]) -> tuple[NDArray[np.object_], Columns]:
     """(N,) the label of each patch of a table, None where it has none; and the rows of patches that the table lacks."""
     given = load_columns(path)
     if set(given) != set(_COLUMNS):
@@ -74,7 +74,7 @@ def add_labels(embeddings: Embeddings, name: str) -> Embeddings:
     path = embeddings.path.resolve().parent / LABELS / f"{name}.parquet"
     if name in embeddings.table.columns or "/" in name or not path.is_file():
         return embeddings
-    labels, _ = load_annotations(path, embeddings.table, embeddings.info.slides)
+    labels, _ = load_labels(path, embeddings.table, embeddings.info.slides)
     table = embeddings.table.add_names(name, labels.tolist())
     return replace(embeddings, table=table, labels_checksum=hash_file(path))
 
