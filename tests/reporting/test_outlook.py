@@ -36,9 +36,19 @@ def test_better_than_colour(scores: Scores) -> None:
 def test_no_better_than_colour_says_how_many_patients_would_tell(scores: Scores) -> None:
     found = outlook(scores, Value(value=0.05, low=-0.05, high=0.15))
     assert found[1] == "A difference of this size would take about 295 test patients to tell from none."
-    assert "hidisc-patient+transfer" in found[2]
+    assert "hidisc-patient+small-cohort" in found[2]
     tiny = outlook(scores, Value(value=0.001, low=-0.1, high=0.1))
     assert "more than 10,000 test patients" in tiny[1]
+
+
+def test_an_encoder_that_started_from_weights_is_not_told_to(scores: Scores) -> None:
+    history = scores.info.model.history.model_copy(update={"is_complete": False})
+    model = scores.info.model.model_copy(update={"history": history})
+    started = replace(scores, info=scores.info.model_copy(update={"model": model}))
+    found = outlook(started, Value(value=0.05, low=-0.05, high=0.15))
+    assert found[-1].startswith(
+        "Next: see with `hidisc audit EMBEDDINGS --out AUDIT` what it looks at, and add patients"
+    )
 
 
 def test_a_falling_loss_comes_first(scores: Scores) -> None:

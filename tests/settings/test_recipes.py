@@ -38,7 +38,7 @@ METHODS = {
     "supervised": "supervised",
 }
 """Recipes that name an objective; the others are put over one of them."""
-OVERS = ("strong", "weak", "stain", "srh", "tcga", "laptop", "public-code", "transfer", "mri")
+OVERS = ("strong", "weak", "stain", "srh", "tcga", "laptop", "public-code", "transfer", "mri", "small-cohort")
 SMALL = (
     "model.backbone=test_resnet",
     "model.head.hidden_dim=16",
@@ -237,7 +237,7 @@ def save_weights(folder: Path) -> Path:
 @pytest.mark.parametrize("recipe", recipes())
 def test_two_steps(store: Path, tmp_path: Path, recipe: str) -> None:
     predictor = ["objective.predictor_dim=8"] if METHODS[recipe.split("+")[0]] in ("byol", "simsiam") else []
-    weights = [f"model.weights={save_weights(tmp_path)}"] if "transfer" in recipe else []
+    weights = [f"model.weights={save_weights(tmp_path)}"] if recipe.endswith(("transfer", "small-cohort")) else []
     config = load(recipe, *SMALL, *predictor, *weights)
     run = train(store, tmp_path / "run", config, device="cpu", devices=1)
     assert run is not None

@@ -63,10 +63,13 @@ def _next(info: ScoresInfo, level: LevelScores, is_falling: bool) -> str:
         return "Next: train again: its embeddings are nearly all the same, so the numbers mean little."
     if is_falling:
         return "Next: train longer, with --set optim.steps=... of twice as many steps and a new --out."
+    if said and not said.startswith("better") and not info.model.history.is_complete:  # it has started from weights
+        return "Next: see with `hidisc audit EMBEDDINGS --out AUDIT` what it looks at, and add patients if you can."
     if said and not said.startswith("better"):
         return (
-            "Next: start from weights that know pictures, with `hidisc train STORE --recipe hidisc-patient+transfer "
-            "--set model.weights=FILE --out RUN`, and see with `hidisc audit EMBEDDINGS --out AUDIT` what it looks at."
+            "Next: start from weights that know pictures, with `hidisc train STORE --recipe "
+            "hidisc-patient+small-cohort --out RUN`, and see with `hidisc audit EMBEDDINGS --out AUDIT` what it "
+            "looks at."
         )
     if level.units < _FEW and not info.folds:
         return (
