@@ -1,13 +1,18 @@
 """Pooled folds: every patient judged once, and the numbers are those of the predictions put together by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, roc_auc_score
+from numpy.typing import NDArray
+from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_score
 
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.bootstrap import draw_weights, name_clusters, resample
 from hidisc.evaluation.cross_validation import pool_predictions
+from hidisc.evaluation.metrics import measure
+from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.patches.folds import make_folds
@@ -56,8 +61,83 @@ def test_the_numbers_are_those_of_all_folds_together(
     assert found is not None
     all_truth, all_scores = np.concatenate(truth), np.concatenate(scores)
     assert found.metrics["accuracy"].value == pytest.approx(accuracy_score(all_truth, all_scores.argmax(axis=1)))
-    area = roc_auc_score(all_truth, all_scores, multi_class="ovr")
-    assert found.metrics["auroc"].value == pytest.approx(area, abs=5e-4)
+    areas = [
+        (ordered_pairs([(fold == code, score[:, code]) for fold, score in zip(truth, scores, strict=True)]))
+        for code in range(all_scores.shape[1])
+    ]
+    assert found.metrics["auroc"].value == pytest.approx(np.mean(areas), abs=5e-4)
+
+
+def ordered_pairs(folds: list[tuple[NDArray[np.bool_], NDArray[np.float64]]]) -> float:
+    """AUROC, pair by pair: a positive and a negative of the same fold, in the right order; a tie counts half."""
+    right = pairs = 0.0
+    for is_positive, score in folds:
+        for high in score[is_positive]:
+            for low in score[~is_positive]:
+                pairs += 1
+                right += 1.0 if high > low else 0.5 if high == low else 0.0
+    return right / pairs
+
+
+def make_pooled(rng: np.random.Generator, shift: float = 0.0, classes: int = 3) -> Predictions:
+    """Units of 24 patients in four folds; `shift` times the fold is added to the second class."""
+    truth, fold = np.arange(48) // 2 % classes, np.repeat(np.arange(1, 5), 12)
+    logits = rng.normal(size=(48, classes)) + 1.5 * np.eye(classes)[truth]
+    logits[:, 1] += shift * fold
+    scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    patients = np.array([f"p{number // 2}" for number in range(48)], object)
+    return Predictions("slide", tuple("abc"[:classes]), {"patient": patients}, truth, scores, 0, fold)
+
+
+def test_areas_compare_scores_of_the_same_fold_only() -> None:
+    """A fold whose scores are all higher, as of another encoder, changes a pooled area but not this one."""
+    rng = np.random.default_rng(0)
+    made = make_pooled(rng, classes=2)
+    shifted = make_pooled(np.random.default_rng(0), shift=3.0, classes=2)
+    areas = [measure(one, 1).metrics["auroc"].value for one in (made, shifted)]
+    assert areas[0] == pytest.approx(areas[1], abs=1e-12)
+    assert roc_auc_score(shifted.truth, shifted.scores[:, 1]) < roc_auc_score(made.truth, made.scores[:, 1]) - 0.05
+    members = made.split_by_fold()
+    assert areas[0] == pytest.approx(ordered_pairs([(made.truth[m] == 1, made.scores[m, 1]) for m in members]))
+    precisions = [average_precision_score(made.truth[m] == 1, made.scores[m, 1]) for m in members]
+    positives = [int((made.truth[m] == 1).sum()) for m in members]
+    assert measure(made, 1).metrics["auprc"].value == pytest.approx(np.average(precisions, weights=positives))
+    alone = replace(made, fold=None)
+    assert measure(alone, 1).metrics["auroc"].value == pytest.approx(roc_auc_score(made.truth, made.scores[:, 1]))
+
+
+def test_resamples_of_patients_measure_areas_as_the_value_does() -> None:
+    made = make_pooled(np.random.default_rng(1), shift=1.0)
+    names = name_clusters(made)
+    weights = draw_weights(len(names), 20, seed=3)
+    resampled = resample(made, 0, weights, names)
+    for number, counts in enumerate(weights):
+        rows = np.concatenate([np.flatnonzero(made.clusters == name) for name in np.repeat(names, counts)])
+        drawn = replace(
+            made, units={"patient": made.clusters[rows]}, truth=made.truth[rows], scores=made.scores[rows],
+            fold=made.fold[rows],
+        )  # fmt: skip
+        for metric in ("accuracy", "auroc", "auprc"):
+            value = measure(drawn, 0).metrics[metric].value
+            assert resampled[metric][number] == pytest.approx(np.nan if value is None else value, nan_ok=True)
+
+
+def test_folds_of_one_class_each_have_no_area() -> None:
+    made = make_pooled(np.random.default_rng(2), classes=2)
+    lone = replace(made, fold=made.truth + 1)
+    assert measure(lone, 1).metrics["auroc"].why == (
+        "no fold has test slides of a class and of another: use fewer folds, or folds.by=patient"
+    )
+    assert measure(lone, 1).metrics["accuracy"].value is not None
+
+
+def test_pooled_predictions_are_read_back_with_their_folds(tmp_path: Path) -> None:
+    made = make_pooled(np.random.default_rng(3))
+    made.save(tmp_path / "p.parquet")
+    back = Predictions.load(tmp_path / "p.parquet", "slide")
+    assert back.fold is not None
+    assert back.fold.tolist() == made.fold.tolist()
+    assert list(back.units) == ["patient"]
 
 
 def test_folds_and_their_pool_can_be_found(pooled: Scores) -> None:

@@ -124,6 +124,7 @@ def _resample(
     patient = np.array([number_of.get(name, -1) for name in predictions.clusters.tolist()], np.int64)
     kept = patient >= 0
     patient, truth, scores = patient[kept], predictions.truth[kept], predictions.scores[kept]
+    folds = [members[kept] for members in predictions.split_by_fold()]
     rank = rank_truth(predictions)[kept]
     classes, patients = len(predictions.classes), len(names)
 
@@ -132,16 +133,21 @@ def _resample(
     counts = np.concatenate([_count(patient, cell, patients, classes**2), *hits], axis=1).astype(np.float64)
     totals = np.concatenate([weights[rows] @ counts for rows in _blocks(len(weights), counts.shape[1] + patients)])
 
-    areas = np.stack(
-        [_areas(weights, patient, truth == code, scores[:, code]) for code in range(classes)], axis=2
-    )  # (2, B, L)
+    parts, wholes = np.zeros((2, 2, len(weights), classes))
+    for code in range(classes):
+        for members in folds:
+            of_fold = _areas(weights, patient[members], truth[members] == code, scores[members, code])
+            parts[..., code] += of_fold[0]
+            wholes[..., code] += of_fold[1]
+    areas = divide(parts, wholes)  # (2, B, L)
     confusion = totals[:, : classes**2].reshape(-1, classes, classes)
     return summarise(confusion, totals[:, classes**2 :], areas[0], areas[1], positive)
 
 
 def _areas(weights: NDArray[np.int16], patient: Ints, is_positive: NDArray[np.bool_], scores: Floats) -> Floats:
-    """(2, B) AUROC and AUPRC (average precision, as scikit-learn defines it) of one class in every resample.
+    """AUROC and AUPRC (average precision, as scikit-learn defines it) of one class in every resample: parts and wholes.
 
+    Returns (2, 2, B): first what the lines below divide, then what they divide by. Both are added up over folds.
     `patient`, `is_positive` and `scores` are (N,). Let there be T different scores, sorted from high to low. One count
     per patient and score, of positives and of negatives, gives p_t and n_t of a resample by a product with its weights.
     With P = sum of p_t, N = sum of n_t, and A_t = p_1 + ... + p_t, the positives with score t or higher:
@@ -159,7 +165,7 @@ def _areas(weights: NDArray[np.int16], patient: Ints, is_positive: NDArray[np.bo
     # whole numbers below 2 ** 24 are exact in float32, whose product is twice as fast
     largest = int((weights @ table.sum(axis=1)).max(initial=0))
     table = table.astype(np.float32 if largest < 2**24 else np.float64)
-    areas = np.empty((2, len(weights)))
+    parts, wholes = np.empty((2, 2, len(weights)))
     for rows in _blocks(len(weights), 2 * groups + len(table)):
         counts = (weights[rows].astype(table.dtype) @ table).astype(np.float64)
         positives, negatives = counts[:, :groups], counts[:, groups:]
@@ -168,9 +174,11 @@ def _areas(weights: NDArray[np.int16], patient: Ints, is_positive: NDArray[np.bo
         precision = positives_above / np.maximum(all_above, 1)
         all_positives, all_negatives = positives.sum(axis=1), negatives.sum(axis=1)
         ordered_pairs = np.einsum("bt,bt->b", negatives, positives_above - positives / 2)
-        areas[0, rows] = divide(ordered_pairs, all_positives * all_negatives)
-        areas[1, rows] = divide(np.einsum("bt,bt->b", positives, precision), all_positives * (all_negatives > 0))
-    return areas
+        parts[0, rows], wholes[0, rows] = ordered_pairs, all_positives * all_negatives
+        has_negatives = all_negatives > 0
+        parts[1, rows] = np.einsum("bt,bt->b", positives, precision) * has_negatives
+        wholes[1, rows] = all_positives * has_negatives
+    return np.stack([parts, wholes])
 
 
 def _group_scores(scores: Floats, is_positive: NDArray[np.bool_]) -> tuple[Ints, int]:

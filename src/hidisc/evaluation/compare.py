@@ -208,7 +208,8 @@ def _keep(predictions: Predictions, names: NDArray[np.object_]) -> Predictions:
     wanted = set(names.tolist())
     kept = np.array([name in wanted for name in predictions.clusters.tolist()], bool)
     units = {name: column[kept] for name, column in predictions.units.items()}
-    return replace(predictions, units=units, truth=predictions.truth[kept], scores=predictions.scores[kept])
+    fold = None if predictions.fold is None else predictions.fold[kept]
+    return replace(predictions, units=units, truth=predictions.truth[kept], scores=predictions.scores[kept], fold=fold)
 
 
 def _subtract(

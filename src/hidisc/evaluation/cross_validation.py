@@ -92,6 +92,7 @@ def pool_predictions(folds: Sequence[Predictions]) -> Predictions:
         np.concatenate([fold.truth for fold in folds]),
         np.concatenate([fold.scores for fold in folds]),
         sum(fold.left_out for fold in folds),
+        np.repeat(np.arange(1, len(folds) + 1), [len(fold) for fold in folds]),
     )
 
 

@@ -3,9 +3,14 @@
 Of two classes, AUROC, AUPRC, sensitivity and specificity are about the positive one; of more, they are the plain mean
 over the classes, each against the rest. Among equal scores the first class is the predicted one, here and in top-2 and
 top-3. A number that could only come out as 1 (AUPRC without negatives, top-2 of two classes) is undefined too.
+
+Where folds were pooled, areas compare scores of the same fold only. Each fold has an encoder or reference patients of
+its own, so that 0.6 in one fold may mean more than 0.7 in another. With P positives and N negatives in a fold:
+
+    AUROC = sum over folds of P N AUROC(fold) / sum of P N      the share of all pairs within folds in the right order
+    AUPRC = sum over folds of P AUPRC(fold) / sum of P          over the folds that have negatives
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +18,7 @@ import numpy as np
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS, Value
 from hidisc.evaluation.units import Floats, Ints
+from hidisc.ground.text import plural
 
 BY_CLASS = ("sensitivity", "specificity", "auroc", "auprc")
 """Metrics of a single class against the rest."""
@@ -33,18 +39,18 @@ class Measured:
 
 def measure(predictions: Predictions, positive: int) -> Measured:
     """Measure one level; `positive` is the code of the class that metrics of two classes are about."""
-    from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
+    from sklearn.metrics import confusion_matrix
 
     codes = range(len(predictions.classes))
     confusion = np.zeros((len(codes), len(codes)), np.int64)
     if len(predictions):  # scikit-learn refuses to count nothing
         confusion = confusion_matrix(predictions.truth, predictions.predicted, labels=codes)
-    rank = rank_truth(predictions)
+    rank, areas = rank_truth(predictions), measure_areas(predictions)
     overall, by_class = summarise(
         confusion.astype(np.float64),
         np.array([(rank < top).sum() for top in TOPS], np.float64),
-        _area_by_class(roc_auc_score, predictions),
-        _area_by_class(average_precision_score, predictions),
+        areas[0],
+        areas[1],
         positive,
     )
     units = confusion.sum(axis=1)
@@ -106,14 +112,22 @@ def divide(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
 
 
-def _area_by_class(area: Callable[..., float], predictions: Predictions) -> Floats:
-    """(L,) area under a curve of each class against the rest, NaN where either is missing."""
-    areas = np.full(len(predictions.classes), np.nan)
-    for code in range(len(areas)):
-        is_class = predictions.truth == code
-        if is_class.any() and not is_class.all():
-            areas[code] = area(is_class, predictions.scores[:, code])
-    return areas
+def measure_areas(predictions: Predictions) -> Floats:
+    """(2, L) AUROC and AUPRC of each class against the rest, NaN where no fold has both."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    parts, wholes = np.zeros((2, 2, len(predictions.classes)))
+    for members in predictions.split_by_fold():
+        truth, scores = predictions.truth[members], predictions.scores[members]
+        for code in range(len(predictions.classes)):
+            is_class = truth == code
+            positives, negatives = int(is_class.sum()), int((~is_class).sum())
+            if positives and negatives:
+                weights = np.array([positives * negatives, positives])
+                areas = [area(is_class, scores[:, code]) for area in (roc_auc_score, average_precision_score)]
+                parts[:, code] += weights * areas
+                wholes[:, code] += weights
+    return divide(parts, wholes)
 
 
 def _value(number: Floats, why: str) -> Value:
@@ -134,6 +148,8 @@ def _why(name: str, predictions: Predictions, units: Ints, code: int | None) -> 
         return f"with {len(classes)} classes the truth is always among the {top} of highest score: see accuracy instead"
     if len(present) == 1 and code in (None, present[0]):
         return f"every test {level} has class {classes[present[0]]!r}: choose queries=[...] that have others too"
-    missing = [code] if code is not None else np.flatnonzero(units == 0).tolist()
+    missing = [code] if code is not None and units[code] == 0 else np.flatnonzero(units == 0).tolist()
+    if not missing:
+        return f"no fold has test {plural(level)} of a class and of another: use fewer folds, or folds.by=patient"
     remedy = "set classes=[...] to evaluate the others" if len(present) > 1 else "choose queries=[...] that have it"
     return f"no test {level} has class {' or '.join(repr(classes[absent]) for absent in missing)}: {remedy}"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.paths import AnyPath
 
-TRUTH, PREDICTED, SCORE = "label", "predicted", "score: "
+TRUTH, PREDICTED, SCORE, FOLD = "label", "predicted", "score: ", "judged in fold"
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Predictions:
     """(G, L), rows sum to 1."""
     left_out: int = 0
     """Units left out because their patches have several labels, so that they have no true label."""
+    fold: NDArray[np.int64] | None = None
+    """(G,) the fold that judged each, where folds were pooled; a score means something else in each."""
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -45,10 +47,17 @@ class Predictions:
         """(G,) name of the coarsest unit (the patient) each belongs to."""
         return self.units[self.cluster]
 
+    def split_by_fold(self) -> list[NDArray[np.bool_]]:
+        """(G,) each: the units of every fold, whose scores can be compared; all units where there are no folds."""
+        if self.fold is None:
+            return [np.ones(len(self), bool)]
+        return [self.fold == number for number in np.unique(self.fold)]
+
     def save(self, path: Path) -> None:
-        """Write as Parquet: units, `label`, `predicted` and one column `score: CLASS` per class."""
+        """Write as Parquet: units, `label`, `predicted`, the fold if any, and one column `score: CLASS` per class."""
         names = np.array(self.classes, object)
         columns = {**self.units, TRUTH: names[self.truth], PREDICTED: names[self.predicted]}
+        columns |= {} if self.fold is None else {FOLD: self.fold}
         columns |= {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
         save_columns(path, columns)
 
@@ -60,5 +69,6 @@ class Predictions:
         code = {name: number for number, name in enumerate(classes)}
         truth = np.array([code[name] for name in columns.pop(TRUTH)], np.int64)
         columns.pop(PREDICTED)
+        fold = columns.pop(FOLD, None)
         scores = np.stack([columns.pop(SCORE + name) for name in classes], axis=1)
-        return cls(level, classes, columns, truth, scores, left_out)
+        return cls(level, classes, columns, truth, scores, left_out, fold)

@@ -8,7 +8,7 @@ import io
 import math
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 
+from hidisc.evaluation.metrics import measure_areas
 from hidisc.evaluation.predictions import Predictions
 from hidisc.ground.files import write_atomic
 from hidisc.ground.text import count as count_of
@@ -187,13 +188,13 @@ def draw_curves(predictions: Mapping[str, Predictions], positive: int, title: st
     for number, (name, found, codes) in enumerate(lines):
         line: dict[str, Any] = {"color": colours[number], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.6}
         short = fit(name, 1.5, _LEGEND_PT)
-        known = [code for code in codes if 0 < int((found.truth == code).sum()) < len(found)]
+        areas = measure_areas(found)  # (2, L)
+        known = [code for code in codes if not np.isnan(areas[0, code])]
         if 0 < len(known) < len(codes):
             short += f" ({len(known)} of {len(codes)} classes)"
-        for axes, trace in zip(panels, (_trace_roc, _trace_precision), strict=True):
-            traces = [trace(found.truth == code, found.scores[:, code]) for code in known]
-            area = f"{100 * np.mean([area for _, area in traces]):.1f}" if known else "–"
-            curve = _mean_curve([curve for curve, _ in traces]) if known else ([], [])
+        for axes, trace, of_class in zip(panels, (_trace_roc, _trace_precision), areas, strict=True):
+            area = f"{100 * np.mean(of_class[known]):.1f}" if known else "–"
+            curve = _mean_curve(_trace_folds(trace, found, known)) if known else ([], [])
             axes.plot(*curve, label=f"{area}  {short}", **line)
     _add_chance(panels[0], panels[1], lines, colours)
     for axes, head, name, across, up in (
@@ -224,23 +225,37 @@ def _choose_lines(predictions: Mapping[str, Predictions], positive: int) -> list
     return lines
 
 
-def _trace_roc(is_class: NDArray[np.bool_], score: Floats) -> tuple[tuple[Floats, Floats], float]:
-    """The ROC curve of a class against the rest, and its area."""
-    from sklearn.metrics import roc_auc_score, roc_curve
+_Curve = tuple[Floats, Floats]
+
+
+def _trace_folds(
+    trace: Callable[[NDArray[np.bool_], Floats], _Curve], found: Predictions, codes: Sequence[int]
+) -> list[_Curve]:
+    """The curve of every class in every fold that has units of the class and others."""
+    curves = []
+    for members in found.split_by_fold():
+        truth, scores = found.truth[members], found.scores[members]
+        there = [code for code in codes if 0 < int((truth == code).sum()) < len(truth)]
+        curves += [trace(truth == code, scores[:, code]) for code in there]
+    return curves
+
+
+def _trace_roc(is_class: NDArray[np.bool_], score: Floats) -> _Curve:
+    """The ROC curve of a class against the rest."""
+    from sklearn.metrics import roc_curve
 
     across, up, _ = roc_curve(is_class, score)
-    return (across, up), float(roc_auc_score(is_class, score))
+    return across, up
 
 
-def _trace_precision(is_class: NDArray[np.bool_], score: Floats) -> tuple[tuple[Floats, Floats], float]:
+def _trace_precision(is_class: NDArray[np.bool_], score: Floats) -> _Curve:
     """Precision by recall as the average precision reads it: up to a recall, the precision where it is reached."""
-    from sklearn.metrics import average_precision_score, precision_recall_curve
+    from sklearn.metrics import precision_recall_curve
 
     precision, recall, _ = precision_recall_curve(is_class, score)
     first = np.r_[True, np.diff(recall[::-1]) > 0]  # the highest threshold of each recall
     recall, precision = recall[::-1][first], precision[::-1][first]
-    curve = np.repeat(recall, 2)[1:-1], np.repeat(precision, 2)[2:]
-    return curve, float(average_precision_score(is_class, score))
+    return np.repeat(recall, 2)[1:-1], np.repeat(precision, 2)[2:]
 
 
 def _mean_curve(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
