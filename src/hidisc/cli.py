@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -422,6 +423,8 @@ def _explore(
     as_json: Json = False,
 ) -> None:
     """Look at slides, the map of patches and what is alike in a browser, and give names to patches."""
+    if find_spec("tornado") is None:
+        raise UserError("hidisc explore needs the library Tornado. Install it: pip install 'hidisc[explore]'.")
     from hidisc.verbs.explore import explore, save_page
 
     if (save is None) != (patient is None):
