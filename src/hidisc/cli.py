@@ -105,7 +105,9 @@ def _cohort(
 
     draft = draft_cohort(folder, out, pattern, say=_say)
     doubtful = sum(bool(row.doubts) for row in draft.rows)
-    more = f", {count(doubtful, 'row')} to check (column `doubt`)" if doubtful else ""
+    unknown = sum(not row.names.get("patient") for row in draft.rows)
+    more = f" ({count(unknown, 'slide')} without one)" if unknown else ""
+    more += f", {count(doubtful, 'row')} to check (column `doubt`)" if doubtful else ""
     sentence = f"{out}: {count(len(draft.rows), 'slide')} of {count(draft.patients, 'patient')}{more}"
     record = {"cohort": str(out), "slides": len(draft.rows), "patients": draft.patients, "doubtful": doubtful}
     _show(as_json, sentence, {**record, "doubts": draft.count_doubts(), "left_out": list(draft.left_out)})
