@@ -10,6 +10,7 @@ from PIL import Image
 
 from hidisc.cli import app
 from hidisc.evaluation.scores import Scores
+from hidisc.ground.errors import UserError
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import Config
@@ -277,3 +278,10 @@ def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
     assert json.loads(again.result) == {"page": str(out / "report.html")}
     assert "all 48 slides are in" in again.said
     assert again.said.splitlines()[-1] == first.said.splitlines()[-1]
+
+
+def test_explore_without_tornado_names_the_extra(cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hidisc.cli.find_spec", lambda _: None)
+    with pytest.raises(UserError) as caught:
+        app(["explore", str(cohort.parent)], standalone_mode=False)
+    assert str(caught.value) == ("hidisc explore needs the library Tornado. Install it: pip install 'hidisc[explore]'.")

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -104,7 +105,9 @@ def _cohort(
 
     draft = draft_cohort(folder, out, pattern, say=_say)
     doubtful = sum(bool(row.doubts) for row in draft.rows)
-    more = f", {count(doubtful, 'row')} to check (column `doubt`)" if doubtful else ""
+    unknown = sum(not row.names.get("patient") for row in draft.rows)
+    more = f" ({count(unknown, 'slide')} without one)" if unknown else ""
+    more += f", {count(doubtful, 'row')} to check (column `doubt`)" if doubtful else ""
     sentence = f"{out}: {count(len(draft.rows), 'slide')} of {count(draft.patients, 'patient')}{more}"
     record = {"cohort": str(out), "slides": len(draft.rows), "patients": draft.patients, "doubtful": doubtful}
     _show(as_json, sentence, {**record, "doubts": draft.count_doubts(), "left_out": list(draft.left_out)})
@@ -422,6 +425,8 @@ def _explore(
     as_json: Json = False,
 ) -> None:
     """Look at slides, the map of patches and what is alike in a browser, and give names to patches."""
+    if find_spec("tornado") is None:
+        raise UserError("hidisc explore needs the library Tornado. Install it: pip install 'hidisc[explore]'.")
     from hidisc.verbs.explore import explore, save_page
 
     if (save is None) != (patient is None):

@@ -123,6 +123,14 @@ def test_a_filter_there_and_back(root: Path, tmp_path: Path, monkeypatch: pytest
     assert contents(tmp_path / "store") == before
 
 
+def test_pen_marks_are_not_looked_for_on_imported_patches(root: Path, tmp_path: Path) -> None:
+    assert refusal(root, tmp_path / "store", filter={"max_pen_fraction": 0.1}) == (
+        "filter.max_pen_fraction: pen marks are found on 8-bit RGB slides that are cut here, and 'P1/A' (patch files, "
+        "3 channels of uint8) is none. Leave it at 1, or annotate them."
+    )
+    assert run(root, tmp_path / "store").summary()["slides_read"] == 0
+
+
 # ---- what may not change
 
 

@@ -82,6 +82,12 @@ def test_the_command_says_what_is_doubtful(forks: Forks, tmp_path: Path) -> None
     assert (record["slides"], record["doubts"], len(record["left_out"])) == (2, {NO_SCALE: 2}, 1)
 
 
+def test_the_command_says_how_many_slides_are_nobody_s(forks: Forks, tmp_path: Path) -> None:
+    draw(tmp_path / "in", "P1_1.png", "biopsy.png", "block.png")
+    done = forks.run("cohort", tmp_path / "in", "--pattern", "{patient}_{slide}", "--out", tmp_path / "c.csv")
+    assert ": 3 slides of 1 patient (2 slides without one), 3 rows to check" in done.result
+
+
 def test_names_of_columns_are_known_everywhere() -> None:
     from hidisc.patches.table import SCHEMA
 

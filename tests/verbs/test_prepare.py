@@ -17,9 +17,10 @@ from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.settings.load import load_config
 from hidisc.settings.prepare import PrepareConfig
+from hidisc.slides.pyramid import write_pyramid
 from hidisc.slides.reader import open_slide
 from hidisc.slides.stain import Stains, normalise
-from hidisc.slides.synthetic import draw_cohort
+from hidisc.slides.synthetic import draw_cohort, draw_pen
 from hidisc.slides.tissue import pixel_std
 from hidisc.verbs.build import Built
 from hidisc.verbs.prepare import _suggest_smaller, prepare
@@ -315,6 +316,75 @@ def test_a_looser_filter_reads_only_what_is_not_stored(own_cohort: Path, tmp_pat
     assert 0 < after.worked <= 16
     assert_same_patches(after.out, loose.out)
     assert all(path.read_bytes() == data for path, data in shards.items())  # the old pixels were not touched
+
+
+@pytest.fixture
+def marked_cohort(own_cohort: Path) -> Path:
+    """Two slides, one of them with a blue stroke."""
+    rows = rows_of(own_cohort)[:2]
+    write_rows(own_cohort, rows)
+    path = own_cohort.parent / rows[0]["path"]
+    with open_slide(path) as slide:
+        pixels = slide.read(0, 0, 0, slide.width, slide.height)
+    write_pyramid(path, draw_pen(pixels, "blue", np.random.default_rng(0), width_um=30)[0], 0.5)
+    return own_cohort
+
+
+PEN = "filter.max_pen_fraction=0.1"
+
+
+def count_red(built: Built) -> int:
+    """Pixels of the first slide's picture that are as red as the crosses over dropped patches."""
+    picture = built.out / "pictures" / "slides" / f"{Path(built.info.slides[0].folder).name}.jpg"
+    red, green, _ = np.moveaxis(np.asarray(Image.open(picture), int), 2, 0)
+    return int((red - green > 100).sum())
+
+
+def test_patches_with_pen_marks_are_dropped(marked_cohort: Path, tmp_path: Path) -> None:
+    prepare(marked_cohort, tmp_path / "store", config(*EXACT, PEN), workers=0)
+    store = PatchStore.load(tmp_path / "store")
+    dropped = store.dropped()
+    is_marked = dropped.column("pen_fraction") > 0.1
+    assert is_marked.sum() >= 3
+    assert set(dropped.select(is_marked).column("slide")) == {rows_of(marked_cohort)[0]["slide"]}
+    assert (store.table.column("pen_fraction") <= 0.1).all()
+    shard = dropped.select(is_marked & ~dropped.column("is_blank")).arrow["shard"]
+    assert len(shard) > 0
+    assert shard.null_count == 0  # stored all the same, so that a changed threshold reads nothing
+
+
+def test_pen_marks_are_found_and_shown_later_without_reading_a_slide(
+    marked_cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a store that was made before there was this setting."""
+    before = prepare(marked_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    made = tmp_path / "store" / "config.yaml"
+    made.write_text("".join(line for line in made.read_text().splitlines(True) if "max_pen_fraction" not in line))
+    assert "min_tissue_fraction" in made.read_text()
+    monkeypatch.setattr(hidisc.patches.cut, "open_slide", None)  # whoever opens one fails
+    same = prepare(marked_cohort, tmp_path / "store", config(*EXACT), workers=0)
+    assert same.worked == 0
+    with pytest.raises(UserError, match=r"filter\.max_pen_fraction: 1\.0 -> 0\.1.* add --refilter"):
+        prepare(marked_cohort, tmp_path / "store", config(*EXACT, PEN), workers=0)
+    red = count_red(before)
+    after = prepare(marked_cohort, tmp_path / "store", config(*EXACT, PEN), refilter=True, workers=0)
+    assert after.worked == 0
+    assert count_red(after) > red + 100
+    assert after.summary()["patches"] < before.summary()["patches"]
+    monkeypatch.undo()
+    fresh = prepare(marked_cohort, tmp_path / "fresh", config(*EXACT, PEN), workers=0)
+    assert_same_patches(after.out, fresh.out)
+    back = prepare(marked_cohort, tmp_path / "store", config(*EXACT), refilter=True, workers=0)
+    assert back.summary()["patches"] == before.summary()["patches"]
+    assert "pen_fraction" not in PatchStore.load(back.out).table.columns
+
+
+def test_pen_marks_are_not_looked_for_where_glass_has_no_colour(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 60_000, (96, 96, 2), np.uint16)
+    tifffile.imwrite(tmp_path / "raman.tiff", np.moveaxis(pixels, 2, 0), photometric="minisblack")
+    (tmp_path / "cohort.csv").write_text("patient,slide,path,mpp\nP1,S1,raman.tiff,0.5\n")
+    with pytest.raises(UserError, match=r"filter\.max_pen_fraction: pen marks are found on 8-bit RGB slides"):
+        prepare(tmp_path / "cohort.csv", tmp_path / "store", config(*EXACT, PEN), workers=0)
 
 
 def assert_same_patches(one: Path, other: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from PIL import Image
 
 from hidisc.artefacts.artefact import Work
 from hidisc.ground.checksums import FileEntry, describe_file, find_problem
@@ -23,10 +24,10 @@ from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.steps import reached
 from hidisc.ground.text import count, name_some
 from hidisc.patches.annotations import ANNOTATION, Annotations
-from hidisc.patches.filters import is_blank, is_unwanted
+from hidisc.patches.filters import is_blank, is_marked, is_unwanted
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.predicted import LABEL, SCORE, load_predicted, predicted_file
-from hidisc.patches.record import BOXES, RECORD, SHARDS, RecordError, SlideRecord, slide_folder
+from hidisc.patches.record import BOXES, RECORD, SHARDS, THUMBNAIL, RecordError, SlideRecord, slide_folder
 from hidisc.patches.shard import Shard
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, SlideEntry, StoreInfo
@@ -34,6 +35,7 @@ from hidisc.patches.table import PatchTable, names_column
 from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import Boxes
+from hidisc.slides.pen import pen_fraction
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,10 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         "shard": pa.array(shard, mask=shard < 0),
         "row": pa.array(row_in_shard, mask=shard < 0),
     }
+    if recipe.filter.max_pen_fraction < 1:
+        ink = _score_pen(out / folder, record, scores)
+        columns["pen_fraction"] = pa.array(ink)
+        is_kept &= ~is_marked(ink, recipe.filter)
     if recipe.classifier:
         labels = recipe.classifier.labels
         codes, probabilities = load_predicted(out / folder, recipe.classifier.checksum, total)
@@ -171,16 +177,33 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
     return pa.table({**columns, _IS_KEPT: is_kept})
 
 
+def _score_pen(folder: Path, record: SlideRecord, scores: pa.Table) -> NDArray[np.float32]:
+    """Share of every box of a slide that pen ink covers, by the thumbnail that lies in its folder."""
+    scale = record.thumbnail_downsample
+    if scale is None or record.mpp is None or (record.channels, record.dtype) != (3, "uint8"):
+        raise UserError(
+            f"filter.max_pen_fraction: pen marks are found on 8-bit RGB slides that are cut here, and {record.slide!r} "
+            f"({record.reader}, {record.channels} channels of {record.dtype}) is none. Leave it at 1, or annotate them."
+        )
+    with Image.open(folder / THUMBNAIL) as picture:
+        return pen_fraction(np.asarray(picture.convert("RGB")), _boxes_of(record, scores), scale, record.mpp)
+
+
 def _annotate(
     annotations: Annotations, record: SlideRecord, scores: pa.Table
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """The class of every box of a slide by its annotations, and whether it is to be left out."""
-    assert record.downsample is not None  # cut from a slide
-    assert record.width is not None
+    assert record.width is not None  # cut from a slide
     assert record.height is not None
-    extent = record.size_px * record.downsample
-    boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), extent, record.downsample)
+    boxes = _boxes_of(record, scores)
     return annotations.classify(record.slide, boxes, record.width, record.height, record.find_origin())
+
+
+def _boxes_of(record: SlideRecord, scores: pa.Table) -> Boxes:
+    """The boxes of a slide that was cut here."""
+    assert record.downsample is not None
+    extent = record.size_px * record.downsample
+    return Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), extent, record.downsample)
 
 
 def _enter(row: SlideRow, record: SlideRecord, boxes: pa.Table) -> SlideEntry:

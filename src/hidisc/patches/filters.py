@@ -17,6 +17,11 @@ def is_blank(
     return flat | bare
 
 
+def is_marked(pen_fraction: NDArray[np.float32], filter: FilterConfig) -> NDArray[np.bool_]:
+    """(N,) stored patches to leave out: a pen has marked too much of them."""
+    return pen_fraction > filter.max_pen_fraction
+
+
 def is_unwanted(predicted: NDArray[np.int16], labels: Sequence[str], filter: FilterConfig) -> NDArray[np.bool_]:
     """(N,) stored patches to leave out: a trained run predicts (codes into `labels`) a label that is to be dropped."""
     return np.isin(predicted, [code for code, label in enumerate(labels) if label in filter.drop_labels])

@@ -47,6 +47,8 @@ class FilterConfig(Config):
     """Least standard deviation of a kept patch's pixel values (0 to 255, mean of the channels), as in the paper."""
     min_tissue_fraction: float = Field(0.0, ge=0, le=1)
     """Least share of a kept patch that the tissue mask covers; 0 leaves the decision to `min_pixel_std`."""
+    max_pen_fraction: float = Field(1.0, ge=0, le=1)
+    """Largest share of a kept patch that blue, green or black pen ink covers on H&E slides; 1 looks for none."""
     run: str | None = None
     """Folder of a run (`hidisc train --recipe supervised`) that predicts a label for every patch."""
     drop_labels: tuple[str, ...] = ()

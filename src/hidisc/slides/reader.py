@@ -35,7 +35,7 @@ def open_slide(path: AnyPath, limit_s: float = LIMIT_S) -> Slide:
         return opened.result()
     except SlideError as error:
         hint = ""
-        if _is_dicom(path):
+        if _is_dicom(path) and "Unsupported" not in str(error):  # that, OpenSlide says of a slide's pixels
             hint = (
                 " It is a DICOM file, but not a whole-slide image (VL Whole Slide Microscopy); export the slide itself."
             )

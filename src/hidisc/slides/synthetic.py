@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image as Picture
+from PIL import ImageDraw
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
@@ -65,6 +67,9 @@ SITES = {
     "harbour": (0.95, 0.93, 0.93),
 }
 """Each site's scanner, by what it records of clear glass; sites are spread evenly over the diagnoses."""
+
+INKS = {"blue": (34, 80, 150), "green": (38, 100, 80), "black": (30, 30, 32)}
+"""Colours of felt pens on clear glass, 0 to 255; within the ranges that filters for pen marks look for."""
 
 # Haematoxylin and eosin as in Macenko et al. 2009 (the reference of most normalisation code).
 STAIN_VECTORS = np.array([[0.5626, 0.7201, 0.4062], [0.2159, 0.8012, 0.5581]], np.float32)
@@ -177,6 +182,24 @@ def draw_slide(
     whole = np.pad(seen, ((margin, margin), (margin, margin), (0, 0)), constant_values=1.0) * staining.white
     whole += rng.standard_normal(whole.shape, np.float32) * np.float32(0.008)  # the sensor
     return np.clip(whole * 255 + 0.5, 0, 255).astype(np.uint8)
+
+
+def draw_pen(
+    slide: Image, ink: str, rng: np.random.Generator, *, mpp: float = 0.5, width_um: float = 400
+) -> tuple[Image, NDArray[np.bool_]]:
+    """The pixels of a slide with a stroke of a felt pen across it, and where (H, W) the stroke is."""
+    height, width = slide.shape[:2]
+    x = np.linspace(0, width, 9)
+    y = height * (rng.uniform(0.3, 0.7) + rng.uniform(-0.4, 0.4) * (x / width - 0.5) + rng.normal(0, 0.02, 9))
+    canvas = Picture.new("L", (width, height))
+    points = list(zip(x.tolist(), y.tolist(), strict=True))
+    ImageDraw.Draw(canvas).line(points, fill=255, width=round(width_um / mpp), joint="curve")
+    stroke = np.asarray(canvas) > 0
+    streaks = 1 + 0.15 * _smooth_noise((height, width), 200 / mpp, 15 / mpp, 0.0, rng)
+    density = -np.log((np.array(INKS[ink]) + 1) / 256)
+    covered = _blur(stroke.astype(np.float32), 5 / mpp) * streaks.clip(0.5, 1.3)
+    inked = (slide + 0.5) * np.exp(-covered[..., None] * density)
+    return inked.clip(0, 255).astype(np.uint8), stroke
 
 
 def _draw_fields(

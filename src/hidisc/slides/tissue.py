@@ -16,12 +16,17 @@ def find_tissue(thumbnail: Pixels, min_density: float, max_density: float) -> ND
     """
     if thumbnail.dtype != np.uint8 or thumbnail.shape[2] != 3:
         return np.ones(thumbnail.shape[:2], bool)
-    smooth = np.asarray(Image.fromarray(thumbnail).filter(ImageFilter.GaussianBlur(1)), np.float32)
-    white = np.clip(np.percentile(smooth.reshape(-1, 3), 99.5, axis=0), 200, 255)
-    density = np.log10((white + 1) / (smooth + 1)).mean(axis=2).clip(0, None)
+    density = optical_density(thumbnail).mean(axis=2).clip(0, None)
     threshold = float(np.clip(_otsu(density), min_density, max_density))
     mask: NDArray[np.bool_] = density > threshold
     return mask
+
+
+def optical_density(thumbnail: Pixels) -> NDArray[np.float32]:
+    """(h, w, 3) how much light an 8-bit RGB thumbnail, slightly blurred, absorbs compared with its glass (log10)."""
+    smooth = np.asarray(Image.fromarray(thumbnail).filter(ImageFilter.GaussianBlur(1)), np.float32)
+    white = np.clip(np.percentile(smooth.reshape(-1, 3), 99.5, axis=0), 200, 255)
+    return np.log10((white + 1) / (smooth + 1))
 
 
 def tissue_fraction(mask: NDArray[np.bool_], boxes: Boxes, scale: float) -> NDArray[np.float32]:
