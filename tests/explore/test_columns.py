@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from hidisc.evaluation.predictions import Predictions
-from hidisc.explore.columns import Column, as_rgb_table, choose_colours, name_columns, number_column, score_columns
+from hidisc.explore.columns import (
+    Column,
+    as_rgb_table,
+    choose_colours,
+    cluster_column,
+    name_columns,
+    number_column,
+    score_columns,
+)
 from hidisc.explore.session import Session, open_session
 from tests.explore.conftest import Made
 
@@ -17,6 +25,18 @@ def test_numbers_fall_into_ten_ranges() -> None:
     assert [column.tell(row) for row in (3, 6)] == ["0.550", None]
     same = number_column("similarity", np.ones(3, np.float32), 1.0, 1.0)
     assert same.codes.tolist() == [0, 0, 0]
+
+
+def test_cells_are_what_patches_are() -> None:
+    named = Column("class", ("a", "b"), np.array([1, -1, 0], np.int32), ("#111111", "#222222"))
+    scored = number_column("score", np.array([0.25, np.nan, 1.0], np.float32), 0.0, 1.0)
+    rows = np.array([2, 1, 0])
+    assert (named.list_cells(rows), scored.list_cells(rows)) == (["a", None, "b"], [1.0, None, 0.25])
+
+
+def test_clusters_are_of_the_patches_that_were_embedded() -> None:
+    column = cluster_column(np.array([1, 0, 1], np.int32), np.array([4, 0, 2]), 5)
+    assert [column.tell(row) for row in range(5)] == ["cluster 1", None, "cluster 2", None, "cluster 2"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 300])

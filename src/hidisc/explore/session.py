@@ -14,9 +14,9 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.duplicates import store_rows
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
-from hidisc.explore.columns import Column, name_columns, number_column, score_columns
+from hidisc.explore.columns import Column, cluster_column, name_columns, number_column, score_columns
 from hidisc.explore.labels import LabelSets
-from hidisc.explore.projection import load_places
+from hidisc.explore.projection import load_map
 from hidisc.explore.similar import SimilaritySearch
 from hidisc.explore.slide import ShownSlide, find_files, show_slide
 from hidisc.ground.errors import UserError
@@ -50,10 +50,12 @@ class Session:
         """(N,) the row of the store that each vector is of."""
         self.places = np.zeros((0, 2), np.float32)
         """(N, 2) where it is on the map."""
+        self._clusters = np.zeros(0, np.int32)
         self.search: SimilaritySearch | None = None
         if embeddings is not None:
             self.embedded = store_rows(embeddings, np.arange(len(embeddings)), store)
-            self.places = load_places(embeddings, say)
+            placed = load_map(embeddings, say)
+            self.places, self._clusters = placed.places, placed.clusters
             self.search = SimilaritySearch(embeddings.vectors)
         self.labels = LabelSets((embeddings or store).path, store.table, self.slides, say)
         self._show, self._opening = lru_cache(_OPEN_SLIDES)(self._open), Lock()
@@ -72,6 +74,8 @@ class Session:
         for who, predictions in self._judged:
             rows = self.embedded[predictions.units["row"]]
             columns |= score_columns(predictions, rows, len(self.store), who, columns)
+        if len(self.embedded):
+            columns["cluster"] = cluster_column(self._clusters, self.embedded, len(self.store))
         return columns
 
     @property
