@@ -336,9 +336,14 @@ def _list_patches(session: Session, rows: NDArray[np.int64]) -> dict[str, Any]:
     """Rows, their places on the map (null where they have none) and a caption of each."""
     vectors = session.vector_of[rows]
     places = [session.places[vector].tolist() if vector >= 0 else None for vector in vectors.tolist()]
-    table = session.store.table
-    names = [table.column(name)[rows].tolist() for name in ("patient", "slide", "label")]
+    names = [_find_names(session, name, rows) for name in ("patient", "slide", "label")]
     return {"rows": rows.tolist(), "places": places, "captions": list(zip(*names, strict=True))}
+
+
+def _find_names(session: Session, column: str, rows: NDArray[np.int64]) -> list[str | None]:
+    """What some rows have in a column of names; the column is not made for all rows, which takes 10 ms of a million."""
+    codes, names = session.store.table.codes(column)
+    return [names[code] if code >= 0 else None for code in codes[rows].tolist()]
 
 
 def question_of(answer: Callable[[Session, Any], Answer]) -> type[Record]:

@@ -61,7 +61,7 @@
 
   /* The cohort: a table that is searched, filtered and sorted, or a wall of thumbnails. */
   const MOST_ROWS = 400;
-  const shown = Object.keys(data.slides[0] || {}).filter((name) => data.slides.some((slide) => slide[name] !== "" && slide[name] !== null));
+  const shown = Object.keys(data.slides[0] || {}).filter((name) => data.slides.some((slide) => slide[name]));
   const filters = {};
   for (const name of ["label", "split", "site", "predicted", "result"].filter((name) => shown.includes(name))) {
     const choice = make("select");
@@ -81,6 +81,7 @@
       listSlides();
     });
     head.dataset.column = name;
+    if (["patches", "dropped", "score"].includes(name)) head.classList.add("number");
     head.append(button);
     $("slides").tHead.rows[0].append(head);
   }
@@ -118,7 +119,7 @@
         const value = slide[name];
         const cell = make("td", null, ...(typeof value === "number" ? ["number"] : []), ...(name === "result" && value ? [`is-${value}`] : []));
         if (name === "slide") cell.append(slideButton(place, make("bdi", value)));
-        else cell.append(make("bdi", typeof value === "number" ? number(value) : value));
+        else cell.append(make("bdi", typeof value !== "number" ? value : name === "score" ? value.toFixed(3) : number(value)));
         return cell;
       }));
       row.addEventListener("dblclick", () => openSlide(place));
@@ -272,7 +273,7 @@
   const choices = () => {
     for (const [id, first] of [["colour", []], ["overlay", [new Option("nothing", "")]]]) {
       const before = $(id).value;
-      const similar = data.encoder && !window.disk ? [new Option("similarity to the chosen patch", "similarity")] : [];
+      const similar = data.encoder && !window.disk ? [new Option("similarity", "similarity")] : [];
       $(id).replaceChildren(...first, ...data.columns.map((column) => new Option(column.title, column.key)), ...similar);
       if ([...$(id).options].some((option) => option.value === before)) $(id).value = before;
     }
@@ -317,10 +318,15 @@
     const by = $("overlay").value;
     if (!view.data) return;
     if (by === "similarity" && !state.chosen) { say("Choose a patch first: the others are then painted by how much they are like it.", true); return; }
-    view.overlay = by ? await ask("overlay", { slide: view.data.slide, by, row: by === "similarity" ? state.chosen.row : undefined }) : null;
+    for (const pane of view.partner ? [view, other] : [view]) {
+      const { data: slide } = pane;
+      const painted = by ? await ask("overlay", { slide: slide.slide, by, row: by === "similarity" ? state.chosen.row : undefined }) : null;
+      if (pane.data !== slide || $("overlay").value !== by) return; // another slide or column was asked for since
+      pane.overlay = painted;
+      pane.redraw();
+    }
     const present = view.overlay ? view.overlay.names.map((_, code) => view.overlay.codes.filter((own) => own === code).length) : [];
     chips("slide-legend", view.overlay?.names ?? [], view.overlay?.colours ?? [], present);
-    view.redraw();
   };
   $("colour").addEventListener("change", () => { state.only.clear(); paint(); });
   $("overlay").addEventListener("change", overlay);
