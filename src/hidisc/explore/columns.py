@@ -87,6 +87,20 @@ def score_columns(
     return columns
 
 
+def attention_column(
+    title: str, weights: NDArray[np.float32], slides: NDArray[np.int32], rows: NDArray[np.int64], total: int
+) -> Column:
+    """Attention (n,) of some patches (`rows` of `total`) of some slides (n,), as a share of the slide's largest.
+
+    Attention sums to 1 over a slide, so that it is lower where a slide has more patches.
+    """
+    largest = np.zeros(int(slides.max(initial=-1)) + 1, np.float32)
+    np.fmax.at(largest, slides, weights)
+    values = np.full(total, np.nan, np.float32)
+    values[rows] = weights / largest[slides]
+    return number_column(f"{title} (1: the most in its slide)", values, 0.0, 1.0)
+
+
 def cluster_column(clusters: NDArray[np.int32], rows: NDArray[np.int64], total: int) -> Column:
     """The clusters of some patches (`rows` of `total`), counted from 1."""
     names = tuple(f"cluster {number + 1}" for number in range(int(clusters.max(initial=-1)) + 1))
