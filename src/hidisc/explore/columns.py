@@ -98,7 +98,7 @@ def attention_column(
     np.fmax.at(largest, slides, weights)
     values = np.full(total, np.nan, np.float32)
     values[rows] = weights / largest[slides]
-    return number_column(f"{title} (1: the most in its slide)", values, 0.0, 1.0)
+    return number_column(title, values, 0.0, 1.0)
 
 
 def cluster_column(clusters: NDArray[np.int32], rows: NDArray[np.int64], total: int) -> Column:

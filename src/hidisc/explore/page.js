@@ -260,7 +260,9 @@
   async function openSlide(place) {
     const slide = await ask("slide", { slide: place });
     if (!slide) return;
+    const isNew = $("look").hidden;
     turn("look");
+    if (isNew) $("slide-pane").scrollIntoView({ block: "nearest" }); // the table may have been scrolled far down
     $("slide-name").textContent = `${slide.name} (${slide.patient})`;
     $("source").textContent = slide.source;
     view.open(slide);
