@@ -26,7 +26,7 @@ from PIL import Image
 from harness import Claim, best_of
 from hidisc.artefacts.artefact import CONFIG, FORMAT, MANIFEST, Manifest, read_manifest
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.explore.clusters import CLUSTERS
+from hidisc.evaluation.clusters import CLUSTERS
 from hidisc.explore.projection import PlacedPatches, save_map
 from hidisc.ground.checksums import describe_file, seal
 from hidisc.models.history import UNKNOWN

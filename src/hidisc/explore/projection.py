@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.explore.clusters import find_clusters, to_unit
+from hidisc.evaluation.clusters import find_clusters, to_unit
 from hidisc.ground.columns import load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hidisc.explore import clusters
-from hidisc.explore.clusters import find_clusters
+from hidisc.evaluation import clusters
+from hidisc.evaluation.clusters import find_clusters
 
 
 def draw_groups(rows: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
