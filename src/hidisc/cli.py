@@ -413,6 +413,9 @@ def _explore(
         Path | None,
         typer.Option("--cohort", help="The CSV that says where the slide files are, to zoom in.", callback=_exists),
     ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Address or name to listen at; others than this can be seen in the network.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port to use; default a free one.", min=0, max=65535)] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open the browser.")] = True,
     stop_after: Annotated[
@@ -440,12 +443,13 @@ def _explore(
     def ready(address: str) -> None:
         _show(as_json, address, {"address": address})
         sys.stdout.flush()
-        _say("Open this address in a browser of this machine, and press Ctrl-C here to end.")
+        _say("Open this address in a browser, and press Ctrl-C here to end.")
 
     explore(
         store,
         others or [],
         cohort=cohort,
+        host=host,
         port=port,
         browser=browser,
         stop_after_min=stop_after,

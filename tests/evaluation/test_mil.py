@@ -95,6 +95,30 @@ def test_blocks_with_scores_beyond_floats_are_still_numbers() -> None:
     torch.testing.assert_close(net.forward_blocks(h.flip(0).split(7)), net(h).detach())
 
 
+def test_attention_is_that_of_the_equation() -> None:
+    net, rng = GatedAttention(6, 4, 2, torch.Generator().manual_seed(0)), np.random.default_rng(0)
+    h = rng.normal(size=(20, 6)).astype(np.float32)
+    v, u = np.split(net.VU.detach().numpy(), 2)
+    scores = (np.tanh(h @ v.T) / (1 + np.exp(-h @ u.T))) @ net.w.detach().numpy()
+    expected = np.exp(scores) / np.exp(scores).sum()
+    np.testing.assert_allclose(net.weigh(torch.from_numpy(h).split(7)), expected, rtol=1e-4)
+
+
+def test_attention_is_told_of_every_query_patch(task: Task) -> None:
+    labels = task.queries.labels.copy()
+    bags = find_bags(task.queries, task.levels)
+    labels[bags.patches[0][0]] = (labels[bags.patches[0][0]] + 1) % 3  # a bag of two labels is not judged
+    mixed = replace(task, queries=replace(task.queries, labels=labels))
+    attention = np.full(len(task.queries), np.nan, np.float32)
+    found, _ = mil_predictions(mixed, QUICK, seed=0, attention=attention)
+    expected, _ = mil_predictions(mixed, QUICK, seed=0)
+    assert found is not None
+    assert expected is not None
+    assert (found.scores == expected.scores).all()
+    assert np.isnan(attention[bags.patches[0]]).all()
+    np.testing.assert_allclose([attention[patches].sum() for patches in bags.patches[1:]], 1, rtol=1e-5)
+
+
 def test_bags_are_told_apart_by_their_ancestors(task: Task) -> None:
     arrow = task.bank.embeddings.table.arrow
     names = [name.split("/")[1] for name in arrow.column("slide").to_pylist()]  # "0" and "1" for everybody

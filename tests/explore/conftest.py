@@ -9,7 +9,7 @@ import pytest
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.scores import Scores
-from hidisc.explore.server import Server
+from hidisc.explore.server import LOOPBACK, Server
 from hidisc.explore.session import Session, open_session
 from hidisc.patches.store import PatchStore
 from hidisc.settings.embed import EmbedConfig
@@ -74,8 +74,8 @@ def scores(made: Made) -> Scores:
 class Listening:
     """A server that answers in a thread until `end`."""
 
-    def __init__(self, session: Session) -> None:
-        self.server, self._ended = Server(session), Event()
+    def __init__(self, session: Session, host: str = LOOPBACK) -> None:
+        self.server, self._ended = Server(session, 0, host), Event()
         self._thread = Thread(target=self.server.run, kwargs={"is_stopped": self._ended.is_set})
         self._thread.start()
 

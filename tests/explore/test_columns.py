@@ -1,12 +1,25 @@
 """What patches are coloured by: names of the table, numbers in ten ranges, predictions of some of them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from hidisc.evaluation.predictions import Predictions
-from hidisc.explore.columns import Column, as_rgb_table, choose_colours, name_columns, number_column, score_columns
+from hidisc.explore.columns import (
+    Column,
+    as_rgb_table,
+    attention_column,
+    choose_colours,
+    cluster_column,
+    name_columns,
+    number_column,
+    score_columns,
+)
 from hidisc.explore.session import Session, open_session
-from tests.explore.conftest import Made
+from hidisc.settings.evaluate import MilConfig
+from hidisc.verbs.evaluate import evaluate
+from tests.explore.conftest import JUDGING, Made
 
 
 def test_numbers_fall_into_ten_ranges() -> None:
@@ -17,6 +30,40 @@ def test_numbers_fall_into_ten_ranges() -> None:
     assert [column.tell(row) for row in (3, 6)] == ["0.550", None]
     same = number_column("similarity", np.ones(3, np.float32), 1.0, 1.0)
     assert same.codes.tolist() == [0, 0, 0]
+
+
+def test_cells_are_what_patches_are() -> None:
+    named = Column("class", ("a", "b"), np.array([1, -1, 0], np.int32), ("#111111", "#222222"))
+    scored = number_column("score", np.array([0.25, np.nan, 1.0], np.float32), 0.0, 1.0)
+    rows = np.array([2, 1, 0])
+    assert (named.list_cells(rows), scored.list_cells(rows)) == (["a", None, "b"], [1.0, None, 0.25])
+
+
+def test_attention_is_a_share_of_the_largest_in_its_slide() -> None:
+    weights, slides = np.array([0.2, 0.8, 0.05, 0.1, np.nan], np.float32), np.array([0, 0, 2, 2, 2], np.int32)
+    column = attention_column("attention", weights, slides, np.array([5, 0, 1, 2, 3]), 6)
+    assert [column.tell(row) for row in range(6)] == ["1.000", "0.500", "1.000", None, None, "0.250"]
+
+
+def test_attention_is_a_column_where_an_evaluation_kept_it(made: Made, tmp_path: Path) -> None:
+    config = JUDGING.model_copy(update={"probes": ("knn", "mil"), "mil": MilConfig(epochs=1)})
+    scores = evaluate(made.embeddings, tmp_path / "scores", config, device="cpu", shown=False)
+    session = open_session(made.store, [made.embeddings, scores.path], None, lambda _: None)
+    column, found = session.columns["attention"], scores.attention()
+    assert found is not None
+    assert column.values is not None
+    rows, weights = found
+    assert rows.tolist() == scores.predictions("knn", "patch").units["row"].tolist()
+    for number in np.unique(session.slide_of[session.embedded[rows]]):
+        own = session.slide_of[session.embedded[rows]] == number
+        assert weights[own].sum() == pytest.approx(1, rel=1e-5)
+        np.testing.assert_allclose(column.values[session.embedded[rows[own]]], weights[own] / weights[own].max())
+    assert "attention" not in made.open().columns
+
+
+def test_clusters_are_of_the_patches_that_were_embedded() -> None:
+    column = cluster_column(np.array([1, 0, 1], np.int32), np.array([4, 0, 2]), 5)
+    assert [column.tell(row) for row in range(5)] == ["cluster 1", None, "cluster 2", None, "cluster 2"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 300])

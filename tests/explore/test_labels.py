@@ -51,6 +51,18 @@ def test_undo_takes_changes_back_one_by_one(made: Embeddings) -> None:
         sets.undo("mine")
 
 
+def test_names_of_several_kinds_are_one_change(made: Embeddings) -> None:
+    sets = open_sets(made)
+    sets.give("mine", "a", ROWS[:1])
+    sets.give_each("mine", np.array(["b", " c ", None], object), ROWS)
+    assert open_sets(made).find("mine")[ROWS].tolist() == ["b", "c", None]
+    assert sets.undo("mine") == 3
+    assert open_sets(made).find("mine")[ROWS].tolist() == ["a", None, None]
+    with pytest.raises(UserError, match="a label has 1 to 100 letters"):
+        sets.give_each("mine", np.array(["b", "x" * 101, "c"], object), ROWS)
+    assert open_sets(made).find("mine")[ROWS].tolist() == ["a", None, None]
+
+
 def test_two_explorers_keep_each_others_names(made: Embeddings) -> None:
     one, other = open_sets(made), open_sets(made)
     one.give("mine", "a", ROWS)
@@ -91,7 +103,7 @@ def test_a_set_is_named_like_a_file_of_its_folder(made: Embeddings, name: str) -
 
 
 def test_names_that_are_no_names_are_refused(made: Embeddings) -> None:
-    for label in ("", "  ", "x" * 101):
+    for label in ("", "  ", "x" * 101, "\ud800", "a\x00b"):
         with pytest.raises(UserError, match="a label has 1 to 100 letters"):
             open_sets(made).give("mine", label, ROWS)
     with pytest.raises(UserError, match="have a column 'site' already"):

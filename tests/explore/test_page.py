@@ -2,6 +2,7 @@
 that leaves this machine."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from hidisc.embeddings.own_labels import labels_file
 from hidisc.explore import answers
 from hidisc.explore.labels import LabelSets
+from hidisc.explore.qupath import MOST_LETTERS
 from hidisc.explore.session import Session, open_session
 from hidisc.ground.columns import load_columns
+from hidisc.patches.geojson import read_geojson, write_geojson
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.prepare import prepare
@@ -189,7 +192,7 @@ def test_an_outline_is_named_undone_and_on_the_disk(watched: Watched, session: S
     page.wait_for_selector("#gallery button")
     assert page.inner_text("#found-title") == f"{len(session.embedded)} patches selected"
     page.fill("#label", HOSTILE)
-    page.click("#naming button:has-text('Name the selection')")
+    page.click("#naming button:has-text('Save the name')")
     page.wait_for_selector("#saved:has-text('labels/mine.parquet')")
     assert set(load_columns(path)["label"]) == {HOSTILE}
     page.select_option("#colour", "labels mine")
@@ -229,6 +232,66 @@ def test_a_rectangle_lights_up_points_and_two_names_make_a_probe(watched: Watche
     for _ in range(2):
         page.click("#undo")
         page.wait_for_selector("#saved:has-text('was taken back')")
+
+
+def test_boxes_go_to_qupath_and_regions_come_back(
+    watched: Watched, session: Session, made: Made, tmp_path: Path
+) -> None:
+    page, path = watched.page, labels_file(made.embeddings, "qupath")
+    page.click("[data-view=look]")
+    page.click("#drawn")
+    page.wait_for_selector("#status.wrong:has-text('Open the slide of the regions first')")
+    page.click("[data-view=cohort]")
+    page.locator("#slides .open", has_text=session.slides[3].slide).click()
+    page.wait_for_selector("#slide[data-slide='3']")
+    with page.expect_download() as download:
+        page.click("#boxes-file")
+    assert download.value.suggested_filename == f"{session.slides[3].slide}.geojson"
+    boxes = read_geojson(Path(download.value.path()))
+    assert [region.rings[0][0].tolist() for region in boxes] == session.show(3).corners.tolist()
+    drawn = [replace(region, name="gland", kind="annotation") for region in boxes[:5]]
+    write_geojson(tmp_path / "drawn.geojson", drawn)
+    (tmp_path / "bad.geojson").write_text("<xml>")
+    (tmp_path / "huge.geojson").write_bytes(b" " * (MOST_LETTERS + 1))
+    page.fill("#set", "qupath")
+    with page.expect_file_chooser() as chooser:
+        page.click("#drawn")
+    chooser.value.set_files(tmp_path / "drawn.geojson")
+    page.wait_for_selector("#saved:has-text('named by drawn.geojson: gland. Saved in labels/qupath.parquet')")
+    assert load_columns(path)["label"].tolist() == ["gland"] * 5
+    page.set_input_files("#regions", tmp_path / "huge.geojson")
+    page.wait_for_selector("#status.wrong:has-text('huge.geojson is larger than 16 MB')")
+    page.set_input_files("#regions", tmp_path / "bad.geojson")
+    page.wait_for_selector("#status.wrong:has-text('cannot be read as GeoJSON')")
+    page.click("#undo")
+    page.wait_for_selector("#saved:has-text('(5 patches) was taken back')")
+    assert load_columns(path)["label"].tolist() == []
+    path.unlink()
+    assert len(watched.errors) == 1  # the browser says that a request was refused
+    watched.errors.clear()
+
+
+def test_what_is_alike_can_be_selected_asked_for_again_saved_and_forgotten(watched: Watched, session: Session) -> None:
+    page = watched.page
+    page.click("[data-view=look]")
+    page.wait_for_selector(f"#map[data-drawn='{len(session.embedded)}']")
+    click_place(page, session, 11)
+    page.wait_for_selector("#patch-shown:not([hidden])")
+    page.click("#alike button")
+    page.wait_for_selector("#found-title:has-text('Most alike')")
+    assert page.inner_text("#named") == "to the chosen patch"
+    with page.expect_download() as download:
+        page.click("#patches-csv")
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert (len(lines), lines[0].split(",")[:4]) == (25, ['"patch"', '"x"', '"y"', '"class"'])
+    page.click("#select-found")
+    page.wait_for_selector("#found-title:has-text('24 patches selected')")
+    assert page.inner_text("#named") == "to the selected 24 patches"
+    page.click("#alike-found")
+    page.wait_for_selector("#found-title:has-text('Most alike')")
+    page.locator("#map").focus()
+    page.keyboard.press("Escape")
+    assert page.inner_text("#named") == "to the chosen patch"
 
 
 def test_two_slides_of_any_size_have_one_scale(browser: Any, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """The server: only who has the token is answered, only questions are answered, and answers are right."""
 
+import csv
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,9 +22,12 @@ from PIL import Image
 from hidisc.evaluation.scores import Scores
 from hidisc.explore import answers
 from hidisc.explore.drawing import draw_density
+from hidisc.explore.qupath import MOST_LETTERS
 from hidisc.explore.server import Server
 from hidisc.explore.session import Session, open_session
+from hidisc.ground.columns import load_columns
 from hidisc.ground.errors import UserError
+from hidisc.verbs.explore import explore
 from tests.commands import ENVIRONMENT
 from tests.evaluation.made import make_embeddings
 from tests.explore.conftest import Listening, Made
@@ -248,11 +253,17 @@ def test_names_can_be_given_taken_back_and_exported(made: Made, session: Session
     listening = Listening(made.open())
     try:
         assert post(listening, "name", set="server", label="=x", region={"rows": [1, 2]}).json["count"] == 2
-        csv = get(listening, "labels.csv", set="server")
-        assert csv.headers["Content-Disposition"] == 'attachment; filename="labels.csv"'
-        lines = csv.data.decode("utf-8-sig").splitlines()
+        labels = get(listening, "labels.csv", set="server")
+        assert labels.headers["Content-Disposition"] == 'attachment; filename="labels.csv"'
+        lines = labels.data.decode("utf-8-sig").splitlines()
         assert len(lines) == 3
         assert lines[1].endswith('"\'=x"')  # no formula for a spreadsheet
+        chosen = post(listening, "patches.csv", region={"rows": [2, 5]})
+        assert chosen.headers["Content-Type"] == "text/csv; charset=utf-8"
+        table = list(csv.DictReader(chosen.data.decode().splitlines()))
+        assert [int(row["patch"]) for row in table] == session.store.table.column("patch")[[2, 5]].tolist()
+        assert [row["labels: server"] for row in table] == ["'=x", ""]
+        assert {row["class"] for row in table} <= set(session.columns["label"].names)
         told = post(listening, "uncertain", set="server")
         assert (told.code, told.data) == (
             400,
@@ -273,6 +284,89 @@ def test_names_can_be_given_taken_back_and_exported(made: Made, session: Session
         (made.embeddings.parent / "labels" / "server.parquet").unlink()
 
 
+def test_regions_of_qupath_become_names_that_can_be_undone(made: Made) -> None:
+    session = made.open()
+    listening, path = Listening(session), made.embeddings.parent / "labels" / "drawn.parquet"
+    boxes = get(listening, "boxes.geojson", slide=1)
+    assert (boxes.code, boxes.headers["Content-Type"]) == (200, "application/geo+json")
+    features = boxes.json["features"][:3]
+    for feature in features:
+        feature["properties"] = {"classification": {"name": "gland"}}
+    file = json.dumps(features)
+    long = file + " " * (3 * 2**20)  # longer than other questions may be
+    try:
+        told = post(listening, "regions", set="drawn", slide=1, file=long).json
+        assert (told["count"], told["names"]) == (3, ["gland"])
+        assert load_columns(path)["label"].tolist() == ["gland"] * 3
+        assert (session.labels.find("drawn")[session.rows_of_slide[1][:3]] == "gland").all()
+        assert post(listening, "undo", set="drawn").json["count"] == 3
+        assert load_columns(path)["label"].tolist() == []
+        bad = post(listening, "regions", set="drawn", slide=1, file="{")
+        assert (bad.code, b"cannot be read as GeoJSON" in bad.data) == (400, True)
+        assert post(listening, "regions", set="drawn", slide=99, file=file).code == 400
+        assert post(listening, "regions", set="drawn", slide=1, file=" " * (MOST_LETTERS + 1)).code == 400
+    finally:
+        listening.end()
+        path.unlink()
+
+
+def test_who_has_no_token_cannot_send_a_file(listening: Listening) -> None:
+    """It is refused by its first line: of the body nothing is awaited."""
+    connection = HTTPConnection("127.0.0.1", listening.server.port, timeout=60)
+    connection.putrequest("POST", "/regions")
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", str(MOST_LETTERS))
+    connection.endheaders()
+    assert connection.getresponse().status == 403
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "others"),
+    [
+        ("127.0.0.1", ["127.0.0.1", "localhost", "LOCALHOST"], ["10.0.0.7", "evil.example", socket.gethostname()]),
+        ("localhost", ["127.0.0.1", "localhost"], ["10.0.0.7", "evil.example"]),
+        ("0.0.0.0", ["127.0.0.1", "localhost", "10.0.0.7", "[fe80::1]", socket.gethostname()], ["evil.example", ""]),
+    ],
+)
+def test_requests_are_addressed_to_the_host(session: Session, host: str, names: list[str], others: list[str]) -> None:
+    listening = Listening(session, host)
+    port = listening.server.port
+    try:
+        for name in names:
+            assert Answered(listening, "GET", "/cohort", Host=f"{name}:{port}").code == 200, name
+            assert Answered(listening, "GET", "/cohort", Host=f"{name}:{port + 1}").code == 403, name
+            assert Answered(listening, "GET", "/cohort", Host=f"{name}:{port}", Cookie="").code == 403, name
+        for name in others:
+            assert Answered(listening, "GET", "/cohort", Host=f"{name}:{port}").code == 403, name
+        assert (
+            Answered(listening, "GET", "/cohort", Host=f"localhost:{port}", Origin=f"http://localhost:{port}").code
+            == 200
+        )
+        assert Answered(listening, "GET", "/cohort", Host="[:1").code in (400, 403)
+    finally:
+        listening.end()
+
+
+def test_only_who_is_seen_in_the_network_is_warned(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "run", lambda *_: None)
+    for host, expected in (("127.0.0.1", 0), ("localhost", 0), ("0.0.0.0", 1)):
+        said, addresses = list[str](), list[str]()
+        explore(made.store, host=host, browser=False, say=said.append, ready=addresses.append)
+        warned = [line for line in said if line.startswith("warning: pictures of patients go over the network unencr")]
+        assert len(warned) == expected, host
+        port = re.match(r"http://[^/]+:(\d+)/", addresses[0])
+        assert port is not None
+        assert all(f"ssh -L {port[1]}:127.0.0.1:{port[1]} {socket.gethostname()}" in line for line in warned)
+    assert socket.gethostname() in addresses[0]
+
+
+def test_a_host_that_is_not_of_this_machine_is_said(session: Session) -> None:
+    for host in ("192.0.2.1", "no.such.host.invalid", "x" * 300):
+        with pytest.raises(UserError, match="Leave --port out for a free one, and --host out to listen on this mach"):
+            Server(session, 0, host)
+
+
 def test_what_is_not_of_the_store_is_refused(made: Made, tmp_path: Path) -> None:
     other = make_embeddings(tmp_path / "embeddings")
     with pytest.raises(UserError, match="was made of other patches than"):
@@ -285,7 +379,7 @@ def test_what_is_not_of_the_store_is_refused(made: Made, tmp_path: Path) -> None
 
 
 def test_a_port_that_is_taken_is_said(listening: Listening, session: Session) -> None:
-    with pytest.raises(UserError, match=f"--port {listening.server.port} cannot be used"):
+    with pytest.raises(UserError, match=f"--port {listening.server.port} of '127.0.0.1' cannot be used"):
         Server(session, listening.server.port)
 
 

@@ -52,6 +52,7 @@ PURPOSES = {
     "GROUP_ORDER": 41,
     "EXPLORED_SAMPLE": 45,
     "EXPLORED_PROBE": 46,
+    "EXPLORED_CLUSTERS": 47,
 }
 """Results depend on these numbers: a purpose may be added, and none may get the number of another."""
 

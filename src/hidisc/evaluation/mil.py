@@ -95,6 +95,12 @@ class GatedAttention(nn.Module):
             total, z, largest = total * rescale + weight.sum(), z * rescale + weight @ h, larger
         return self.classify(z / total)
 
+    @torch.no_grad()
+    def weigh(self, blocks: Iterable[Tensor]) -> NDArray[np.float32]:
+        """(K,) attention of the patches of a bag in blocks (n, D), Eq. 9."""
+        weights: NDArray[np.float32] = torch.cat([self.attend(h) for h in blocks]).softmax(dim=0).float().numpy()
+        return weights
+
 
 @dataclass(frozen=True)
 class Bags:
@@ -149,11 +155,16 @@ class Vectors:
 
 @use_threads(1)  # a bag is too little work for several
 def mil_predictions(
-    task: Task, config: MilConfig, seed: int, watch: Callable[[int], None] = lambda _: None
+    task: Task,
+    config: MilConfig,
+    seed: int,
+    watch: Callable[[int], None] = lambda _: None,
+    attention: NDArray[np.float32] | None = None,
 ) -> tuple[Predictions | None, tuple[str, ...]]:
     """Probabilities of the queries' bags, normally slides, and remarks; None where no bag has one label, and why.
 
-    Classes are not weighted to be equal, as in the other probes. `watch` is called after every epoch.
+    Classes are not weighted to be equal, as in the other probes. `watch` is called after every epoch. `attention` (N,):
+    filled with that of the query patches, which sums to 1 over each bag.
 
     Memory: the bank's embeddings up to 1 GB, a larger bank is read bag by bag; 20,000 patches for the mean and
     deviation, in float64; the queries in blocks of 16 MB.
@@ -183,6 +194,8 @@ def mil_predictions(
         vectors = Vectors(queries, scaler, keep=False)
         for bag, patches in enumerate(test.patches):
             scores[bag, present] = net.forward_blocks(vectors.blocks(patches)).double().softmax(dim=0)
+            if attention is not None:
+                attention[patches] = net.weigh(vectors.blocks(patches))
         remarks.append(_describe_epoch(epoch, int(held_out.sum()), task, config))
     return Predictions(level, task.classes, test.units, test.labels, scores, test.left_out), tuple(remarks)
 

@@ -17,7 +17,7 @@ from hidisc.ground.records import Record
 from hidisc.settings.config import use_new_names
 from hidisc.settings.evaluate import EvaluateConfig
 
-SCORES, NEIGHBOURS = "scores.json", "neighbours.parquet"
+SCORES, NEIGHBOURS, ATTENTION = "scores.json", "neighbours.parquet", "mil/attention.parquet"
 
 METRICS = ("accuracy", "mca", "auroc", "auprc", "sensitivity", "specificity", "top2", "top3")
 """In the order tables show them."""
@@ -227,6 +227,13 @@ class Scores:
         ranks = range(1, len(columns) // 2 + 1)
         rows, similarities = ([columns[f"{name}_{rank}"] for rank in ranks] for name in ("row", "similarity"))
         return np.stack(rows, axis=1), np.stack(similarities, axis=1)
+
+    def attention(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Rows of the embeddings (N,) and the attention probe's weights of these patches (N,), which sum to 1 over each
+        slide; None where they were not kept. A patch of a slide without one label has none (NaN)."""
+        path = self.path / ATTENTION
+        columns = load_columns(path) if path.is_file() else None
+        return (columns["row"], columns["attention"]) if columns is not None else None
 
 
 def save_neighbours(path: Path, rows: NDArray[np.int64], similarities: NDArray[np.float32]) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from hidisc.explore.drawing import as_jpeg, draw_density
 from hidisc.explore.probe import find_uncertain
+from hidisc.explore.qupath import MOST_LETTERS, find_drawn, write_boxes
 from hidisc.explore.region import CODES, Region, check_slide, find_rows, find_shown
 from hidisc.explore.session import Session
 from hidisc.explore.slide import TILE_PX
@@ -102,6 +103,13 @@ class Naming(OfSet, Chosen):
     label: str | None
 
 
+class Drawn(OfSet, OfSlide):
+    """Regions of a slide that were drawn in QuPath."""
+
+    file: str = Field(max_length=MOST_LETTERS)
+    """Its content."""
+
+
 def tell_cohort(session: Session, _: Nothing) -> dict[str, Any]:
     """All that the page must know at first."""
     info, embeddings = session.store.info, session.embeddings
@@ -112,6 +120,7 @@ def tell_cohort(session: Session, _: Nothing) -> dict[str, Any]:
         "patches": len(session.store),
         "patients": len({slide.patient for slide in info.slides}),
         "tile": TILE_PX,
+        "longest": MOST_LETTERS,
         "slides": session.list_slides(),
         "warnings": sorted({warning for scores in session.scores for warning in scores.info.warnings}),
         **tell_columns(session),
@@ -272,6 +281,13 @@ def give_name(session: Session, asked: Naming) -> dict[str, Any]:
     return {"count": len(rows), **tell_columns(session)}
 
 
+def take_drawn(session: Session, asked: Drawn) -> dict[str, Any]:
+    """Save the classes of regions as the labels of the patches in them."""
+    rows, labels = find_drawn(session, check_slide(session, asked.slide), asked.file)
+    session.labels.give_each(asked.set, labels, rows)
+    return {"count": len(rows), "names": sorted(set(labels.tolist())), **tell_columns(session)}
+
+
 def undo_name(session: Session, asked: OfSet) -> dict[str, Any]:
     """Take the last change of a set of labels back."""
     return {"count": session.labels.undo(asked.set), **tell_columns(session)}
@@ -303,13 +319,31 @@ def write_labels(session: Session, asked: OfSet) -> str:
     return format_csv((*columns, asked.set), list(zip(*facts, labels[rows].tolist(), strict=True)))
 
 
+def write_patches(session: Session, chosen: Chosen) -> str:
+    """A selection as CSV, with all that is known of its patches."""
+    rows, table, columns = find_rows(session, chosen.region), session.store.table, session.columns.values()
+    places = {name: table.column(name)[rows].tolist() for name in ("patch", "x", "y")}
+    cells = [*places.values(), *(column.list_cells(rows) for column in columns)]
+    return format_csv((*places, *(column.title for column in columns)), list(zip(*cells, strict=True)))
+
+
+def write_slide_boxes(session: Session, asked: OfSlide) -> bytes:
+    """The boxes of a slide as GeoJSON for QuPath."""
+    return write_boxes(session, check_slide(session, asked.slide))
+
+
 def _list_patches(session: Session, rows: NDArray[np.int64]) -> dict[str, Any]:
     """Rows, their places on the map (null where they have none) and a caption of each."""
     vectors = session.vector_of[rows]
     places = [session.places[vector].tolist() if vector >= 0 else None for vector in vectors.tolist()]
-    table = session.store.table
-    names = [table.column(name)[rows].tolist() for name in ("patient", "slide", "label")]
+    names = [_find_names(session, name, rows) for name in ("patient", "slide", "label")]
     return {"rows": rows.tolist(), "places": places, "captions": list(zip(*names, strict=True))}
+
+
+def _find_names(session: Session, column: str, rows: NDArray[np.int64]) -> list[str | None]:
+    """What some rows have in a column of names; the column is not made for all rows, which takes 10 ms of a million."""
+    codes, names = session.store.table.codes(column)
+    return [names[code] if code >= 0 else None for code in codes[rows].tolist()]
 
 
 def question_of(answer: Callable[[Session, Any], Answer]) -> type[Record]:
@@ -337,6 +371,7 @@ READ: dict[str, Callable[[Session, Any], Answer]] = {
     "tile.jpg": draw_tile,
     "slides.csv": write_slides,
     "labels.csv": write_labels,
+    "boxes.geojson": write_slide_boxes,
 }
 """What can be asked with GET: it changes nothing."""
 CHANGE: dict[str, Callable[[Session, Any], Answer]] = {
@@ -344,6 +379,8 @@ CHANGE: dict[str, Callable[[Session, Any], Answer]] = {
     "alike": find_alike,
     "name": give_name,
     "undo": undo_name,
+    "regions": take_drawn,
+    "patches.csv": write_patches,
     "uncertain": offer_uncertain,
 }
 """What is asked with POST: regions are long, and names are written."""

@@ -39,6 +39,15 @@ class Column:
             return None
         return self.names[code] if self.values is None else f"{self.values[row]:.3f}"
 
+    def list_cells(self, rows: NDArray[np.int64]) -> list[Any]:
+        """What some patches are, as cells of a table: names or numbers, None where it is not known."""
+        codes = self.codes[rows]
+        known = np.array([*self.names, None], object)[codes]
+        if self.values is not None:
+            known[codes >= 0] = self.values[rows][codes >= 0].astype(float).round(4)
+        cells: list[Any] = known.tolist()
+        return cells
+
 
 def name_columns(table: PatchTable) -> dict[str, Column]:
     """The columns of names of a table that have a value, the usual ones first."""
@@ -76,6 +85,26 @@ def score_columns(
         values[rows] = predictions.scores[:, code]
         columns[f"score {code}{by}"] = number_column(f"score of {name}{by}", values, 0.0, 1.0)
     return columns
+
+
+def attention_column(
+    title: str, weights: NDArray[np.float32], slides: NDArray[np.int32], rows: NDArray[np.int64], total: int
+) -> Column:
+    """Attention (n,) of some patches (`rows` of `total`) of some slides (n,), as a share of the slide's largest.
+
+    Attention sums to 1 over a slide, so that it is lower where a slide has more patches.
+    """
+    largest = np.zeros(int(slides.max(initial=-1)) + 1, np.float32)
+    np.fmax.at(largest, slides, weights)
+    values = np.full(total, np.nan, np.float32)
+    values[rows] = weights / largest[slides]
+    return number_column(title, values, 0.0, 1.0)
+
+
+def cluster_column(clusters: NDArray[np.int32], rows: NDArray[np.int64], total: int) -> Column:
+    """The clusters of some patches (`rows` of `total`), counted from 1."""
+    names = tuple(f"cluster {number + 1}" for number in range(int(clusters.max(initial=-1)) + 1))
+    return Column("cluster", names, _spread(clusters, rows, total), choose_colours(len(names)))
 
 
 def number_column(title: str, values: NDArray[np.float32], low: float, high: float) -> Column:

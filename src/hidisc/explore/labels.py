@@ -43,14 +43,16 @@ class LabelSets:
 
     def give(self, name: str, label: str | None, rows: NDArray[np.int64]) -> None:
         """Give some rows a label, or take theirs away; on return it is on the disk."""
-        label = " ".join(label.split()) if label is not None else None
-        if label is not None and not 0 < len(label) <= _MOST_LETTERS:
-            raise UserError(f"a label has 1 to {_MOST_LETTERS} letters. Type a name first.")
+        self.give_each(name, np.full(len(rows), label, object), rows)
+
+    def give_each(self, name: str, labels: NDArray[np.object_], rows: NDArray[np.int64]) -> None:
+        """Give each of some rows a label of its own, as one change."""
+        cleaned = {label: _clean(label) for label in set(labels.tolist())}
         if name in self._table.columns:
             raise UserError(f"the patches have a column {name!r} already. Give the set of labels another name.")
         with self._busy, self._held(name):
             before = self._read(name)[rows]
-            self._write(name, rows, np.full(len(rows), label, object))
+            self._write(name, rows, np.array([cleaned[label] for label in labels], object))
             self._undo.setdefault(name, []).append((rows, before))
             del self._undo[name][:-_MOST_UNDONE]
 
@@ -89,3 +91,11 @@ class LabelSets:
         codes = np.array([number_of.get(label, -1) for label in labels], np.int32)
         column = Column(f"labels: {name}", tuple(names), codes, choose_colours(len(names)))
         self.columns = {**self.columns, f"labels {name}": column}
+
+
+def _clean(label: str | None) -> str | None:
+    """A label with single spaces; refuses what cannot be read as a name."""
+    label = " ".join(label.split()) if label is not None else None
+    if label is not None and not (0 < len(label) <= _MOST_LETTERS and label.isprintable()):
+        raise UserError(f"a label has 1 to {_MOST_LETTERS} letters. Type a name first.")
+    return label

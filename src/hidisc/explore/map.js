@@ -53,13 +53,14 @@ class PatchMap extends Pane {
         else { pen.beginPath(); pen.arc(left, top, radius, 0, 7); pen.fill(); }
       }
     }
-    for (const place of this.selected) if (place) this.ring(pen, place, 4, 1);
+    const isFew = this.selected.length < 100; // of many, rings would hide the points
+    for (const place of this.selected) if (place) this.ring(pen, place, 4, 1, isFew ? undefined : [["rgb(0 0 0 / 0.35)", 0]]);
     if (this.chosen) this.ring(pen, this.chosen, 9, 2.5);
   }
-  ring(pen, place, radius, width) {
+  ring(pen, place, radius, width, strokes = [["#fff", 2], ["#111", 0]]) {
     const [x, y] = this.toScreen(place);
-    for (const [strokeStyle, lineWidth] of [["#fff", width + 2], ["#111", width]]) {
-      Object.assign(pen, { strokeStyle, lineWidth });
+    for (const [strokeStyle, more] of strokes) {
+      Object.assign(pen, { strokeStyle, lineWidth: width + more });
       pen.beginPath();
       pen.arc(x, y, radius, 0, 7);
       pen.stroke();

@@ -12,10 +12,10 @@
     $("status").textContent = sentence;
     $("status").classList.toggle("wrong", isWrong);
   };
-  const read = async (asking) => {
+  const read = async (asking, as = "json") => {
     try {
       const answer = await asking;
-      if (answer.ok) return await answer.json();
+      if (answer.ok) return await answer[as]();
       say(await answer.text(), true);
     } catch {
       say("The explorer does not answer: its command has ended. Start `hidisc explore` again.", true);
@@ -23,13 +23,20 @@
     return null;
   };
   const ask = window.disk?.ask ?? ((name, details = {}) => read(fetch(address(name, details))));
-  const tell = (name, details) =>
-    read(fetch(name, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(details) }));
+  const tell = (name, details, as) =>
+    read(fetch(name, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(details) }), as);
   const make = (tag, text, ...names) => {
     const element = document.createElement(tag);
     if (text !== undefined && text !== null) element.textContent = text;
     element.classList.add(...names);
     return element;
+  };
+  const save = (blob, name) => {
+    if (!blob) return;
+    const link = make("a");
+    Object.assign(link, { href: URL.createObjectURL(blob), download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
   const number = (value) => value.toLocaleString("en-GB");
   const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : noun === "patch" ? "es" : "s"}`;
@@ -54,7 +61,7 @@
 
   /* The cohort: a table that is searched, filtered and sorted, or a wall of thumbnails. */
   const MOST_ROWS = 400;
-  const shown = Object.keys(data.slides[0] || {}).filter((name) => data.slides.some((slide) => slide[name] !== "" && slide[name] !== null));
+  const shown = Object.keys(data.slides[0] || {}).filter((name) => data.slides.some((slide) => slide[name]));
   const filters = {};
   for (const name of ["label", "split", "site", "predicted", "result"].filter((name) => shown.includes(name))) {
     const choice = make("select");
@@ -74,6 +81,7 @@
       listSlides();
     });
     head.dataset.column = name;
+    if (["patches", "dropped", "score"].includes(name)) head.classList.add("number");
     head.append(button);
     $("slides").tHead.rows[0].append(head);
   }
@@ -111,7 +119,7 @@
         const value = slide[name];
         const cell = make("td", null, ...(typeof value === "number" ? ["number"] : []), ...(name === "result" && value ? [`is-${value}`] : []));
         if (name === "slide") cell.append(slideButton(place, make("bdi", value)));
-        else cell.append(make("bdi", typeof value === "number" ? number(value) : value));
+        else cell.append(make("bdi", typeof value !== "number" ? value : name === "score" ? value.toFixed(3) : number(value)));
         return cell;
       }));
       row.addEventListener("dblclick", () => openSlide(place));
@@ -157,7 +165,8 @@
     const patch = await describe(row);
     if (!patch) return;
     turn("look");
-    Object.assign(state, { chosen: patch, region: { rows: [row] } });
+    state.chosen = patch;
+    aim({ rows: [row] }, "to the chosen patch");
     $("no-patch").hidden = true;
     $("patch-shown").hidden = false;
     $("patch-picture").src = address("patch.jpg", { row, side: 320 });
@@ -175,21 +184,34 @@
     map.redraw();
     say("");
   };
+  /* What a name is given to. */
+  const aim = (region, words) => {
+    state.region = region;
+    $("named").textContent = words;
+  };
+  const mark = ({ places, rows }) => {
+    map.selected = places;
+    view.selected = new Set(rows);
+    map.redraw();
+    view.redraw();
+  };
   const select = async (region) => {
     if (window.disk) return;
     const answer = await tell("select", { region });
     if (!answer) return;
-    state.region = region;
-    map.selected = answer.places;
-    view.selected = new Set(answer.rows);
-    map.redraw();
-    view.redraw();
-    list(`${count(answer.count, "patch")} selected`, answer.count > 60 ? "60 of them:" : "", answer, 60);
+    aim(region, `to the selected ${answer.count === 1 ? "patch" : count(answer.count, "patch")}`);
+    mark(answer);
+    list(`${count(answer.count, "patch")} selected`, answer.count > 60 ? "60 of them:" : "", answer, region, 60);
     say("");
   };
-  const list = (title, remark, found, most = 500) => {
+  /* Patches below map and slide; `region` is what they are of. */
+  const list = (title, remark, found, region = { rows: found.rows }, most = 500) => {
     $("found-title").textContent = title;
     $("found-remark").textContent = remark;
+    state.listed = region;
+    $("found-tools").hidden = !found.rows.length;
+    $("alike-found").hidden = !data.vectors;
+    $("select-found").hidden = region === state.region;
     const step = Math.max(1, Math.ceil(found.rows.length / most));
     const some = found.rows.map((_, place) => place).filter((place) => place % step === 0);
     $("gallery").replaceChildren(...some.map((place) => {
@@ -212,6 +234,8 @@
   const other = new SlideView($("other"), { ...calls, tileSide: data.tile });
   const panes = { map, slide: view };
   map.clear = view.clear = () => {
+    if (state.chosen) aim({ rows: [state.chosen.row] }, "to the chosen patch");
+    else aim(null, "to the patch that you choose, or to those that you select");
     Object.assign(map, { selected: [], drawn: [] });
     Object.assign(view, { selected: new Set(), drawn: [] });
     map.redraw();
@@ -236,7 +260,9 @@
   async function openSlide(place) {
     const slide = await ask("slide", { slide: place });
     if (!slide) return;
+    const isNew = $("look").hidden;
     turn("look");
+    if (isNew) $("slide-pane").scrollIntoView({ block: "nearest" }); // the table may have been scrolled far down
     $("slide-name").textContent = `${slide.name} (${slide.patient})`;
     $("source").textContent = slide.source;
     view.open(slide);
@@ -249,7 +275,7 @@
   const choices = () => {
     for (const [id, first] of [["colour", []], ["overlay", [new Option("nothing", "")]]]) {
       const before = $(id).value;
-      const similar = data.encoder && !window.disk ? [new Option("similarity to the chosen patch", "similarity")] : [];
+      const similar = data.encoder && !window.disk ? [new Option("similarity", "similarity")] : [];
       $(id).replaceChildren(...first, ...data.columns.map((column) => new Option(column.title, column.key)), ...similar);
       if ([...$(id).options].some((option) => option.value === before)) $(id).value = before;
     }
@@ -294,10 +320,15 @@
     const by = $("overlay").value;
     if (!view.data) return;
     if (by === "similarity" && !state.chosen) { say("Choose a patch first: the others are then painted by how much they are like it.", true); return; }
-    view.overlay = by ? await ask("overlay", { slide: view.data.slide, by, row: by === "similarity" ? state.chosen.row : undefined }) : null;
+    for (const pane of view.partner ? [view, other] : [view]) {
+      const { data: slide } = pane;
+      const painted = by ? await ask("overlay", { slide: slide.slide, by, row: by === "similarity" ? state.chosen.row : undefined }) : null;
+      if (pane.data !== slide || $("overlay").value !== by) return; // another slide or column was asked for since
+      pane.overlay = painted;
+      pane.redraw();
+    }
     const present = view.overlay ? view.overlay.names.map((_, code) => view.overlay.codes.filter((own) => own === code).length) : [];
     chips("slide-legend", view.overlay?.names ?? [], view.overlay?.colours ?? [], present);
-    view.redraw();
   };
   $("colour").addEventListener("change", () => { state.only.clear(); paint(); });
   $("overlay").addEventListener("change", overlay);
@@ -312,25 +343,22 @@
     button.setAttribute("aria-pressed", String(pane.isTool));
   }));
   document.querySelectorAll("[data-save]").forEach((button) => button.addEventListener("click", () => {
-    panes[button.dataset.save].canvas.toBlob((blob) => {
-      const link = make("a");
-      Object.assign(link, { href: URL.createObjectURL(blob), download: `${button.dataset.save}.png` });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-    });
+    panes[button.dataset.save].canvas.toBlob((blob) => save(blob, `${button.dataset.save}.png`));
   }));
+  $("boxes-file").addEventListener("click", async () => {
+    if (!view.data) return say("Open a slide first.", true);
+    return save(await read(fetch(address("boxes.geojson", { slide: view.data.slide })), "blob"), `${view.data.name}.geojson`);
+  });
 
   /* What is alike, and names. */
-  $("alike").addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const answer = await tell("alike", { region: state.region, apart: $("apart").value, most: 24 });
+  const findAlike = async (region) => {
+    const answer = await tell("alike", { region, apart: $("apart").value, most: 24 });
     if (!answer) return;
-    map.selected = answer.places;
-    view.selected = new Set(answer.rows);
-    map.redraw();
-    view.redraw();
+    mark(answer);
     list("Most alike", `The nearest patches, by cosine similarity, of ${$("apart").selectedOptions[0].text}.`, answer);
-  });
+  };
+  $("alike").addEventListener("submit", (event) => { event.preventDefault(); findAlike({ rows: [state.chosen.row] }); });
+  $("alike-found").addEventListener("click", () => findAlike(state.listed));
   const named = (answer, sentence) => {
     if (!answer) return;
     data.columns = answer.columns;
@@ -358,6 +386,19 @@
     if (answer) { list("To name next", answer.remark, answer); say(""); }
   });
   $("set").addEventListener("change", choices);
+  $("select-found").addEventListener("click", () => select(state.listed));
+  $("patches-csv").addEventListener("click", async () => save(await tell("patches.csv", { region: state.listed }, "blob"), "patches.csv"));
+  /* Regions of the slide that is shown, drawn in QuPath: their classes become names. */
+  $("drawn").addEventListener("click", () => (view.data ? $("regions").click() : say("Open the slide of the regions first.", true)));
+  $("regions").addEventListener("change", async () => {
+    const [file] = $("regions").files;
+    $("regions").value = "";
+    if (!file) return;
+    if (file.size > data.longest) { say(`${file.name} is larger than ${number(data.longest / 2 ** 20)} MB. Export only the annotations of this slide from QuPath.`, true); return; }
+    const set = $("set").value.trim();
+    const answer = await tell("regions", { set, slide: view.data.slide, file: await file.text() });
+    named(answer, () => `${count(answer.count, "patch")} of ${view.data.name} named by ${file.name}: ${answer.names.join(", ")}. Saved in labels/${set}.parquet.`);
+  });
 
   choices();
   listSlides();

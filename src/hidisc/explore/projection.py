@@ -1,9 +1,10 @@
-"""The explorer's map: a place on a plane for every patch, computed once per embeddings and kept in a file.
+"""The explorer's map: a place on a plane and a cluster for every patch, computed once per embeddings, kept in a file.
 
 Up to `WHOLE` patches are placed by t-SNE, as in a report. Of more, a sample is placed by t-SNE, and every other patch
 at the median place of the sampled patches nearest to it (which is where openTSNE begins with new points).
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.clusters import find_clusters, to_unit
 from hidisc.ground.columns import load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
@@ -28,37 +30,55 @@ _MAIN = 32
 _BLOCK = 16_384
 
 
-def load_places(embeddings: Embeddings, say: Say) -> NDArray[np.float32]:
-    """Places (N, 2) of all vectors, between 0 and 1: from the file, if that is of these very embeddings, else anew."""
+@dataclass(frozen=True, eq=False)
+class PlacedPatches:
+    """N vectors on the map."""
+
+    places: NDArray[np.float32]
+    """(N, 2) between 0 and 1."""
+    clusters: NDArray[np.int32]
+    """(N,) from 0 on."""
+
+
+def load_map(embeddings: Embeddings, say: Say) -> PlacedPatches:
+    """Places and clusters of all vectors: from the file, if that is of these very embeddings, else anew."""
     path = embeddings.path / MAP
-    places = _read(path, embeddings)
-    if places is not None:
-        return places
+    placed = _read(path, embeddings)
+    if placed is not None:
+        return placed
     if path.exists():
-        say(f"note: {path} is not of these embeddings, or damaged, and is made again")
+        say(f"note: {path} is damaged, or not of these embeddings or of this version, and is made again")
     seconds = "about a minute" if len(embeddings) > WHOLE / 2 else "seconds"
     say(f"placing {count(len(embeddings), 'patch')} on the map ({seconds}; it is kept in {path})")
     places = _fit_square(place(embeddings.vectors, seed=0))
-    whose = np.full(len(places), fingerprint(embeddings))
+    placed = PlacedPatches(places, find_clusters(embeddings.vectors, seed=0))
     try:
-        save_columns(path, {"x": places[:, 0], "y": places[:, 1], "embeddings": whose})
+        save_map(embeddings, placed)
     except OSError as error:
         say(f"note: the map cannot be kept in {path} ({error.strerror}); it is computed again next time")
-    return places
+    return placed
 
 
-def _read(path: Path, embeddings: Embeddings) -> NDArray[np.float32] | None:
-    """The places in a file; None where it is missing, damaged or of other embeddings."""
+def save_map(embeddings: Embeddings, placed: PlacedPatches) -> None:
+    """Keep the map beside the vectors."""
+    x, y = placed.places.T
+    columns = {"x": x, "y": y, "cluster": placed.clusters, "embeddings": np.full(len(x), fingerprint(embeddings))}
+    save_columns(embeddings.path / MAP, columns)
+
+
+def _read(path: Path, embeddings: Embeddings) -> PlacedPatches | None:
+    """The map in a file; None where it is missing, damaged or of other embeddings."""
     if not path.is_file():
         return None
     try:
         columns = load_columns(path)
     except UserError:
         return None
-    if set(columns) != {"x", "y", "embeddings"} or len(columns["x"]) != len(embeddings):
+    if set(columns) != {"x", "y", "cluster", "embeddings"} or len(columns["x"]) != len(embeddings):
         return None
-    is_ours = (columns["embeddings"] == fingerprint(embeddings)).all()
-    return np.stack([columns["x"], columns["y"]], axis=1) if is_ours else None
+    if (columns["embeddings"] != fingerprint(embeddings)).any():
+        return None
+    return PlacedPatches(np.stack([columns["x"], columns["y"]], axis=1), columns["cluster"])
 
 
 def fingerprint(embeddings: Embeddings) -> int:
@@ -73,7 +93,7 @@ def place(vectors: NDArray[Any], seed: int) -> NDArray[np.float32]:
     if len(vectors) <= WHOLE:
         return map_points(np.asarray(vectors), _PERPLEXITY, seed)
     drawn = make_rng(seed, Purpose.EXPLORED_SAMPLE).choice(len(vectors), SAMPLE, replace=False)
-    sample = _to_unit(vectors[np.sort(drawn)])
+    sample = to_unit(vectors[np.sort(drawn)])
     placed = map_points(sample, _PERPLEXITY, seed)
     centre = sample.mean(axis=0)
     main = np.linalg.svd(sample - centre, full_matrices=False)[2][:_MAIN].T  # (D, _MAIN)
@@ -83,17 +103,11 @@ def place(vectors: NDArray[Any], seed: int) -> NDArray[np.float32]:
     for start in range(0, len(vectors), _BLOCK):
         rows = slice(start, start + _BLOCK)
         # |a - b|^2 without |a|^2, which does not change who is near
-        distances = lengths - 2 * ((_to_unit(vectors[rows]) - centre) @ main) @ near.T
+        distances = lengths - 2 * ((to_unit(vectors[rows]) - centre) @ main) @ near.T
         nearest = np.argpartition(distances, _NEAREST, axis=1)[:, :_NEAREST]
         places[rows] = np.median(placed[nearest], axis=1)
     places[np.sort(drawn)] = placed
     return places
-
-
-def _to_unit(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """(n, D) of length 1; what is not finite counts as 0."""
-    rows = np.nan_to_num(np.asarray(rows, np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-30))
 
 
 def _fit_square(places: NDArray[np.float32]) -> NDArray[np.float32]:

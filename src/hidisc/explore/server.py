@@ -1,7 +1,8 @@
 """The explorer's server: a user of this machine who has the token asks, the session answers, nothing else is reached.
 
-- It listens on 127.0.0.1 alone. Every request must have the token, in the address once and then in a cookie, and must
-  be addressed to this very server, so that no other page can have the browser ask for it.
+- It listens on 127.0.0.1 alone, unless told otherwise. Every request must have the token, in the address once and then
+  in a cookie, and must be addressed to this very server, so that no other page can have the browser ask for it.
+- Nothing of a request is read before that is known, and no more than its question needs.
 - Requests name questions of `answers.py`, whose details are checked; no part of a request becomes a path.
 - The page may load nothing from elsewhere and run no script but its own files (content security policy).
 """
@@ -11,25 +12,30 @@ import hmac
 import json
 import re
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
+from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
-from tornado.web import Application, RequestHandler
+from tornado.netutil import bind_sockets, is_valid_ip
+from tornado.web import Application, RequestHandler, stream_request_body
 
 from hidisc.explore.answers import CHANGE, READ, Answer, question_of
+from hidisc.explore.qupath import MOST_LETTERS
 from hidisc.explore.session import Session
 from hidisc.ground.errors import UserError
 from hidisc.ground.machine import count_cores
 from hidisc.ground.stop import StopRequest
 
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -50,23 +56,41 @@ TYPES = {
     ".png": "image/png",
     ".jpg": "image/jpeg",
     ".csv": "text/csv; charset=utf-8",
+    ".geojson": "application/geo+json",
     "": "application/json",
 }
 _PAGE = {path.name: path for path in Path(__file__).parent.iterdir() if path.suffix in (".html", ".css", ".js")}
 _MOST_BYTES = 2**20
 """Largest body of a request."""
+_MOST_BYTES_OF = {"/regions": 2 * MOST_LETTERS}
+"""The same where a file is sent."""
 _PAUSE_S = 0.2
 
 
 class Server:
     """A server that listens once it is made; `run` answers until Ctrl-C, or until nobody has asked for a while."""
 
-    def __init__(self, session: Session, port: int = 0) -> None:
+    def __init__(self, session: Session, port: int = 0, host: str = LOOPBACK) -> None:
         try:
-            sockets = bind_sockets(port, HOST)
-        except OSError as error:
-            raise UserError(f"--port {port} cannot be used ({error.strerror}). Leave it out for a free one.") from error
+            sockets = bind_sockets(port, host)
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(
+                f"--port {port} of {host!r} cannot be used ({reason}). Leave --port out for a free one, and --host out "
+                "to listen on this machine alone."
+            ) from error
         self.port = int(sockets[0].getsockname()[1])
+        addresses = [ip_address(each.getsockname()[0]) for each in sockets]
+        self.is_local = all(address.is_loopback for address in addresses)
+        """Whether only this machine can reach it."""
+        self._is_everywhere = any(address.is_unspecified for address in addresses)
+        self._names = {host.lower(), *map(str, addresses)}
+        if self.is_local or self._is_everywhere:
+            self._names.add("localhost")
+        if self._is_everywhere:
+            host = socket.gethostname()
+            self._names |= {host.lower(), socket.getfqdn().lower()}
+        self._host = f"[{host}]" if ":" in host else host
         self.token = secrets.token_urlsafe(24)
         self._sockets, self._session, self._last = sockets, session, time.monotonic()
         self._threads = ThreadPoolExecutor(max(2, count_cores()))
@@ -74,7 +98,7 @@ class Server:
     @property
     def address(self) -> str:
         """What to open in the browser; whoever has it can see the cohort."""
-        return f"http://{HOST}:{self.port}/?token={self.token}"
+        return f"http://{self._host}:{self.port}/?token={self.token}"
 
     def run(self, stop_after_min: float | None = None, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Answer until Ctrl-C or SIGTERM, until `is_stopped`, or until there was no request for so many minutes."""
@@ -113,10 +137,9 @@ class Server:
 
     def admits(self, handler: "_Handler") -> bool:
         """Whether a request has the token and is meant for this server; remembers that there was one."""
-        request, own = handler.request, f"{HOST}:{self.port}"
+        request = handler.request
         given = handler.get_query_argument("token", None) or handler.get_cookie(self.cookie) or ""
-        is_ours = request.host in (own, f"localhost:{self.port}")
-        origin = request.headers.get("Origin")
+        is_ours, origin = self._is_named(request.host), request.headers.get("Origin")
         is_ours = is_ours and (origin is None or origin == f"http://{request.host}")
         if request.method == "POST":  # a form of another page cannot send JSON unasked
             is_ours = is_ours and request.headers.get("Content-Type") == "application/json"
@@ -124,6 +147,16 @@ class Server:
         if is_known:
             self._last = time.monotonic()
         return is_known
+
+    def _is_named(self, host: str) -> bool:
+        """Whether a request is addressed to this server, by a name or an address that is its own."""
+        try:
+            parts = urlsplit(f"//{host}")
+            name, port = parts.hostname or "", parts.port or 80
+        except ValueError:
+            return False
+        # that an address leads here, no other site can arrange; that one of its names does, it can
+        return port == self.port and (name in self._names or (self._is_everywhere and is_valid_ip(name)))
 
     @property
     def cookie(self) -> str:
@@ -183,8 +216,19 @@ class _Home(_File):
         self.redirect("/")
 
 
+@stream_request_body
 class _Ask(_Handler):
     """A question."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.body = bytearray()
+        most = _MOST_BYTES_OF.get(self.request.path)
+        if most and not self._finished and isinstance(self.request.connection, HTTP1Connection):
+            self.request.connection.set_max_body_size(most)
+
+    def data_received(self, chunk: bytes) -> None:
+        self.body += chunk
 
     async def get(self) -> None:
         if self.request.path[1:] not in READ:
@@ -198,8 +242,8 @@ class _Ask(_Handler):
             self.refuse(405, "This is asked with GET.")
             return
         try:
-            details = json.loads(self.request.body)
-        except ValueError:
+            details = json.loads(self.body)
+        except (ValueError, RecursionError):
             details = None
         await self._answer(details if isinstance(details, dict) else {"": None})
 

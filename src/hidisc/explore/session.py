@@ -14,9 +14,9 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.duplicates import store_rows
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
-from hidisc.explore.columns import Column, name_columns, number_column, score_columns
+from hidisc.explore.columns import Column, attention_column, cluster_column, name_columns, number_column, score_columns
 from hidisc.explore.labels import LabelSets
-from hidisc.explore.projection import load_places
+from hidisc.explore.projection import load_map
 from hidisc.explore.similar import SimilaritySearch
 from hidisc.explore.slide import ShownSlide, find_files, show_slide
 from hidisc.ground.errors import UserError
@@ -50,10 +50,12 @@ class Session:
         """(N,) the row of the store that each vector is of."""
         self.places = np.zeros((0, 2), np.float32)
         """(N, 2) where it is on the map."""
+        self._clusters = np.zeros(0, np.int32)
         self.search: SimilaritySearch | None = None
         if embeddings is not None:
             self.embedded = store_rows(embeddings, np.arange(len(embeddings)), store)
-            self.places = load_places(embeddings, say)
+            placed = load_map(embeddings, say)
+            self.places, self._clusters = placed.places, placed.clusters
             self.search = SimilaritySearch(embeddings.vectors)
         self.labels = LabelSets((embeddings or store).path, store.table, self.slides, say)
         self._show, self._opening = lru_cache(_OPEN_SLIDES)(self._open), Lock()
@@ -72,6 +74,20 @@ class Session:
         for who, predictions in self._judged:
             rows = self.embedded[predictions.units["row"]]
             columns |= score_columns(predictions, rows, len(self.store), who, columns)
+        columns |= self._list_attention()
+        if len(self.embedded):
+            columns["cluster"] = cluster_column(self._clusters, self.embedded, len(self.store))
+        return columns
+
+    def _list_attention(self) -> dict[str, Column]:
+        """What the attention probe of each evaluation looked at in its slides, where that was kept."""
+        columns = {}
+        for who, scores in self._named:
+            found = scores.attention()
+            if found is not None and scores.info.levels[-2] == "slide":
+                rows = self.embedded[found[0]]
+                key = ", ".join(["attention", *([who] if who else [])])
+                columns[key] = attention_column(key, found[1], self.slide_of[rows], rows, len(self.store))
         return columns
 
     @property
@@ -128,13 +144,20 @@ class Session:
                 pooled[number] = (predictions.classes[best], float(scores[best]), truth)
         return pooled
 
+    @property
+    def _named(self) -> list[tuple[str, Scores]]:
+        """The evaluations and what each is called: nothing, if it is the only one."""
+        is_one = len(self.scores) == 1
+        return [
+            ("" if is_one else f"evaluation {number}", scores) for number, scores in enumerate(self.scores, start=1)
+        ]
+
     @cached_property
     def _judged(self) -> list[tuple[str, Predictions]]:
-        """What each evaluation is called (nothing, if it is the only one), and what it predicted for every patch."""
+        """What each evaluation is called, and what it predicted for every patch."""
         judged = []
-        for number, scores in enumerate(self.scores, start=1):
+        for name, scores in self._named:
             predictions = judge_patches(scores)
-            name = "" if len(self.scores) == 1 else f"evaluation {number}"
             if predictions is not None and "row" in predictions.units:
                 judged.append((name, predictions))
         return judged

@@ -53,6 +53,7 @@ class Purpose(IntEnum):
     GROUP_ORDER = 41  # cycle: whose turn it is
     EXPLORED_SAMPLE = 45
     EXPLORED_PROBE = 46
+    EXPLORED_CLUSTERS = 47
 
 
 def spawn(seed: int, purpose: Purpose, *where: int | str) -> np.random.SeedSequence:

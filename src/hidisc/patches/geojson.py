@@ -34,6 +34,8 @@ class Region:
     kind: Kind = "annotation"
     slide: str | None = None
     """Which slide it is on, where the file says so."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What QuPath shows as metadata of the object."""
 
     @property
     def rings(self) -> list[Ring]:
@@ -48,9 +50,14 @@ def make_box(x: float, y: float, width: float, height: float) -> tuple[tuple[Rin
 
 def write_geojson(path: Path, regions: Iterable[Region]) -> None:
     """Write regions as a GeoJSON file that QuPath imports (File > Import objects from file)."""
+    write_atomic(path, format_geojson(regions))
+
+
+def format_geojson(regions: Iterable[Region]) -> bytes:
+    """The content of that file."""
     features = [_to_feature(region) for region in regions]
     text = json.dumps({"type": "FeatureCollection", "features": features}, allow_nan=False, ensure_ascii=False)
-    write_atomic(path, text.encode())
+    return text.encode()
 
 
 def _to_feature(region: Region) -> dict[str, Any]:
@@ -61,8 +68,9 @@ def _to_feature(region: Region) -> dict[str, Any]:
         properties["classification"] = {"name": region.name}
         if region.color is not None:
             properties["classification"]["color"] = list(region.color)
-    if region.slide is not None:
-        properties["metadata"] = {"slide": region.slide}
+    metadata = {**region.notes, **({"slide": region.slide} if region.slide is not None else {})}
+    if metadata:
+        properties["metadata"] = metadata
     known = {name: float(value) for name, value in region.measurements.items() if math.isfinite(value)}
     if known:
         properties["measurements"] = known
@@ -79,8 +87,17 @@ def _close(ring: Ring) -> list[list[float]]:
 def read_geojson(path: Path) -> list[Region]:
     """The regions of a GeoJSON file of QuPath (0.2 or newer) or of `write_geojson`, in the order of the file."""
     try:
-        features = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read as GeoJSON ({error}). Export it again from QuPath.") from error
+    return parse_geojson(data, str(path))
+
+
+def parse_geojson(data: bytes | str, path: str) -> list[Region]:
+    """The regions in the content of such a file, which messages call `path`."""
+    try:
+        features = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as GeoJSON ({error}). Export it again from QuPath.") from error
     if isinstance(features, dict):
         features = features["features"] if isinstance(features.get("features"), list) else [features]
@@ -90,7 +107,7 @@ def read_geojson(path: Path) -> list[Region]:
     for number, feature in enumerate(features, start=1):
         try:
             regions.append(_from_feature(feature))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise UserError(
                 f"{path}: feature {number} is not as QuPath writes one ({error!r}). Export the file again."
             ) from error
@@ -107,7 +124,8 @@ def _from_feature(feature: dict[str, Any]) -> Region:
         measured = {each["name"]: each["value"] for each in measured}
     object_type = properties.get("objectType", "annotation")
     color = known.get("color")
-    slide = (properties.get("metadata") or {}).get("slide") or properties.get("slide")
+    metadata = properties.get("metadata") or {}
+    slide = metadata.get("slide") or properties.get("slide")
     return Region(
         polygons=tuple(tuple(_read_ring(ring) for ring in polygon) for polygon in polygons),
         name=str(known["name"]) if known.get("name") else None,
@@ -115,6 +133,7 @@ def _from_feature(feature: dict[str, Any]) -> Region:
         measurements={str(name): float(value) for name, value in measured.items() if _is_number(value)},
         kind=object_type if object_type in ("detection", "tile") else "annotation",
         slide=str(slide) if slide else None,
+        notes={str(name): str(value) for name, value in metadata.items() if name != "slide"},
     )
 
 

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.embeddings.own_labels import add_labels
@@ -19,6 +22,7 @@ from hidisc.evaluation.neighbours import choose_device
 from hidisc.evaluation.pooling import patch_predictions, pool_patches, pool_units
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import (
+    ATTENTION,
     NEIGHBOURS,
     SCORES,
     Finding,
@@ -31,6 +35,7 @@ from hidisc.evaluation.scores import (
 )
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.evaluation.threads import use_threads
+from hidisc.ground.columns import save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, make_folder, name_related, relate, write_atomic
 from hidisc.ground.machine import versions
@@ -251,7 +256,8 @@ def _probe(
     probes, files = [], []
     for name in config.probes:
         say(f"evaluating with {_PROBE_NAMES[name]} ...")
-        predictions, remarks = _predict(name, task, knn, config, shown)
+        attention = np.full(len(task.queries), np.nan, np.float32)
+        predictions, remarks = _predict(name, task, knn, config, shown, attention)
         for level in predictions:
             files.append(predictions_file(name, level.level, config.probes[0], of_floor))
             make_folder((out / files[-1]).parent)
@@ -262,19 +268,23 @@ def _probe(
                 scored.append(score_level(level, task.positive, config.bootstrap, config.seed))
                 watch(1)
         probes.append(ProbeScores(name=name, remarks=remarks, levels=tuple(scored)))
+        if np.isfinite(attention).any() and not of_floor:
+            files.append(ATTENTION)
+            make_folder((out / ATTENTION).parent)
+            save_columns(out / ATTENTION, {"row": task.queries.rows, "attention": attention})
     return tuple(probes), files
 
 
 def _predict(
-    name: str, task: Task, knn: KnnResult, config: EvaluateConfig, shown: bool
+    name: str, task: Task, knn: KnnResult, config: EvaluateConfig, shown: bool, attention: NDArray[np.float32]
 ) -> tuple[list[Predictions], tuple[str, ...]]:
-    """Predictions of one probe at every level it has, finest first, and remarks."""
+    """Predictions of one probe at every level it has, finest first, and remarks; `attention` (N,) is filled."""
     coarser = task.levels[-2::-1]  # such as slide, patient
     if name == "mil":
         from hidisc.evaluation.mil import mil_predictions
 
         with show_count("attention", config.mil.epochs, "epochs", shown) as watch:
-            bags, remarks = mil_predictions(task, config.mil, config.seed, watch)
+            bags, remarks = mil_predictions(task, config.mil, config.seed, watch, attention)
         return [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else [], remarks
     scores, remarks, second_softmax = knn.scores, knn.remarks, config.knn.second_softmax
     if name == "linear":

@@ -3,9 +3,10 @@
 import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from socket import gethostname
 
 from hidisc.explore.saved import save_patient
-from hidisc.explore.server import Server
+from hidisc.explore.server import LOOPBACK, Server
 from hidisc.explore.session import open_session
 from hidisc.ground.paths import AnyPath
 from hidisc.settings.config import Say
@@ -30,6 +31,7 @@ def explore(
     others: Sequence[AnyPath] = (),
     *,
     cohort: AnyPath | None = None,
+    host: str = LOOPBACK,
     port: int = 0,
     browser: bool = True,
     stop_after_min: float | None = None,
@@ -38,10 +40,17 @@ def explore(
 ) -> None:
     """Show a store, its embeddings and scores (`others`) until Ctrl-C; `ready` is called with the address.
 
-    `cohort`: the CSV that says where the slide files are. `stop_after_min`: end after so many minutes without use.
+    `cohort`: the CSV that says where the slide files are. `host`: the address or name to listen at.
+    `stop_after_min`: end after so many minutes without use.
     """
     session = open_session(Path(store), [Path(other) for other in others], Path(cohort) if cohort else None, say)
-    server = Server(session, port)
+    server = Server(session, port, host)
+    if not server.is_local:
+        say(
+            "warning: pictures of patients go over the network unencrypted, and anyone who has the address with its "
+            "token sees them; rather leave --host out, and reach the explorer by a tunnel from your desktop: "
+            f"ssh -L {server.port}:{LOOPBACK}:{server.port} {gethostname()}"
+        )
     ready(server.address)
     if browser and not webbrowser.open(server.address):
         say("note: no browser was found. Open the address above in one.")
