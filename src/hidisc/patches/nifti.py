@@ -1,5 +1,6 @@
 """NIfTI files in folders (`patient/scan.nii.gz`) or listed in a CSV -> volumes to import."""
 
+import logging
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -144,18 +145,19 @@ def _read(path: Path, frame: int | None) -> tuple[NDArray[np.float32], tuple[flo
     """Values (X, Y, Z) and spacing in mm of a file or of one of its frames, in LPS."""
     nibabel = _load_nibabel()
     try:
-        image = nibabel.load(path)
+        image = nibabel.load(path, mmap=False)  # a mapped file that is cut short meanwhile would kill the process
         _check(image, frame)
         values = np.asarray(image.dataobj[..., frame or 0] if image.ndim == 4 else image.dataobj, np.float32)
         affine, units = np.asarray(image.affine, np.float64), image.header.get_xyzt_units()
-        steps = np.asarray(image.header.get_zooms()[:3], np.float64)
+        with nibabel.openers.ImageOpener(path) as file:  # a loaded header has 1 mm where the file has no spacing
+            steps = np.asarray(type(image.header).from_fileobj(file, check=False).get_zooms()[:3], np.float64)
     except (*_DAMAGED, nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError) as error:
         raise SlideError(
             f"the file is no NIfTI volume, or cut short ({type(error).__name__}). Copy or convert it again."
         ) from error
     lengths = np.linalg.norm(affine[:3, :3], axis=0)
     # some converters leave the spacing out of the affine, which then has the orientation alone
-    if not np.allclose(lengths, steps, rtol=0.01) and not np.allclose(lengths, 1):
+    if not np.allclose(lengths, steps, rtol=0.01) and not np.allclose(lengths, 1) and steps.all():
         raise SlideError(
             f"the header has two spacings, {steps.round(3).tolist()} (pixdim) and {lengths.round(3).tolist()} (affine)"
             ". Correct one of them, or convert the volume again."
@@ -183,4 +185,5 @@ def _load_nibabel() -> Any:
         import nibabel
     except ImportError as error:
         raise UserError("NIfTI volumes need nibabel. Install it: pip install 'hidisc[volumes]'") from error
+    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)  # damage is ours to report, in one sentence
     return nibabel

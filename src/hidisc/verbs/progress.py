@@ -118,7 +118,7 @@ def show_count(title: str, total: int, unit: str, shown: bool = True) -> Iterato
 
 
 @contextmanager
-def show_training(steps: int, shown: bool) -> Iterator[Callable[["StepsDone"], None]]:
+def show_training(steps: int, shown: bool, words: LevelNames = USUAL) -> Iterator[Callable[["StepsDone"], None]]:
     """A bar of steps with the last losses and the images per second; called after every step."""
     hidden = {"step", "learning_rate", "grad_norm", "images_per_s", "wait_share"}
     names = {"effective_rank": "rank", "knn_accuracy": "kNN"}
@@ -126,7 +126,7 @@ def show_training(steps: int, shown: bool) -> Iterator[Callable[["StepsDone"], N
 
         def show(now: "StepsDone") -> None:
             values = [
-                f"{names.get(name, name)} {value:.3f}"
+                f"{names.get(name, words.speak(name))} {value:.3f}"
                 for name, value in now.row.items()
                 if name not in hidden and not isnan(value)
             ]

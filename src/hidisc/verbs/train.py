@@ -65,7 +65,7 @@ def train(
                 threads = torch.get_num_threads()
             with (
                 use_threads(threads, store, out, config, say),
-                show_training(config.optim.steps, shown=is_first and watch is None) as bar,
+                show_training(config.optim.steps, is_first and watch is None, store.info.level_names) as bar,
             ):
                 fit(fabric, store, out, config, say, watch or bar)
             if work is not None:
