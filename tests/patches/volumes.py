@@ -48,8 +48,8 @@ def write_nifti(
     return image.affine
 
 
-def write_cohort(root: Path, patients: int = 6, scans: int = 2) -> Path:
-    """`root/patient/patient_frameN.nii.gz`, as ACDC has them, and `patients.csv` beside the folder."""
+def write_cohort(root: Path, patients: int = 6, scans: int = 2, table: str = "patients.csv") -> Path:
+    """`root/patient/patient_frameN.nii.gz`, as ACDC has them, and a CSV of the patients beside the folder."""
     rows = ["patient,label,scanner"]
     for number in range(patients):
         patient = f"patient{number:03}"
@@ -57,7 +57,7 @@ def write_cohort(root: Path, patients: int = 6, scans: int = 2) -> Path:
         for scan in range(scans):
             values = draw_volume(10 * number + scan) + (300 if number % 2 else 0)
             write_nifti(root / patient / f"{patient}_frame{scan + 1:02}.nii.gz", values)
-    (root.parent / "patients.csv").write_text("\n".join(rows) + "\n")
+    (root.parent / table).write_text("\n".join(rows) + "\n")
     return root
 
 

@@ -67,10 +67,11 @@ def test_a_page_changes_its_text_and_nothing_else() -> None:
 
 def test_messages_and_errors_of_a_block_are_spoken() -> None:
     said: list[str] = []
-    with pytest.raises(UserError, match=r"^no slice has a label\.$"), SCANS.spoken(said.append) as say:
+    with SCANS.spoken(said.append) as say:
         say("2 slides")
-        raise UserError("no patch has a label.")
     assert said == ["2 scans"]
+    with pytest.raises(UserError, match=r"^no slice has a label\.$"), SCANS.spoken(said.append):
+        raise UserError("no patch has a label.")
     with pytest.raises(ValueError, match="a slide"), SCANS.spoken(said.append):
         raise ValueError("a slide")  # no message for users
 
