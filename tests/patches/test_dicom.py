@@ -82,7 +82,7 @@ def test_mixed_series_are_told_apart_and_their_patients_known(tmp_path: Path) ->
     (root / "readme.txt").write_text("exported on Monday")
     (tmp_path / "people.csv").write_text("patient,label\nA,x\nB,y\n")
     built, said = make(root, tmp_path / "store", patients_csv=tmp_path / "people.csv")
-    assert f"warning: 1 file below {root} hold no DICOM image of a patient and are left out." in said
+    assert f"warning: 1 file below {root} left out: no DICOM image of a patient." in said
     assert [slide.patient for slide in built.info.slides] == ["A", "A", "B"]
     table = PatchStore.load(tmp_path / "store").table
     assert table.column("label").tolist() == ["x"] * 12 + ["y"] * 6
@@ -202,6 +202,11 @@ def test_damaged_and_hostile_headers_are_left_out_or_refused(tmp_path: Path) -> 
     with pytest.raises(UserError, match="holds no DICOM images with a PatientID"):
         find_dicom(tmp_path / "store", CONFIG)
     assert "../.." in row.patient
+
+
+def test_masks_are_of_nifti(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="mask goes with `import nifti`"):
+        find_dicom(tmp_path, VolumesConfig(mask="{name}_gt"))
 
 
 def test_the_library_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

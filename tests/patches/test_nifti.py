@@ -90,6 +90,9 @@ def test_masks_are_no_scans_and_each_volume_needs_its_own(tmp_path: Path) -> Non
     [failure] = built.info.failures
     assert (failure.slide, failure.path) == ("p/b", str(root / "p/b.nii.gz"))
     assert failure.reason == "there is no mask beside the volume. Add it, or leave out `mask`."
+    write_nifti(root / "p" / "b_gt.nii.gz", (values > 500).astype(np.uint8), (1.5, 2.0, 4.0))
+    built, _ = make(root, tmp_path / "store", config)
+    assert "the mask has another spacing than the volume" in built.info.failures[0].reason
 
 
 def test_frames_are_refused_or_scans(tmp_path: Path) -> None:
@@ -181,6 +184,23 @@ def test_what_a_csv_of_patients_lacks_is_said(tmp_path: Path) -> None:
     people.write_text("patient,mpp\npatient000,1\n")
     with pytest.raises(UserError, match="column 'mpp' is one that hidisc writes itself"):
         find_nifti(root, CONFIG, people)
+
+
+def test_one_scan_under_two_patients_is_said(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "scans/a/1.nii.gz", draw_volume(0))
+    write_nifti(tmp_path / "scans/b/2.nii", draw_volume(0), codes="RAS")
+    write_nifti(tmp_path / "scans/b/3.nii", draw_volume(1))
+    _, said = make(tmp_path / "scans", tmp_path / "store")
+    [warning] = [sentence for sentence in said if "same values" in sentence]
+    assert warning.startswith("warning: scans 'a/1' and 'b/2' of different patients have the same values.")
+
+
+def test_linked_folders_are_entered_once(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "elsewhere/p/1.nii.gz", draw_volume(0))
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "scans/p").symlink_to(tmp_path / "elsewhere/p", target_is_directory=True)
+    (tmp_path / "elsewhere/p/round").symlink_to(tmp_path / "scans", target_is_directory=True)
+    assert [row.slide for row, _ in find_nifti(tmp_path / "scans", CONFIG).scans] == ["p/1"]
 
 
 def test_folders_without_volumes_and_odd_places(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.text import count, printable
 from hidisc.patches.people import People
-from hidisc.patches.scan import VolumeSource
+from hidisc.patches.scan import VolumeSource, list_files
 from hidisc.patches.volume import Volume, check_size, orient
 from hidisc.settings.imports import VolumesConfig
 from hidisc.slides.cohort import SlideRow
@@ -89,12 +89,12 @@ def find_dicom(
 ) -> VolumeSource:
     """The series below a folder, told apart by SeriesInstanceUID; the patient is PatientID, or a pseudonym of it."""
     _load_pydicom()
+    if config.mask is not None:
+        raise UserError("mask goes with `import nifti`. Convert the series and their masks, by dcm2niix.")
     root, people = Path(root), People(patients_csv, key_file)
     series: dict[tuple[str, str], list[tuple[Instance, dict[str, str | None]]]] = defaultdict(list)
     left_out = 0
-    for path in sorted(root.rglob("*")):
-        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(root).parts):
-            continue
+    for path in list_files(root):
         header = _read_header(path)
         if header is None:
             left_out += 1
@@ -110,7 +110,7 @@ def find_dicom(
         row = people.describe(SlideRow(patient, f"{patient}/{scan}", instances[0].path, more=found[0][1]))
         for name, frame in _list_frames(row.slide, instances, config):
             scans.append((replace(row, slide=name), DicomSeries(instances, frame)))
-    said = [f"{count(left_out, 'file')} below {root} hold no DICOM image of a patient and are left out."]
+    said = [f"{count(left_out, 'file')} below {root} left out: no DICOM image of a patient."]
     key = None if key_file is None else Path(key_file)
     notes = (*(said if left_out else ()), *people.find_warnings())
     return VolumeSource(root, tuple(scans), notes, True, key)

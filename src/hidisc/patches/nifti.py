@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.patches.people import People
-from hidisc.patches.scan import VolumeSource
+from hidisc.patches.scan import VolumeSource, list_files
 from hidisc.patches.volume import Volume, check_size, orient
 from hidisc.settings.imports import VolumesConfig
 from hidisc.slides.cohort import Cohort, SlideRow, refuse
@@ -49,8 +49,12 @@ class NiftiFile:
         if self.mask_name and self.mask is None:
             raise SlideError("there is no mask beside the volume. Add it, or leave out `mask`.")
         values, spacing = _read(self.path, self.frame)
-        mask = None if self.mask is None else _read(self.mask, self.frame)[0] > 0
-        return Volume(values, spacing, mask)
+        if self.mask is None:
+            return Volume(values, spacing)
+        mask, mask_spacing = _read(self.mask, self.frame)
+        if not np.allclose(mask_spacing, spacing, rtol=0.01):
+            raise SlideError("the mask has another spacing than the volume. Give the mask that belongs to it.")
+        return Volume(values, spacing, mask > 0)
 
 
 def find_nifti(
@@ -83,9 +87,9 @@ def find_nifti(
 def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
     """A row per file below a folder; the first folder is the patient, the rest of the path the scan."""
     rows, odd, problems = [], [], []
-    for path in sorted(root.rglob("*")):
+    for path in list_files(root):
         parts = path.relative_to(root).parts
-        if any(part.startswith(".") for part in parts) or not path.name.lower().endswith(ENDINGS):
+        if not path.name.lower().endswith(ENDINGS):
             continue
         if len(parts) < 2:
             odd.append(f"{path.name} lies in no patient's folder and is left out.")
@@ -169,7 +173,7 @@ def _read(path: Path, frame: int | None) -> tuple[NDArray[np.float32], tuple[flo
 
 def _check(image: Any, frame: int | None) -> None:
     """Refuse an image that is no volume of numbers, before its values are read."""
-    check_size(image.shape)
+    check_size(image.shape[:3])
     if image.get_data_dtype().kind not in "iuf":
         raise SlideError("the volume holds colours or complex numbers, not one number per point. Convert it.")
     if image.ndim == 3 or (image.ndim == 4 and (image.shape[3] == 1 or frame is not None)):

@@ -1,6 +1,7 @@
 """One scan -> its folder in the store: the slices of a volume, encoded, and how they were made."""
 
 import hashlib
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +47,16 @@ class VolumeSource:
     """Whether names of files may tell who a patient is, so that the store must not hold them."""
     key_file: Path | None = None
     """Where the secret of the pseudonyms is."""
+
+
+def list_files(root: Path) -> list[Path]:
+    """Files below a folder in order, also in linked folders, each folder once; hidden ones are left out."""
+    found, entered = [], set()
+    for folder, folders, names in os.walk(root, followlinks=True):
+        entered.add(Path(folder).resolve())
+        folders[:] = [name for name in folders if name[0] != "." and (Path(folder) / name).resolve() not in entered]
+        found += [path for name in names if name[0] != "." and (path := Path(folder) / name).is_file()]
+    return sorted(found)
 
 
 @dataclass(frozen=True)

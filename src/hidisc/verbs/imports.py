@@ -12,6 +12,7 @@ from hidisc.patches.pack import PackTask
 from hidisc.patches.record import slide_folder
 from hidisc.patches.scan import ScanTask, VolumeSource
 from hidisc.patches.sources import Source
+from hidisc.patches.store import SlideEntry
 from hidisc.settings.imports import ImportConfig, VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.verbs.build import Built, Say, SlideTask, build_store
@@ -73,7 +74,18 @@ def import_volumes(
     for row, files in source.scans:
         if source.is_private and row.slide in failed:  # said, never stored
             say(f"note: scan {row.slide!r}, which failed, is read from {files.paths[0]}")
+    _warn_of_copies(built, config, say)
     return built
+
+
+def _warn_of_copies(built: Built, config: VolumesConfig, say: Say) -> None:
+    """Say which scans of different patients have the same values: one person would be counted as two."""
+    first: dict[str, SlideEntry] = {}
+    for scan in built.info.slides:
+        before = first.setdefault(scan.checksum, scan)
+        if before.patient != scan.patient:
+            text = f"slides {before.slide!r} and {scan.slide!r} of different patients have the same values"
+            say(config.level_names.speak(f"warning: {text}. Leave one of the patients out."))
 
 
 def _build(
