@@ -8,6 +8,7 @@ Commands:
 - `draft_cohort`: draft the table of a cohort from a folder of slides.
 - `prepare`: cut the slides of a cohort into patches and write a `PatchStore`.
 - `import_patches`: pack patches that exist as files into a `PatchStore`.
+- `import_volumes`: make a store from the slices of NIfTI or DICOM volumes.
 - `train`: train an encoder on the patches of a store and write a `Run`.
 - `embed`: compute the vectors of a store's patches with any encoder and write `Embeddings`.
 - `evaluate`: measure on held-out patients what embeddings tell of the labels and write `Scores`.
