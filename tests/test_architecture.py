@@ -17,7 +17,8 @@ STAGES += ["reporting", "benchmark", "explore", "verbs", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}
 LIBRARIES = """
 anndata colorcet dask distributed h5py huggingface_hub imagecodecs jinja2 lightning lightning_fabric matplotlib numpy
-onnx onnxruntime openTSNE openpyxl openslide pandas PIL pyarrow pytorch_lightning rich safetensors scipy simplejpeg
+nibabel onnx onnxruntime openTSNE openpyxl openslide pandas PIL pyarrow pydicom pytorch_lightning rich safetensors
+scipy simplejpeg
 sklearn tifffile timm torch torchvision
 """
 """What takes time to load."""
@@ -56,6 +57,8 @@ DOORS = {
     "anndata": {"embeddings"},
     "pandas": {"embeddings"},
     "openpyxl": {"ground"},
+    "nibabel": {"patches"},
+    "pydicom": {"patches"},
     "sklearn": {"evaluation", "reporting"},  # curves are drawn where figures are
     "matplotlib": {"reporting"},
     "openTSNE": {"reporting"},

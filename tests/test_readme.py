@@ -20,7 +20,7 @@ from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import list_settings
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.imports import ImportConfig
+from hidisc.settings.imports import ImportConfig, VolumesConfig
 from hidisc.settings.load import VERBS, list_recipes
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.settings.report import ReportConfig
@@ -28,6 +28,7 @@ from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from tests.commands import Forks, parse
 from tests.patches.test_opensrh import study, write_opensrh
+from tests.patches.volumes import draw_volume, write_cohort, write_dicom
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,6 +49,7 @@ FOLDERS = (
 CONFIGS = (
     PrepareConfig,
     ImportConfig,
+    VolumesConfig,
     TrainConfig,
     EmbedConfig,
     EvaluateConfig,
@@ -101,6 +103,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Image.fromarray(rng.integers(0, 255, (48, 48, 3), dtype=np.uint8)).save(folder / path)
                 rows.append(f"{unit},{path}")
         (folder / f"{name}.csv").write_text("\n".join(rows))
+    write_cohort(folder / "scans", table="scan-patients.csv")
+    for number in range(2):
+        write_dicom(folder / "series" / str(number), draw_volume(number), f"MRN{number}")
     write_opensrh(folder / "OpenSRH", {"NIO_1": study("NIO_1", "hgg")}, {"train": ["NIO_1"], "val": []})
     return folder
 

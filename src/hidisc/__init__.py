@@ -8,6 +8,7 @@ Commands:
 - `draft_cohort`: draft the table of a cohort from a folder of slides.
 - `prepare`: cut the slides of a cohort into patches and write a `PatchStore`.
 - `import_patches`: pack patches that exist as files into a `PatchStore`.
+- `import_volumes`: make a store from the slices of NIfTI or DICOM volumes.
 - `train`: train an encoder on the patches of a store and write a `Run`.
 - `embed`: compute the vectors of a store's patches with any encoder and write `Embeddings`.
 - `evaluate`: measure on held-out patients what embeddings tell of the labels and write `Scores`.
@@ -39,6 +40,7 @@ Settings, one class per command:
 - `load_config`: read settings from defaults, recipes and changes such as `optim.steps=100`.
 - `PrepareConfig`: settings of `prepare`.
 - `ImportConfig`: settings of `import_patches`.
+- `VolumesConfig`: settings of `import_volumes`.
 - `TrainConfig`: settings of `train`.
 - `EmbedConfig`: settings of `embed`.
 - `EvaluateConfig`: settings of `evaluate`.
@@ -52,6 +54,8 @@ Parts, for programs of your own:
 - `draw_cohort`: draw a small cohort of slides, to try things on.
 - `find_folder`: find patches stored as `patient/slide/patch.png`, for `import_patches`.
 - `find_table`: find patches listed in a CSV file, for `import_patches`.
+- `find_nifti`: find volumes stored as `patient/scan.nii.gz`, for `import_volumes`.
+- `find_dicom`: find the series of a folder of DICOM files, for `import_volumes`.
 - `find_opensrh`: find the patches of the OpenSRH data set, for `import_patches`.
 - `split_patients`: divide patients into splits, stratified by label.
 - `Hierarchy`: the levels from patient to patch, and who belongs to whom.
@@ -96,8 +100,10 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.ground.errors import UserError as UserError
     from hidisc.models.encoder import Encoder as Encoder
     from hidisc.objectives.hidisc import hidisc_loss as hidisc_loss
+    from hidisc.patches.dicom import find_dicom as find_dicom
     from hidisc.patches.folders import find_folder as find_folder
     from hidisc.patches.folders import find_table as find_table
+    from hidisc.patches.nifti import find_nifti as find_nifti
     from hidisc.patches.opensrh import find_opensrh as find_opensrh
     from hidisc.patches.splits import split_patients as split_patients
     from hidisc.patches.store import PatchStore as PatchStore
@@ -109,6 +115,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.settings.embed import EmbedConfig as EmbedConfig
     from hidisc.settings.evaluate import EvaluateConfig as EvaluateConfig
     from hidisc.settings.imports import ImportConfig as ImportConfig
+    from hidisc.settings.imports import VolumesConfig as VolumesConfig
     from hidisc.settings.load import load_config as load_config
     from hidisc.settings.prepare import PrepareConfig as PrepareConfig
     from hidisc.settings.report import ReportConfig as ReportConfig
@@ -129,6 +136,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `X as X` says that the name 
     from hidisc.verbs.geojson import export_geojson as export_geojson
     from hidisc.verbs.heatmap import heatmap as heatmap
     from hidisc.verbs.imports import import_patches as import_patches
+    from hidisc.verbs.imports import import_volumes as import_volumes
     from hidisc.verbs.prepare import prepare as prepare
     from hidisc.verbs.report import report as report
     from hidisc.verbs.train import train as train
@@ -154,6 +162,7 @@ _HOME = {
     "SuiteConfig": "settings.benchmark",
     "TrainConfig": "settings.train",
     "UserError": "ground.errors",
+    "VolumesConfig": "settings.imports",
     "audit": "verbs.audit",
     "benchmark": "verbs.benchmark",
     "compare": "evaluation.compare",
@@ -167,13 +176,16 @@ _HOME = {
     "export_bags": "verbs.bags",
     "export_geojson": "verbs.geojson",
     "export_wsinfer": "verbs.wsinfer",
+    "find_dicom": "patches.dicom",
     "find_folder": "patches.folders",
     "find_neighbours": "evaluation.neighbours",
+    "find_nifti": "patches.nifti",
     "find_opensrh": "patches.opensrh",
     "find_table": "patches.folders",
     "heatmap": "verbs.heatmap",
     "hidisc_loss": "objectives.hidisc",
     "import_patches": "verbs.imports",
+    "import_volumes": "verbs.imports",
     "load_config": "settings.load",
     "make_views": "sampling.views",
     "open_slide": "slides.reader",

@@ -146,23 +146,35 @@ def _prepare(
 
 
 class Kind(StrEnum):
-    """Where patches that exist as files come from."""
+    """Where patches that exist as files, or volumes, come from."""
 
     OPENSRH = "opensrh"
     FOLDER = "folder"
     TABLE = "table"
+    NIFTI = "nifti"
+    DICOM = "dicom"
 
 
 @_verb("import", "folder patches --set resize_px=96 --out store", "import")
 def _import(
     kind: Annotated[
-        Kind, typer.Argument(help="opensrh (meta/*.json), folder (patient/slide/patch.png) or table (CSV).")
+        Kind,
+        typer.Argument(
+            help="opensrh (meta/*.json), folder (patient/slide/patch.png), table (CSV); nifti (patient/scan.nii.gz) "
+            "or dicom (any folders), whose volumes are cut into slices."
+        ),
     ],
-    source: Annotated[Path, _there("The OpenSRH folder, the folder of patients, or the CSV of patches.")],
+    source: Annotated[Path, _there("The folder, or the CSV of patches or NIfTI volumes.")],
     out: Out,
     patients: Annotated[
         Path | None,
-        typer.Option("--patients", help="With folder, a CSV: patient, label, site, split.", callback=_exists),
+        typer.Option("--patients", help="With a folder, a CSV: patient, label, site, split.", callback=_exists),
+    ] = None,
+    pseudonyms: Annotated[
+        Path | None,
+        typer.Option(
+            "--pseudonyms", help="With nifti and dicom: hash patients' ids by the secret in this file, made if missing."
+        ),
     ] = None,
     recipe: RecipeOption = None,
     changes: SetOption = None,
@@ -171,17 +183,30 @@ def _import(
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Make a patch store from patches that exist as files."""
+    """Make a patch store from patches that exist as files, or from the slices of volumes."""
+    from hidisc.settings.imports import ImportConfig, VolumesConfig
+    from hidisc.verbs.imports import import_patches, import_volumes
+
+    if patients is not None and kind in (Kind.OPENSRH, Kind.TABLE):
+        raise UserError(
+            f"--patients goes with `import folder`, `nifti` and `dicom`; `import {kind}` has the patients' labels in "
+            "its own files."
+        )
+    if kind in (Kind.NIFTI, Kind.DICOM):
+        from hidisc.patches.dicom import find_dicom
+        from hidisc.patches.nifti import find_nifti
+
+        find = find_nifti if kind is Kind.NIFTI else find_dicom
+        volumes = _load(VolumesConfig, recipe, changes, seed=seed)
+        scans = find(source, volumes, patients, pseudonyms)
+        _finish(import_volumes(scans, out, volumes, workers=workers, scheduler=scheduler, say=_say), as_json)
+        return
+    if pseudonyms is not None:
+        raise UserError(f"--pseudonyms goes with `import nifti` and `dicom`; rename the patients of `import {kind}`.")
     from hidisc.patches.folders import find_folder, find_table
     from hidisc.patches.opensrh import find_opensrh
-    from hidisc.settings.imports import ImportConfig
-    from hidisc.verbs.imports import import_patches
 
     config = _load(ImportConfig, recipe, changes, seed=seed)
-    if patients is not None and kind is not Kind.FOLDER:
-        raise UserError(
-            f"--patients goes with `import folder`; `import {kind}` has the patients' labels in its own files."
-        )
     if kind is Kind.OPENSRH:
         slides = find_opensrh(source)
     elif kind is Kind.FOLDER:
@@ -217,7 +242,7 @@ def _train(
     seen = f"{count(info.images, 'image')} of {count(len(info.patients), 'patient')}"
     sentence = f"{out}: {info.objective} {info.backbone}, {count(info.steps, 'step')}, {seen} in"
     record = {"run": str(out), **info.model_dump(mode="json", exclude={"patients"})}
-    _show(as_json, f"{sentence} {info.seconds / 60:.1f} min", record)
+    _show(as_json, info.level_names.speak(f"{sentence} {info.seconds / 60:.1f} min"), record)
 
 
 @_verb("embed", "store run --set batch=64 --out embeddings", "embed")
@@ -254,7 +279,8 @@ def _embed(
     left_out = f", {count(info.bad_patches, 'unreadable patch')} left out" if info.bad_patches else ""
     of = f"{count(info.rows, 'patch')} of {count(len(info.slides), 'slide')}"
     record = info.model_dump(mode="json", exclude={"slides": True, "model": {"history": {"slides"}}})
-    _show(as_json, f"{out}: {of} as {info.dim} numbers each{left_out}", {"embeddings": str(out), **record})
+    sentence = info.level_names.speak(f"{out}: {of} as {info.dim} numbers each{left_out}")
+    _show(as_json, sentence, {"embeddings": str(out), **record})
 
 
 @_verb("evaluate", "embeddings --set knn.k=50 --out scores", "evaluate")
@@ -663,7 +689,8 @@ def _finish(built: "Built", as_json: bool) -> None:
     """Print what a store holds, list what failed, and exit with 1 if anything did."""
     failures = built.info.failures
     for failure in failures:
-        _say(f"failed: slide {failure.slide!r} of patient {failure.patient!r}: {failure.reason}")
+        failed = f"failed: slide {failure.slide!r} of patient {failure.patient!r}: {failure.reason}"
+        _say(built.info.level_names.speak(failed))
     record = {**built.summary(), "failures": [failure.model_dump() for failure in failures]}
     _show(as_json, built.sentence(), record)
     if failures:

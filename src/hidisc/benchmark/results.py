@@ -25,6 +25,7 @@ from hidisc.reporting.tables import metrics_table
 from hidisc.reporting.verdict import gather_warnings
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import to_yaml
+from hidisc.settings.level_names import USUAL
 
 PAGE = "benchmark.html"
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "matplotlib", "torch")
@@ -35,8 +36,9 @@ def write_results(suite: SuiteConfig, cells: Sequence[Cell], out: Path, scale: s
     placed = gather_models(suite, cells, out.absolute())
     models = [model for _, model in placed]
     tables = make_tables(suite, cells, models)
-    write_tables(tables, out / "tables")
-    drawn = FigureFolder(out / "figures", [model.name for model in models])
+    words = models[0].words if models else USUAL
+    write_tables(tables, out / "tables", words)
+    drawn = FigureFolder(out / "figures", [model.name for model in models], words)
     axis = _draw_axis(suite, placed, drawn)
     confusions = _draw_confusions(suite, models, drawn)
     page = BenchmarkPage(
@@ -53,6 +55,7 @@ def write_results(suite: SuiteConfig, cells: Sequence[Cell], out: Path, scale: s
         versions=tuple(versions(*_PACKAGES).items()),
         settings=to_yaml(suite),
         files=list_files(drawn.names, tables),
+        words=words,
     )
     write_atomic(out / PAGE, render_benchmark(page).encode("utf-8", "replace"))
     return out / PAGE
@@ -148,5 +151,7 @@ def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn
                 total = np.sum([scored.confusion for scored in found], axis=0)
                 title = f"{model.name}, {level} level"
                 figure = draw_confusion(total, info.classes, title)
-                drawings.append(drawn.add(f"confusion-{drawn.slug(model.name)}-{level}", figure, title))
+                drawings.append(
+                    drawn.add(f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}", figure, title)
+                )
     return tuple(drawings)

@@ -15,6 +15,7 @@ from hidisc.models.history import History
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
+from hidisc.settings.level_names import LevelNames
 
 EMBEDDINGS, VECTORS, PATCHES = "embeddings.json", "embeddings.npy", "patches.parquet"
 
@@ -62,6 +63,8 @@ class EmbeddingsInfo(Record):
     bad_patches: int
     """Patches that could not be read and are left out."""
     versions: dict[str, str | None]
+    level_names: LevelNames = LevelNames()
+    """What people read calls the levels so."""
 
 
 @dataclass(frozen=True)

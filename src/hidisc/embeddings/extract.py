@@ -156,6 +156,7 @@ def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out:
         seed=config.seed,
         bad_patches=len(rows) - len(table),
         versions=versions(*_PACKAGES),
+        level_names=store.info.level_names,
     )
     write_atomic(out / EMBEDDINGS, (info.model_dump_json(indent=1) + "\n").encode())
 

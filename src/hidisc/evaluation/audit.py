@@ -9,6 +9,7 @@ from hidisc.evaluation.scores import Value
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
 from hidisc.ground.text import count
+from hidisc.settings.level_names import LevelNames
 
 AUDIT = "audit.json"
 
@@ -69,6 +70,8 @@ class AuditInfo(Record):
     encoders: tuple[EncoderAudit, ...]
     config: dict[str, Any]
     versions: dict[str, str | None]
+    level_names: LevelNames = LevelNames()
+    """What people read calls the levels so."""
 
 
 @dataclass(frozen=True)

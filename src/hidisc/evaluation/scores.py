@@ -16,6 +16,7 @@ from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
 from hidisc.settings.config import use_new_names
 from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.level_names import LevelNames
 
 SCORES, NEIGHBOURS, ATTENTION = "scores.json", "neighbours.parquet", "mil/attention.parquet"
 
@@ -153,6 +154,8 @@ class ScoresInfo(Record):
     folds: tuple[str, ...] = ()
     """Where the scores of each fold are, relative to these, which pool them; empty without cross-validation."""
     versions: dict[str, str | None]
+    level_names: LevelNames = LevelNames()
+    """What people read calls the levels so."""
 
     @model_validator(mode="before")
     @classmethod
@@ -208,7 +211,7 @@ class Scores:
         floor = self.info.floor.verdict(self.info.levels[0]) if self.info.floor else ""
         line += f"; {floor}" if floor else ""
         warnings = [f". Warning: {finding.sentence}" for finding in self.info.labels if finding.kind == "warning"]
-        return f"{line}{''.join(warnings)}"
+        return self.info.level_names.speak(f"{line}{''.join(warnings)}")
 
     def predictions(self, probe: str, level: str, *, of_floor: bool = False) -> Predictions:
         """The predictions of a probe for every unit of a level; `of_floor`: from the colour of the patches alone."""

@@ -32,6 +32,7 @@ from hidisc.patches.shard import Shard
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, SlideEntry, StoreInfo
 from hidisc.patches.table import PatchTable, names_column
+from hidisc.settings.level_names import USUAL, LevelNames
 from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import Boxes
@@ -58,6 +59,7 @@ class Recipe:
     input: InputRule = "unit"
     classifier: PatchClassifier | None = None
     annotations: Annotations | None = None
+    level_names: LevelNames = USUAL
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[Failur
         shards=tuple(shards),
         slides=tuple(map(_enter, rows, records, tables)),
         failures=tuple(failures),
+        level_names=recipe.level_names,
     )
     failed = format_csv(list(Failure.model_fields), [list(failure.model_dump().values()) for failure in failures])
     files, is_new = _write_if_changed(

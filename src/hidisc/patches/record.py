@@ -69,6 +69,10 @@ class SlideRecord(Record):
     """Stains the slide was normalised from (slide mode)."""
     stain_fallbacks: int = 0
     """Stored patches left as they were because no stains could be estimated."""
+    spacing_mm: tuple[float, float, float] | None = None
+    """Millimetres of a pixel across and down and from one slice to the next; null for all but volumes."""
+    window: tuple[float, float] | None = None
+    """Values of a volume that became black and white; null for all but volumes."""
     files: tuple[FileEntry, ...] = Field(min_length=2)
     """All that lies beside slide.json, but for later predictions."""
 

@@ -22,6 +22,7 @@ from hidisc.patches.inputs import InputRule, input_channels
 from hidisc.patches.record import RECORD, THUMBNAIL, SlideId, SlideRecord
 from hidisc.patches.shard import Shard
 from hidisc.patches.table import PatchTable
+from hidisc.settings.level_names import LevelNames
 from hidisc.slides.slide import Pixels
 
 STORE, PATCHES, DROPPED, FAILURES = "store.json", "patches.parquet", "dropped.parquet", "failures.csv"
@@ -65,6 +66,8 @@ class StoreInfo(Record):
     """Files of encoded patches, relative to the store; the column `shard` counts these."""
     slides: tuple[SlideEntry, ...]
     failures: tuple[Failure, ...]
+    level_names: LevelNames = LevelNames()
+    """What people read calls the levels so."""
 
 
 class PatchStore:

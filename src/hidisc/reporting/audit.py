@@ -110,7 +110,7 @@ def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
         ]
         seen.update(_EXPLAINED)
         parts.append(ColumnPart(f"column-{slug}", name, notes, findings, tuple(shown)))
-    write_tables(tables, out / "tables")
+    write_tables(tables, out / "tables", info.level_names)
     page = AuditPage(
         title="What does the encoder owe to site and stain?",
         summary=", ".join(
@@ -123,6 +123,7 @@ def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
         versions=tuple(info.versions.items()),
         settings=to_yaml(config),
         files=list_files((), tables),
+        words=info.level_names,
     )
     html = fill_template("audit.html", scripts=("contents.js",), page=page)
     write_atomic(out / PAGE, html.encode("utf-8", "replace"))

@@ -38,12 +38,13 @@ _ONE_TRAINING = (
 def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig, say: Say) -> Page:
     """Everything on the page, in its order; figures and tables are written on the way."""
     judged = [model for model in models if model.scores]
-    drawn = FigureFolder(files / "figures", [model.name for model in models])
+    words = models[0].words
+    drawn = FigureFolder(files / "figures", [model.name for model in models], words)
     data = {f"data-{drawn.slug(model.name)}": tables.counts_table(model) for model in models if _is_countable(model)}
     probes, compared = _make_metrics(judged)
     diagnostics = {"diagnostics": tables.diagnostics_table(judged)} if judged else {}
     made = {**data, **{name: table for part in probes for name, table in part.items()}, **diagnostics}
-    write_tables(made, files / "tables")
+    write_tables(made, files / "tables", words)
     say("drawing confusion matrices and curves ...")
     confusions = _draw_confusions(judged, drawn)
     curves = _draw_curves(judged, drawn)
@@ -70,6 +71,7 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
         versions=tuple(versions(*_PACKAGES).items()),
         settings=to_yaml(config),
         files=list_files(drawn.names, made, f"{files.name}/"),
+        words=words,
     )
 
 
@@ -100,15 +102,18 @@ def _make_metrics(judged: Sequence[EvaluatedModel]) -> tuple[list[dict[str, Tabl
     """
     if not judged:
         return [], []
+    words = judged[0].words
     names = dict.fromkeys(probe.name for model in judged for scores in model.scores for probe in scores.info.probes)
     parts = [{f"metrics-{name}": tables.metrics_table(judged, name)} for name in names]
     probe, levels, config = next(iter(names)), _levels(judged[0]), judged[0].scores[0].info.config
     bootstrap = BootstrapConfig.model_validate(config.get("bootstrap", {}))
     compared = compare_with_first(judged, probe, levels[0], bootstrap, int(config.get("seed", 0)))
     if compared:
-        parts[0][f"comparison-{probe}-{levels[0]}"] = tables.comparison_table(compared, probe, levels[0], bootstrap)
+        parts[0][f"comparison-{probe}-{words.name(levels[0])}"] = tables.comparison_table(
+            compared, probe, levels[0], bootstrap
+        )
     for level in levels:
-        parts[0][f"classes-{probe}-{level}"] = tables.by_class_table(judged, probe, level)
+        parts[0][f"classes-{probe}-{words.name(level)}"] = tables.by_class_table(judged, probe, level)
     return parts, compared
 
 
@@ -177,7 +182,7 @@ def _draw_confusions(judged: Sequence[EvaluatedModel], drawn: FigureFolder) -> t
                 title = f"{model.name}, {level} level"
                 several = f", first of {len(model.scores)} evaluations" if len(model.scores) > 1 else ""
                 figure = figures.draw_confusion(scored.confusion, info.classes, title)
-                name = f"confusion-{drawn.slug(model.name)}-{level}"
+                name = f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}"
                 group.append(drawn.add(name, figure, f"{title}{several}"))
         groups.append(tuple(group))
     return tuple(groups) if len(judged) > 1 else (tuple(drawing for group in groups for drawing in group),)
@@ -194,7 +199,9 @@ def _draw_curves(judged: Sequence[EvaluatedModel], drawn: FigureFolder) -> tuple
         }
         if any(map(len, lines.values())):
             figure = figures.draw_curves(lines, info.classes.index(info.positive), f"{level.capitalize()} level")
-            found.append(drawn.add(f"curves-{level}", figure, f"ROC and precision-recall, {level} level"))
+            found.append(
+                drawn.add(f"curves-{judged[0].words.name(level)}", figure, f"ROC and precision-recall, {level} level")
+            )
     return tuple(found)
 
 

@@ -63,7 +63,8 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
         text = f"orange: stain not estimated, or more than {FAR_DEG:g} degrees from the median of all slides"
         sheet = add_caption(sheet, f"{text} ({count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)")
     scanned = any((store.path / slide.folder / SAMPLES).is_file() for slide in chosen)
-    return add_caption(sheet, "upper rows: as scanned; lower rows: as stored" if scanned else "patches as stored")
+    text = "upper rows: as scanned; lower rows: as stored" if scanned else "patches as stored"
+    return add_caption(sheet, store.info.level_names.speak(text))
 
 
 def find_stain_problems(slides: Sequence[tuple[SlideEntry, SlideRecord]]) -> dict[str, str]:

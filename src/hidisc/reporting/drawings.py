@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 
 from hidisc.reporting.figures import save_figure, to_svg
+from hidisc.settings.level_names import USUAL, LevelNames
 
 _PX_AN_INCH = 108
 
@@ -28,9 +30,9 @@ class Drawing:
 class FigureFolder:
     """Writes figures as they are drawn, and makes them ready for the page."""
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        """`names`: of the encoders, which are parts of the files' names."""
-        self._folder = folder
+    def __init__(self, folder: Path, names: Sequence[str], words: LevelNames = USUAL) -> None:
+        """`names`: of the encoders, which are parts of the files' names; `words`: what figures call the levels."""
+        self._folder, self._words = folder, words
         self._slugs = {name: _slug(number, name) for number, name in enumerate(names, 1)}
         self.names: list[str] = []
 
@@ -40,6 +42,8 @@ class FigureFolder:
 
     def save(self, name: str, figure: Figure) -> None:
         """Write NAME.pdf and NAME.png."""
+        for text in figure.findobj(Text):
+            text.set_text(self._words.speak(text.get_text()))
         save_figure(figure, self._folder, name)
         self.names.append(name)
 

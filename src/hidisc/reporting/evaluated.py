@@ -16,6 +16,7 @@ from hidisc.ground.checksums import digest
 from hidisc.ground.errors import UserError
 from hidisc.settings.config import keep_facts
 from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig
+from hidisc.settings.level_names import USUAL, LevelNames
 from hidisc.training.run import Run
 
 
@@ -36,6 +37,12 @@ class EvaluatedModel:
     def info(self) -> ScoresInfo | None:
         """What is known of the first evaluation."""
         return self.scores[0].info if self.scores else None
+
+    @property
+    def words(self) -> LevelNames:
+        """What its levels are called."""
+        found = next((found for found in self.embeddings if found is not None), None)
+        return self.info.level_names if self.info else found.info.level_names if found else USUAL
 
     @property
     def warnings(self) -> tuple[str, ...]:

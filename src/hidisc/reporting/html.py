@@ -2,15 +2,19 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import unescape
 from importlib import resources
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
+
+from hidisc.settings.level_names import USUAL, LevelNames
 
 CITATION = """@inproceedings{jiang2023hierarchical,
   title     = {Hierarchical Discriminative Learning Improves Visual Representations of Biomedical Microscopy},
@@ -19,6 +23,11 @@ CITATION = """@inproceedings{jiang2023hierarchical,
   booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
   year      = {2023}
 }"""
+
+
+_MARKUP = re.compile(r"(<(?:script|style|pre|code)\b.*?</(?:script|style|pre|code)>|<[^>]*>)", re.S)
+"""What is no text of a page."""
+_ATTRIBUTE = re.compile(r'(?<=\s)((?:alt|aria-label)=")([^"]*)')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +42,11 @@ class BasePage:
     files: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     """Name, and the ending and address of every form it is written in."""
     citation: str = CITATION
+    words: LevelNames = USUAL
+    """What the levels are called; applied to the page as a whole."""
 
 
-def fill_template(template: str, *, scripts: Sequence[str], **values: Any) -> str:
+def fill_template(template: str, *, scripts: Sequence[str], page: BasePage, **values: Any) -> str:
     """A template with its values, all escaped but those marked as HTML; a browser runs no script but `scripts`."""
     js = "\n".join(map(_read, scripts))
     digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
@@ -47,9 +58,24 @@ def fill_template(template: str, *, scripts: Sequence[str], **values: Any) -> st
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_read)
     )
-    return environment.get_template(template).render(
-        policy=policy, css=Markup(_read("page.css")), js=Markup(js), **values
+    html = environment.get_template(template).render(
+        policy=policy, css=Markup(_read("page.css")), js=Markup(js), page=page, **values
     )
+    return speak_html(html, page.words)
+
+
+def speak_html(page: str, words: LevelNames) -> str:
+    """A page whose text, and the text of its pictures, calls the levels by these words; code stays as it is."""
+    if words.are_usual:
+        return page
+
+    def speak(text: str) -> str:
+        return str(escape(words.speak(unescape(text))))
+
+    parts = _MARKUP.split(page)
+    parts[::2] = map(speak, parts[::2])
+    parts[1::2] = (_ATTRIBUTE.sub(lambda match: f"{match[1]}{speak(match[2])}", part) for part in parts[1::2])
+    return "".join(parts)
 
 
 def list_files(

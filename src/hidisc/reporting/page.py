@@ -15,6 +15,7 @@ from hidisc.reporting.sheets import SheetRow
 from hidisc.reporting.table import Table
 from hidisc.reporting.tiles import Sprite
 from hidisc.reporting.verdict import Verdict
+from hidisc.settings.level_names import LevelNames
 
 MAP_SIDE = 9999
 """Coordinates on the map are whole numbers up to this: half the characters, and finer than any screen."""
@@ -141,7 +142,7 @@ class Page(BasePage):
 
 def render(page: Page) -> str:
     """The page as HTML; everything that files supplied is escaped."""
-    drawn_map = Markup(to_json(_map_data(page.map))) if page.map else ""
+    drawn_map = Markup(to_json(_map_data(page.map, page.words))) if page.map else ""
     return fill_template("page.html", scripts=("page.js", "contents.js"), page=page, map_json=drawn_map)
 
 
@@ -153,14 +154,19 @@ def to_json(data: Any) -> str:
     return text
 
 
-def _map_data(patches: PatchMap) -> dict[str, Any]:
+def _map_data(patches: PatchMap, words: LevelNames) -> dict[str, Any]:
     """What page.js reads."""
     sprite = patches.sprite
     return {
         "sprite": {"side": sprite.side_px, "across": sprite.across, "each": sprite.each} if sprite else None,
         "colours": patches.colours,
         "columns": [
-            {"key": column.key, "title": column.title, "names": column.names, "codes": column.codes.tolist()}
+            {
+                "key": column.key,
+                "title": words.speak(column.title),
+                "names": column.names,
+                "codes": column.codes.tolist(),
+            }
             for column in patches.columns
         ],
         "panels": [

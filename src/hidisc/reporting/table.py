@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
 from hidisc.ground.files import write_atomic
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.text import printable
+from hidisc.settings.level_names import USUAL, LevelNames
 
 DASH = "–"
 """In place of a number that is undefined; a note says why."""
@@ -54,6 +55,12 @@ class Table:
             kinds.append(" ".join(kind if column else [*kind, "first"]))
         return kinds
 
+    def speak(self, words: LevelNames) -> "Table":
+        """The table with the levels called by these words."""
+        header, *rows = (tuple(map(words.speak, row)) for row in (self.columns, *self.rows))
+        notes = tuple(map(words.speak, self.notes))
+        return replace(self, title=words.speak(self.title), columns=header, rows=tuple(rows), notes=notes)
+
     def to_csv(self) -> str:
         """Header and rows; the notes are a last column, so that no row is read without them."""
         notes = [" ".join(self.notes)] if self.notes else []
@@ -98,10 +105,11 @@ class Table:
         return "\n".join([*lines, "\\end{table*}"]) + "\n"
 
 
-def write_tables(tables: Mapping[str, Table], folder: Path) -> None:
-    """Write NAME.csv, NAME.md and NAME.tex of every table."""
+def write_tables(tables: Mapping[str, Table], folder: Path, words: LevelNames = USUAL) -> None:
+    """Write NAME.csv, NAME.md and NAME.tex of every table; `words`: what they call the levels."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
+        table = table.speak(words)
         texts = {"csv": table.to_csv(), "md": table.to_markdown(), "tex": table.to_latex(name)}
         for suffix, text in texts.items():
             write_atomic(folder / f"{name}.{suffix}", text.encode())

@@ -282,5 +282,6 @@ class _Training:
             labels_used=training_set.labels_used,
             bad_patches=bad_patches,
             versions=versions(*_PACKAGES),
+            level_names=self._store.info.level_names,
         )
         write_atomic(self._out / RUN, (info.model_dump_json(indent=1) + "\n").encode())

@@ -10,6 +10,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
 from hidisc.models.card import EncoderCard, read_card
+from hidisc.settings.level_names import LevelNames
 from hidisc.training.metrics import METRICS, read_metrics
 
 if TYPE_CHECKING:  # torch is loaded with the weights: what else a run holds is read without it
@@ -44,6 +45,8 @@ class RunInfo(Record):
     bad_patches: int
     """Unreadable patches that were replaced by others of their slides."""
     versions: dict[str, str | None]
+    level_names: LevelNames = LevelNames()
+    """What people read calls the levels so."""
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,19 @@ def audit(
         raise UserError("there is nothing to audit. Give embeddings that `hidisc embed` made.")
     inputs = {relate(made.path, out): made.artefact.checksum for made in opened}
     inputs |= {f"the store of {relate(made.path, out)}": _name_store(made) for made in opened}
-    with full_disk_said("The embeddings are as they were"), make(out, "audit", config, inputs) as work:
+    words = opened[0].info.level_names
+    with (
+        words.spoken(say) as say,
+        full_disk_said("The embeddings are as they were"),
+        make(out, "audit", config, inputs) as work,
+    ):
         if not work.is_finished(say):
             audits = [_relate(run_audit(made, config, choose_device(device), say), made, out) for made in opened]
             info = AuditInfo(
                 encoders=_tell_apart(audits, opened),
                 config=config.model_dump(mode="json"),
                 versions=versions(*_PACKAGES),
+                level_names=words,
             )
             write_atomic(out / AUDIT, (info.model_dump_json(indent=1) + "\n").encode())
             work.finish([AUDIT, PAGE, *write_audit(info, config, out)])

@@ -26,6 +26,7 @@ from hidisc.patches.store import FAILURES, Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
 from hidisc.settings.config import Config
+from hidisc.settings.level_names import LevelNames
 from hidisc.settings.prepare import SplitConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.verbs.progress import show_progress
@@ -81,7 +82,8 @@ class Built:
             of = f"{slides - empty:,} of {count(slides, 'slide')} and {shown:,} of {patients}"
         failed = counts["failed_slides"]
         more = f", {count(failed, 'slide')} failed (see {self.out / FAILURES})" if failed else ""
-        return f"{self.out}: {patches} of {of}, {count(counts['dropped'], 'box')} dropped{more}"
+        sentence = f"{self.out}: {patches} of {of}, {count(counts['dropped'], 'box')} dropped{more}"
+        return self.info.level_names.speak(sentence)
 
     def summary(self) -> dict[str, Any]:
         """Counts for `--json`."""
@@ -116,7 +118,11 @@ def build_store(
     wanted = () if any(member.split for member in members) else _list_splits(recipe.split)
     members = assign_splits(members, recipe)
     empty = _warn_of_empty_splits(wanted, members, say)
-    with make(out, kind, config, inputs, taken_over=taken_over, hint=hint) as work, stopped_at_once(say):
+    with (
+        recipe.level_names.spoken(say) as say,
+        make(out, kind, config, inputs, taken_over=taken_over, hint=hint) as work,
+        stopped_at_once(say),
+    ):
         refuse_unlisted(out, members)
         waiting = _find_work(tasks, members)
         with suppress(UserError):  # a damaged or unfinished store is about to be repaired
@@ -135,7 +141,7 @@ def build_store(
             say(f"all {count(there, 'slide')} are in {out} already; none is read again")
         else:
             say(f"{there:,} of {count(len(tasks), 'slide')} are in {out} already; {len(todo):,} to read")
-        failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler)
+        failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler, recipe.level_names)
         if len(failures) == len(tasks):
             reasons = [f"slide {failure.slide!r}: {failure.reason}" for failure in failures[:20]]
             head = (
@@ -220,7 +226,12 @@ def _find_work(tasks: Sequence[SlideTask], members: Sequence[SlideRow]) -> list[
 
 
 def _work(
-    waiting: Sequence[SlideTask], todo: dict[Path, SlideRow], slides: int, workers: int | None, scheduler: str | None
+    waiting: Sequence[SlideTask],
+    todo: dict[Path, SlideRow],
+    slides: int,
+    workers: int | None,
+    scheduler: str | None,
+    words: LevelNames,
 ) -> list[Failure]:
     """Do what is waiting; the failures, in the order of the cohort."""
     if not waiting:
@@ -237,7 +248,8 @@ def _work(
             boxes += more_boxes
             failed = f", {len(failures)} failed" if failures else ""
             rate = boxes / max(time.monotonic() - began, 1e-6)
-            bar.update(bytes_done, f"{slides_done:,}/{count(slides, 'slide')}{failed}  {rate:,.0f} patches/s")
+            done = words.speak(f"{slides_done:,}/{count(slides, 'slide')}")
+            bar.update(bytes_done, f"{done}{failed}  {rate:,.0f} {words.speak('patches')}/s")
 
         show()
         for outcome in run_tasks(

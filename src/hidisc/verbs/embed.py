@@ -50,8 +50,14 @@ def embed(
             f"{store_path} --out {out}`."
         )
     store = PatchStore.load(store_path)
-    rows = choose_rows(store, config)
-    with start(config.precision, device, devices, nodes) as fabric, full_disk_said("What has been written is kept"):
+    words = store.info.level_names
+    with words.spoken(say):
+        rows = choose_rows(store, config)
+    with (
+        words.spoken(say) as say,
+        start(config.precision, device, devices, nodes) as fabric,
+        full_disk_said("What has been written is kept"),
+    ):
         is_first = fabric.is_global_zero
         opened = open_model(os.fspath(model), store, config, name)
         settings = _Settings(**config.model_dump(), name=opened.card.name)
@@ -64,7 +70,7 @@ def embed(
                 if is_first:
                     for note in opened.notes:
                         say(f"note: {note}")
-                with show_patches("embedding", len(rows), shown=shown and is_first) as watch:
+                with show_patches("embedding", len(rows), shown and is_first, words) as watch:
                     extract(fabric, store, rows, opened, out, config, say, watch)
                 if work is not None:
                     work.finish((EMBEDDINGS, VECTORS, PATCHES))

@@ -70,10 +70,11 @@ def evaluate(
     """
     config, out = config or EvaluateConfig(), Path(out)
     queries = add_labels(Embeddings.load(embeddings), config.label)
-    if config.folds.are_used:
-        return _evaluate_folds(queries, bank, out, config, device, say, shown)
-    reference = add_labels(Embeddings.load(bank), config.label) if bank is not None else queries
-    return _evaluate_split(queries, reference, out, config, device, say, shown)
+    with queries.info.level_names.spoken(say) as say:
+        if config.folds.are_used:
+            return _evaluate_folds(queries, bank, out, config, device, say, shown)
+        reference = add_labels(Embeddings.load(bank), config.label) if bank is not None else queries
+        return _evaluate_split(queries, reference, out, config, device, say, shown)
 
 
 def _evaluate_split(
@@ -198,7 +199,8 @@ def _evaluate_task(
 ) -> list[str]:
     """Search neighbours, check for leakage, run every probe and write the folder; returns the names of its files."""
     queries, bank = task.queries, task.bank
-    with show_patches("nearest neighbours", len(queries), shown) as watch:
+    words = queries.embeddings.info.level_names
+    with show_patches("nearest neighbours", len(queries), shown, words) as watch:
         watch(0)
         knn = predict_by_neighbours(task, config.knn, device, watch)
     ours, theirs = queries.embeddings.open_store(), bank.embeddings.open_store()
@@ -244,6 +246,7 @@ def _evaluate_task(
         floor=judged,
         audit=_audit(task, config, device, say),
         versions=versions(*_PACKAGES),
+        level_names=info.level_names,
     )
     write_atomic(out / SCORES, (scores.model_dump_json(indent=1) + "\n").encode())
     return [SCORES, *files]

@@ -13,6 +13,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
+from hidisc.settings.level_names import USUAL, LevelNames
+
 if TYPE_CHECKING:  # torch and all, which a bar for slides does without
     from hidisc.training.fit import StepsDone
 
@@ -84,16 +86,18 @@ def show_progress(title: str, total: float, shown: bool = True) -> Iterator[Prog
 
 
 @contextmanager
-def show_patches(title: str, total: int, shown: bool = True) -> Iterator[Callable[[int], None]]:
+def show_patches(
+    title: str, total: int, shown: bool = True, words: LevelNames = USUAL
+) -> Iterator[Callable[[int], None]]:
     """A bar of patches; called with how many more are done, first with those that were done before."""
-    done = 0
+    done, unit = 0, words.speak("patches")
     with show_progress(title, total, shown) as bar:
 
         def add(count: int) -> None:
             nonlocal done
             done += count
-            rate = f"  {bar.speed:,.0f} patches/s" if bar.speed else ""
-            bar.update(done, f"{min(done, total):,}/{total:,} patches{rate}")
+            rate = f"  {bar.speed:,.0f} {unit}/s" if bar.speed else ""
+            bar.update(done, f"{min(done, total):,}/{total:,} {unit}{rate}")
 
         yield add
 
@@ -114,7 +118,7 @@ def show_count(title: str, total: int, unit: str, shown: bool = True) -> Iterato
 
 
 @contextmanager
-def show_training(steps: int, shown: bool) -> Iterator[Callable[["StepsDone"], None]]:
+def show_training(steps: int, shown: bool, words: LevelNames = USUAL) -> Iterator[Callable[["StepsDone"], None]]:
     """A bar of steps with the last losses and the images per second; called after every step."""
     hidden = {"step", "learning_rate", "grad_norm", "images_per_s", "wait_share"}
     names = {"effective_rank": "rank", "knn_accuracy": "kNN"}
@@ -122,7 +126,7 @@ def show_training(steps: int, shown: bool) -> Iterator[Callable[["StepsDone"], N
 
         def show(now: "StepsDone") -> None:
             values = [
-                f"{names.get(name, name)} {value:.3f}"
+                f"{names.get(name, words.speak(name))} {value:.3f}"
                 for name, value in now.row.items()
                 if name not in hidden and not isnan(value)
             ]

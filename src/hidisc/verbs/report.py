@@ -29,7 +29,11 @@ def report(
         raise UserError(f"{out} is there already and is not overwritten. Give another --out, or delete it.")
     models = gather(judged)
     inputs = {relate(path, files): _checksum(path) for path in judged}
-    with full_disk_said("What it is made from is as it was"), make(files, "report", config, inputs) as work:
+    with (
+        models[0].words.spoken(say) as say,
+        full_disk_said("What it is made from is as it was"),
+        make(files, "report", config, inputs) as work,
+    ):
         if out.exists() and page in (work.find_problems() or {}):
             raise UserError(f"{out} has been changed since it was written. Delete it to have it made anew.")
         if not work.is_finished(say):

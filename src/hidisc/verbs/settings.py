@@ -14,7 +14,7 @@ from hidisc.settings.config import Config
 from hidisc.settings.describe import Group, Setting, describe_settings
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.imports import ImportConfig
+from hidisc.settings.imports import ImportConfig, VolumesConfig
 from hidisc.settings.load import VERBS, list_recipes, load_config, read_recipe
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.settings.report import ReportConfig
@@ -23,6 +23,7 @@ from hidisc.settings.train import TrainConfig
 CONFIGS: dict[str, type[Config]] = {
     "prepare": PrepareConfig,
     "import": ImportConfig,
+    "import nifti": VolumesConfig,
     "train": TrainConfig,
     "embed": EmbedConfig,
     "evaluate": EvaluateConfig,

@@ -47,6 +47,7 @@ def train(
     store = PatchStore.load(store_path)
     inputs = {"the store": store.checksum, **find_start(config)}
     with (
+        store.info.level_names.spoken(say) as say,
         start(config.compute.precision, device, devices, nodes) as fabric,
         full_disk_said("What has been saved is whole"),
         made_by_first(fabric, make(out, "train", config := decide_compile(config, out, fabric, say), inputs)) as work,
@@ -64,7 +65,7 @@ def train(
                 threads = torch.get_num_threads()
             with (
                 use_threads(threads, store, out, config, say),
-                show_training(config.optim.steps, shown=is_first and watch is None) as bar,
+                show_training(config.optim.steps, is_first and watch is None, store.info.level_names) as bar,
             ):
                 fit(fabric, store, out, config, say, watch or bar)
             if work is not None:

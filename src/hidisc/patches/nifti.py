@@ -1,0 +1,193 @@
+"""NIfTI files in folders (`patient/scan.nii.gz`) or listed in a CSV -> volumes to import."""
+
+import logging
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.ground.errors import UserError
+from hidisc.ground.paths import AnyPath
+from hidisc.patches.people import People
+from hidisc.patches.scan import VolumeSource, list_files
+from hidisc.patches.volume import Volume, check_size, orient
+from hidisc.settings.imports import VolumesConfig
+from hidisc.slides.cohort import Cohort, SlideRow, refuse
+from hidisc.slides.slide import SlideError
+from hidisc.slides.twins import Name, find_twins, fold
+
+ENDINGS = (".nii.gz", ".nii")
+_MM = {"meter": 1000.0, "micron": 0.001}
+"""Millimetres of a header's unit; an unknown one is mm."""
+_RAS_TO_LPS = np.diag([-1.0, -1.0, 1.0])
+_DAMAGED = (OSError, EOFError, ValueError, zlib.error, OverflowError, MemoryError)
+"""What nibabel raises on files that are cut short or no NIfTI; its own errors are among them."""
+
+
+@dataclass(frozen=True)
+class NiftiFile:
+    """One volume, or one frame of it, and its mask."""
+
+    path: Path
+    mask: Path | None = None
+    frame: int | None = None
+    mask_name: str = ""
+    """What the mask must be called; empty where there need not be one."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Everything that is read."""
+        return (self.path,) if self.mask is None else (self.path, self.mask)
+
+    def read(self) -> Volume:
+        """The volume in LPS; files that are damaged or hold something else are refused."""
+        if self.mask_name and self.mask is None:
+            raise SlideError("there is no mask beside the volume. Add it, or leave out `mask`.")
+        values, spacing = _read(self.path, self.frame)
+        if self.mask is None:
+            return Volume(values, spacing)
+        mask, mask_spacing = _read(self.mask, self.frame)
+        if not np.allclose(mask_spacing, spacing, rtol=0.01):
+            raise SlideError("the mask has another spacing than the volume. Give the mask that belongs to it.")
+        return Volume(values, spacing, mask > 0)
+
+
+def find_nifti(
+    root: AnyPath, config: VolumesConfig, patients_csv: AnyPath | None = None, key_file: AnyPath | None = None
+) -> VolumeSource:
+    """Volumes at `root/patient/scan.nii.gz`, or those of a CSV `patient, slide, path`; masks are no scans.
+
+    `patients_csv`: labels, sites, splits and further columns; `key_file`: names become pseudonyms (`people.py`).
+    """
+    _load_nibabel()
+    root = Path(root)
+    if root.is_file() and patients_csv is not None:
+        raise UserError(f"--patients goes with a folder; {root} has labels in columns of its own.")
+    people = People(patients_csv, key_file)
+    rows, warnings = _read_csv(root) if root.is_file() else _walk(root)
+    masks = {mask for row in rows if (mask := _find_mask(row.path, config)) is not None}
+    scans = []
+    for row in rows:
+        if row.path not in masks:
+            known, mask = people.describe(row), _find_mask(row.path, config)
+            for name, frame in _list_frames(known, config):
+                file = NiftiFile(row.path, mask, frame, _mask_name(row.path, config))
+                scans.append((replace(known, slide=name), file))
+    if not scans:
+        raise UserError(f"{root} holds no volumes at patient/scan.nii.gz. Give the folder of the patients, or a CSV.")
+    key = None if key_file is None else Path(key_file)
+    return VolumeSource(root, tuple(scans), (*warnings, *people.find_warnings()), key is not None, key)
+
+
+def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
+    """A row per file below a folder; the first folder is the patient, the rest of the path the scan."""
+    rows, odd, problems = [], [], []
+    for path in list_files(root):
+        parts = path.relative_to(root).parts
+        if not path.name.lower().endswith(ENDINGS):
+            continue
+        if len(parts) < 2:
+            odd.append(f"{path.name} lies in no patient's folder and is left out.")
+            continue
+        try:
+            "/".join(parts).encode()
+        except UnicodeEncodeError:
+            problems.append(f"{'/'.join(parts)!r} has letters that are not UTF-8 in its name. Rename it.")
+            continue
+        patient, scan = (normalize("NFC", name) for name in (parts[0], "/".join((*parts[1:-1], _stem(path)))))
+        rows.append(SlideRow(patient, f"{patient}/{scan}", path))
+    refuse(root, problems)
+    return rows, [*find_twins(_names_in(rows)), *odd]
+
+
+def _names_in(rows: list[SlideRow]) -> Iterator[Name]:
+    for row in rows:
+        yield Name("patient", row.patient, f"folder {row.patient}")
+        yield Name("scan", row.slide, row.slide, fold(row.patient))
+
+
+def _read_csv(path: Path) -> tuple[list[SlideRow], list[str]]:
+    cohort = Cohort.load(path, "slide")
+    return list(cohort.slides), list(cohort.warnings)
+
+
+def _stem(path: Path) -> str:
+    return next(path.name[: -len(ending)] for ending in ENDINGS if path.name.lower().endswith(ending))
+
+
+def _mask_name(path: Path, config: VolumesConfig) -> str:
+    return (config.mask or "").replace("{name}", _stem(path))
+
+
+def _find_mask(path: Path, config: VolumesConfig) -> Path | None:
+    """The mask beside a volume."""
+    if config.mask is None:
+        return None
+    name = _mask_name(path, config)
+    return next((found for ending in ENDINGS if (found := path.with_name(name + ending)).is_file()), None)
+
+
+def _list_frames(row: SlideRow, config: VolumesConfig) -> list[tuple[str, int | None]]:
+    """Names and numbers of the scans in a file: one, or one per frame."""
+    if not config.frames:
+        return [(row.slide, None)]
+    try:
+        shape = _load_nibabel().load(row.path).shape
+    except _DAMAGED:
+        return [(row.slide, None)]  # said when it is read
+    if len(shape) < 4 or shape[3] < 2:
+        return [(row.slide, None)]
+    return [(f"{row.slide}/frame{frame + 1:03}", frame) for frame in range(shape[3])]
+
+
+def _read(path: Path, frame: int | None) -> tuple[NDArray[np.float32], tuple[float, float, float]]:
+    """Values (X, Y, Z) and spacing in mm of a file or of one of its frames, in LPS."""
+    nibabel = _load_nibabel()
+    try:
+        image = nibabel.load(path, mmap=False)  # a mapped file that is cut short meanwhile would kill the process
+        _check(image, frame)
+        values = np.asarray(image.dataobj[..., frame or 0] if image.ndim == 4 else image.dataobj, np.float32)
+        affine, units = np.asarray(image.affine, np.float64), image.header.get_xyzt_units()
+        with nibabel.openers.ImageOpener(path) as file:  # a loaded header has 1 mm where the file has no spacing
+            steps = np.asarray(type(image.header).from_fileobj(file, check=False).get_zooms()[:3], np.float64)
+    except (*_DAMAGED, nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError) as error:
+        raise SlideError(
+            f"the file is no NIfTI volume, or cut short ({type(error).__name__}). Copy or convert it again."
+        ) from error
+    lengths = np.linalg.norm(affine[:3, :3], axis=0)
+    # some converters leave the spacing out of the affine, which then has the orientation alone
+    if not np.allclose(lengths, steps, rtol=0.01) and not np.allclose(lengths, 1) and steps.all():
+        raise SlideError(
+            f"the header has two spacings, {steps.round(3).tolist()} (pixdim) and {lengths.round(3).tolist()} (affine)"
+            ". Correct one of them, or convert the volume again."
+        )
+    x, y, z = (float(step) * _MM.get(units[0], 1.0) for step in steps)
+    directions = _RAS_TO_LPS @ affine[:3, :3] / np.maximum(lengths, 1e-12)
+    return orient(values, directions, (x, y, z))
+
+
+def _check(image: Any, frame: int | None) -> None:
+    """Refuse an image that is no volume of numbers, before its values are read."""
+    check_size(image.shape[:3])
+    if image.get_data_dtype().kind not in "iuf":
+        raise SlideError("the volume holds colours or complex numbers, not one number per point. Convert it.")
+    if image.ndim == 3 or (image.ndim == 4 and (image.shape[3] == 1 or frame is not None)):
+        return
+    raise SlideError(
+        f"the volume has {image.ndim} axes ({' x '.join(map(str, image.shape))} values). If the fourth is time, --set "
+        "frames=true makes every frame a scan; convert others to volumes of three axes."
+    )
+
+
+def _load_nibabel() -> Any:
+    try:
+        import nibabel
+    except ImportError as error:
+        raise UserError("NIfTI volumes need nibabel. Install it: pip install 'hidisc[volumes]'") from error
+    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)  # damage is ours to report, in one sentence
+    return nibabel

@@ -1,0 +1,171 @@
+"""Volume: an image of three axes in a fixed orientation -> square slices of one size and one range of values."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.settings.imports import VolumesConfig
+from hidisc.slides.resample import resize
+from hidisc.slides.slide import Pixels, SlideError
+
+MAX_VALUES = 2**29
+"""Largest volume that is read: 2 GB of float32."""
+_AXES = {"sagittal": 0, "coronal": 1, "axial": 2}
+_ALIKE = 1.01
+"""Spacings that differ by less are equal."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Values (X, Y, Z) whose axes go to the patient's left, to the back and up (LPS, the axes of DICOM)."""
+
+    values: NDArray[np.float32]
+    spacing_mm: tuple[float, float, float]
+    mask: NDArray[np.bool_] | None = None
+    """(X, Y, Z) what slices are cut around."""
+
+    def __post_init__(self) -> None:
+        if not all(np.isfinite(step) and step > 0 for step in self.spacing_mm):
+            raise SlideError(
+                f"the volume does not say how far apart its values are ({_list_mm(self.spacing_mm)}). Correct its "
+                "header, or convert it again."
+            )
+        if self.mask is not None and self.mask.shape != self.values.shape:
+            raise SlideError(
+                f"the mask has {_list_sizes(self.mask.shape)} values and the volume {_list_sizes(self.values.shape)}. "
+                "Give the mask that belongs to it, or leave out `mask`."
+            )
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices of a volume, and how they were made."""
+
+    axis: int
+    """0, 1, 2: sagittal, coronal, axial."""
+    spacing_mm: tuple[float, float, float]
+    """Of a stored pixel: across, down, and from one slice to the next."""
+    window: tuple[float, float]
+    """Values that became black and white."""
+    pixels: Iterator[Pixels]
+    """(size_px, size_px, 1) each."""
+    count: int
+
+
+def orient(
+    values: NDArray[np.float32], directions: NDArray[np.float64], steps: tuple[float, float, float]
+) -> tuple[NDArray[np.float32], tuple[float, float, float]]:
+    """Values and spacing with their axes swapped and flipped to be closest to LPS; nothing is resampled.
+
+    `directions` (3, 3): column i is the unit vector, in LPS, along which axis i rises. Of all ways to assign the axes,
+    the one with the largest sum of cosines is taken.
+    """
+    order = max(
+        permutations(range(3)), key=lambda axes: sum(abs(directions[lps, axis]) for lps, axis in enumerate(axes))
+    )
+    turned = values.transpose(order)
+    backwards = tuple(lps for lps, axis in enumerate(order) if directions[lps, axis] < 0)
+    x, y, z = (steps[axis] for axis in order)
+    return np.flip(turned, backwards), (x, y, z)
+
+
+def check_size(shape: tuple[int, ...]) -> None:
+    """Refuse a volume that does not fit into memory, whatever its header says."""
+    values = int(np.prod([float(size) for size in shape]))
+    if not 0 < values <= MAX_VALUES:
+        raise SlideError(
+            f"the header says {_list_sizes(shape)} values, and volumes of 1 to {MAX_VALUES:,} values are read. If that "
+            "is not its size, the file is damaged; else cut it into parts."
+        )
+
+
+def cut_slices(volume: Volume, config: VolumesConfig) -> Slices:
+    """Slices of a volume, from right to left, front to back or bottom to top, seen as radiologists do.
+
+    Axial slices have the front of the body at the top, the others the head; the patient's right, or front, is at the
+    left. They are padded with black, so that the image keeps its proportions.
+    """
+    axis = _choose_axis(volume, config.axis)
+    low, high = config.window or _find_window(volume.values, config.percentiles)
+    across, down = (other for other in range(3) if other != axis)
+    boxes = {other: _find_extent(volume, other, config) for other in (across, down)}  # mm, from the first value's edge
+    side = max(end - start for start, end in boxes.values())
+    if config.pixel_mm is not None:
+        side = config.pixel_mm * config.size_px
+    steps = volume.spacing_mm
+    corner = {other: (sum(boxes[other]) / 2 - side / 2) / steps[other] for other in boxes}  # in values
+    size = {other: side / steps[other] for other in boxes}
+
+    def cut() -> Iterator[Pixels]:
+        for index in range(volume.values.shape[axis]):
+            plane = np.take(volume.values, index, axis).T  # rows: `down`, columns: `across`
+            yield _cut_square(
+                _to_pixels(plane, low, high, config.bits),
+                (corner[across], corner[down], size[across], size[down]),
+                config.size_px,
+                upside_down=down == 2,
+            )
+
+    stored = side / config.size_px
+    return Slices(axis, (stored, stored, steps[axis]), (low, high), cut(), volume.values.shape[axis])
+
+
+def _choose_axis(volume: Volume, wanted: str) -> int:
+    """The axis across slices; a volume of one slice has only one."""
+    if min(volume.values.shape) == 1:
+        return 2 - int(np.argmin(volume.values.shape[::-1]))
+    if wanted != "coarsest":
+        return _AXES[wanted]
+    coarsest = max(volume.spacing_mm)
+    return max(axis for axis, step in enumerate(volume.spacing_mm) if step * _ALIKE >= coarsest)
+
+
+def _find_window(values: NDArray[np.float32], percentiles: tuple[float, float]) -> tuple[float, float]:
+    """Values at two percentiles of the finite ones."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        raise SlideError("the volume holds no finite value. Convert it again.")
+    low, high = np.percentile(finite, percentiles)
+    return float(low), float(high)
+
+
+def _find_extent(volume: Volume, axis: int, config: VolumesConfig) -> tuple[float, float]:
+    """Where the volume, or its mask with the margin, begins and ends along an axis, in mm."""
+    step = volume.spacing_mm[axis]
+    if volume.mask is None:
+        return 0.0, volume.values.shape[axis] * step
+    inside = np.flatnonzero(volume.mask.any(axis=tuple(other for other in range(3) if other != axis)))
+    if not len(inside):
+        raise SlideError("the mask is empty. Draw it, or leave out `mask`.")
+    return float(inside[0]) * step - config.margin_mm, float(inside[-1] + 1) * step + config.margin_mm
+
+
+def _to_pixels(plane: NDArray[np.float32], low: float, high: float, bits: int) -> Pixels:
+    """Values (H, W) as pixels (H, W, 1): `low` is black, `high` white, what is not finite black."""
+    white = 2**bits - 1
+    scaled = (np.nan_to_num(plane, nan=low, posinf=high, neginf=low) - low) / max(high - low, 1e-12)
+    return (scaled.clip(0, 1) * white).round().astype(np.uint8 if bits == 8 else np.uint16)[..., None]
+
+
+def _cut_square(plane: Pixels, box: tuple[float, float, float, float], size_px: int, *, upside_down: bool) -> Pixels:
+    """The box (left, top, width, height; fractions allowed) of a plane (H, W, 1), black beyond it, at another size."""
+    left, top, width, height = box
+    before = [max(0, int(np.ceil(-start))) for start in (top, left)]
+    ends = [top + height - plane.shape[0], left + width - plane.shape[1]]
+    after = [max(0, int(np.ceil(end - 1e-6))) for end in ends]
+    padded = np.pad(plane, [*zip(before, after, strict=True), (0, 0)])
+    x, y = left + before[1], top + before[0]
+    right, bottom = min(x + width, padded.shape[1]), min(y + height, padded.shape[0])
+    square = resize(padded, size_px, size_px, (x, y, right, bottom))
+    return square[::-1] if upside_down else square
+
+
+def _list_mm(steps: tuple[float, ...]) -> str:
+    return " x ".join(f"{step:g}" for step in steps) + " mm"
+
+
+def _list_sizes(shape: tuple[int, ...]) -> str:
+    return " x ".join(f"{size:,}" for size in shape)
