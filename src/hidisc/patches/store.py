@@ -17,6 +17,7 @@ from hidisc.ground.checksums import digest, find_problem
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
+from hidisc.patches.coarse import assemble
 from hidisc.patches.codec import CodecName, decode
 from hidisc.patches.inputs import InputRule, input_channels
 from hidisc.patches.record import RECORD, THUMBNAIL, SlideId, SlideRecord
@@ -56,6 +57,7 @@ class StoreInfo(Record):
 
     size_px: int
     mpp: float | None
+    """Micrometres per patch px; null where it is not known, or where there are several scales."""
     channels: int
     dtype: Literal["uint8", "uint16"]
     codec: CodecName
@@ -65,6 +67,12 @@ class StoreInfo(Record):
     """Files of encoded patches, relative to the store; the column `shard` counts these."""
     slides: tuple[SlideEntry, ...]
     failures: tuple[Failure, ...]
+    scales: tuple[float, ...] = ()
+    """Micrometres per patch px of a store of several scales, the finest first."""
+
+    def to_json(self) -> bytes:
+        """What `store.json` holds; one scale is not listed, so that such a store is as it always was."""
+        return (self.model_dump_json(indent=1, exclude=None if self.scales else {"scales"}) + "\n").encode()
 
 
 class PatchStore:
@@ -107,6 +115,11 @@ class PatchStore:
         return len(self.table)
 
     @property
+    def scales(self) -> tuple[float, ...]:
+        """Micrometres per patch px of all scales, the finest first; empty: not known."""
+        return self.info.scales or (() if self.info.mpp is None else (self.info.mpp,))
+
+    @property
     def input_channels(self) -> int:
         """Channels of a network's input."""
         return input_channels(self.info.input, self.info.channels)
@@ -120,7 +133,10 @@ class PatchStore:
         """Patch (size_px, size_px, C) of row `index`, into `out` if given; raises PatchError naming a damaged one."""
         shard, row = int(self._shard[index]), int(self._row[index])
         try:
-            return decode(self._opened(shard)[row], self.info.codec, self.shape, self.dtype, out)
+            opened = self._opened(shard)
+            if opened.per_side > 1:
+                return assemble(opened, row, self.info.codec, self.shape, self.dtype, out)
+            return decode(opened[row], self.info.codec, self.shape, self.dtype, out)
         except (ValueError, RuntimeError, OSError, IndexError) as error:
             name = self.info.shards[shard]
             raise PatchError(
