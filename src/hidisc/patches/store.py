@@ -22,7 +22,7 @@ from hidisc.patches.codec import CodecName, decode
 from hidisc.patches.inputs import InputRule, input_channels
 from hidisc.patches.record import RECORD, THUMBNAIL, SlideId, SlideRecord
 from hidisc.patches.shard import Shard
-from hidisc.patches.table import PatchTable
+from hidisc.patches.table import SAME_SCALE, PatchTable
 from hidisc.slides.slide import Pixels
 
 STORE, PATCHES, DROPPED, FAILURES = "store.json", "patches.parquet", "dropped.parquet", "failures.csv"
@@ -118,6 +118,11 @@ class PatchStore:
     def scales(self) -> tuple[float, ...]:
         """Micrometres per patch px of all scales, the finest first; empty: not known."""
         return self.info.scales or (() if self.info.mpp is None else (self.info.mpp,))
+
+    def at_finest(self, table: PatchTable) -> NDArray[np.bool_]:
+        """(N,) which rows of a table of this store are of the finest scale: one row for every place."""
+        mpp = table.column("mpp")
+        return np.isclose(mpp, self.scales[0], rtol=SAME_SCALE) if self.info.scales else np.ones(len(mpp), bool)
 
     @property
     def input_channels(self) -> int:

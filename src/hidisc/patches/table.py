@@ -34,6 +34,8 @@ SCHEMA = pa.schema(
 """Columns of every patch table; there may be more behind (`place` where there are several scales, `name` of imported
 patches, columns of the user's own)."""
 _ROW_GROUP = 2**20
+SAME_SCALE = 1e-3
+"""Share by which two scales may differ and be the same: tables have 32-bit numbers."""
 
 
 class PatchTable:
@@ -125,10 +127,15 @@ class PatchTable:
         mpp = np.unique(self.column("mpp"))
         return mpp[~np.isnan(mpp)].astype(np.float64).round(4)
 
-    def at_finest(self) -> NDArray[np.bool_]:
-        """(N,) which rows are of the finest scale: all of them where there is one scale, or none is known."""
-        mpp = self.column("mpp")
-        return np.isnan(mpp) | (mpp == np.nanmin(mpp, initial=np.inf))
+    def at_scales(self, scales: Sequence[float], setting: str, where: Path) -> NDArray[np.bool_]:
+        """(N,) which rows are of some scales; refuses a scale that there is not, in the words of the `setting`."""
+        present = self.scales()
+        unknown = [scale for scale in scales if not np.isclose(present, scale, rtol=SAME_SCALE).any()]
+        if unknown:
+            known = ", ".join(f"{scale:g}" for scale in present) or "no known scale"
+            raise UserError(f"{setting}: {where} has no patches of {unknown[0]:g} um/px. It has {known}.")
+        mpp = self.column("mpp")[:, None]
+        return np.isclose(mpp, scales, rtol=SAME_SCALE).any(axis=1)
 
     @property
     def splits(self) -> tuple[str, ...]:

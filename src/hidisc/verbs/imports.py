@@ -29,6 +29,8 @@ def import_patches(
     config, out = config or ImportConfig(), Path(out)
     if source.root.is_dir() and out.resolve().is_relative_to(source.root.resolve()):
         raise UserError(f"--out {out} lies inside {source.root}, which is read. Give a folder outside of it.")
+    if config.mpp is not None and any("mpp" in row.columns for row, _ in source.slides):
+        raise UserError(f"{source.root} has a column mpp, so mpp={config.mpp:g} says it twice. Leave one of them out.")
     for warning in source.warnings[:20]:
         say(f"warning: {warning}")
     if len(source.warnings) > 20:
