@@ -119,10 +119,11 @@ class PatchStore:
         """Micrometres per patch px of all scales, the finest first; empty: not known."""
         return self.info.scales or (() if self.info.mpp is None else (self.info.mpp,))
 
-    def at_finest(self, table: PatchTable) -> NDArray[np.bool_]:
-        """(N,) which rows of a table of this store are of the finest scale: one row for every place."""
-        mpp = table.column("mpp")
-        return np.isclose(mpp, self.scales[0], rtol=SAME_SCALE) if self.info.scales else np.ones(len(mpp), bool)
+    def are_finest(self, mpp: NDArray[Any] | None) -> NDArray[np.bool_] | np.bool_:
+        """(N,) which of some patches, by their mpp (N,), are of the finest scale; all are where there is one."""
+        if mpp is None or not self.info.scales:
+            return np.True_
+        return np.isclose(mpp, self.scales[0], rtol=SAME_SCALE)
 
     @property
     def input_channels(self) -> int:

@@ -130,7 +130,8 @@ def draw_boxes(
 
 def _positions(store: PatchStore, table: PatchTable) -> _Corners:
     """Corners (N, 2) of each slide's boxes; of several scales, the places."""
-    corners, is_shown = np.stack([table.column("x"), table.column("y")], axis=1), store.at_finest(table)
+    corners = np.stack([table.column("x"), table.column("y")], axis=1)
+    is_shown = np.ones(len(table), bool) & store.are_finest(table.column("mpp"))
     return {slide: corners[rows[is_shown[rows]]] for slide, rows in table.rows_by("slide").items()}
 
 
