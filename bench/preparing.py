@@ -5,7 +5,8 @@
 Ours is all of cutting a slide: thumbnail, tissue, scores, tables, checksums and syncing to disk; the bare loop only
 reads, shrinks and encodes. Both in one process on one thread, on drawn slides with levels 4 times apart: JPEG tiles of
 0.25 um/px cut at 0.5, the same tiles at 0.5 um/px cut at 0.5, and JPEG 2000 tiles as Aperio writes them. Three scales
-(0.5, 1.0 and 2.0) are compared with 0.5 alone, both with stain normalisation, which is the default. What is compared is processor time, so that other work on the machine does not count.
+(0.5, 1.0 and 2.0) are compared with 0.5 alone, both with stain normalisation, which is the default. What is compared is
+processor time, so that other work on the machine does not count.
 """
 
 import tempfile

@@ -72,10 +72,10 @@ def test_a_scale_is_judged_by_its_own_patches(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no column `place`. Prepare with several scales"):
+    with pytest.raises(UserError, match=r"has no column `place`. Prepare with several scales"):
         join_places(task_of(make_embeddings(tmp_path / "one")), "mean")
     task = make_task(tmp_path / "two")
-    with pytest.raises(UserError, match="no place has patches of all 2 scales. Use places=mean"):
+    with pytest.raises(UserError, match=r"no place has patches of all 2 scales. Use places=mean"):
         join_places(replace(task, bank=at_scale(task, 2.0).bank), "concatenate")
     doubled = replace(task.bank, embeddings=replace(task.bank.embeddings, table=_one_place(task.bank.embeddings.table)))
     with pytest.raises(UserError, match="has a place with two patches of one scale"):

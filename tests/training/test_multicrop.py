@@ -225,10 +225,11 @@ def test_a_coarser_view_shows_a_square_of_as_many_pixels() -> None:
     config, part = ViewsConfig(ops=()), Part(coarser=(1, 2))
     views = make_views(ramps(64), 400, config, torch.Generator().manual_seed(0), colour=False, part=part)
     assert views.shape == (1, 400, 2, 32, 32), "as large as the coarsest can be"
-    step = views[0].diff(dim=3)[:, 0].mean(dim=(1, 2)) * 64, views[0].diff(dim=2)[:, 1].mean(dim=(1, 2)) * 64
-    torch.testing.assert_close(*step, atol=1e-3, rtol=0)  # as coarse across as down
-    assert 1 - 1e-3 <= float(step[0].min()) < 1.05
-    assert 1.95 < float(step[0].max()) <= 2 + 1e-3
+    inner = views[0, :, :, 2:-2, 2:-2]  # at the border, pixels beyond the square have no weight
+    step = inner.diff(dim=3)[:, 0].mean(dim=(1, 2)) * 64, inner.diff(dim=2)[:, 1].mean(dim=(1, 2)) * 64
+    torch.testing.assert_close(*step, atol=0.03, rtol=0)  # as coarse across as down, as far as resampling is linear
+    assert 0.99 < float(step[0].min()) < 1.05
+    assert 1.95 < float(step[0].max()) < 2.01
     assert float(step[0].log2().mean()) == pytest.approx(0.5, abs=0.05), "as many below the square root of 2 as above"
     lowest, highest = views[0].amin(dim=(2, 3)), views[0].amax(dim=(2, 3))
     assert float(lowest.min()) < 0.03, "they come from all over the patch"

@@ -171,7 +171,7 @@ def test_a_table_can_have_places_and_scales(tmp_path: Path) -> None:
     assert opened.scales == (0.5, 2.0)
     assert opened.table.column("mpp").tolist() == [0.5, 2.0] * 8
     assert opened.table.column("place").tolist() == ["x", "x", "y", "y"] * 4
-    with pytest.raises(UserError, match="has a column mpp, so mpp=0.5 says it twice"):
+    with pytest.raises(UserError, match=r"has a column mpp, so mpp=0.5 says it twice"):
         import_patches(find_table(table), tmp_path / "other", ImportConfig(mpp=0.5), workers=0)
 
 

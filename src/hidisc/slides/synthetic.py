@@ -63,14 +63,14 @@ DIAGNOSES = {
     "dense-spindle": Morphology(23_400, 1.5, 0.55, 0.45),
 }
 _GLANDS = {"nests": (7.0, 7.0), "cords": (40.0, 7.0)}
-_NUCLEI = {"round": Morphology(13_700, 2.2, 0.9, 0.5), "spindle": Morphology(13_700, 2.2, 0.4, 0.5)}
+_NUCLEI = {"round": Morphology(27_000, 1.2, 0.9, 0.5), "spindle": Morphology(27_000, 1.2, 0.4, 0.5)}
 SCALED_DIAGNOSES = {
     f"{nuclei}-{glands}": replace(_NUCLEI[nuclei], glands_um=_GLANDS[glands])
     for nuclei in _NUCLEI
     for glands in _GLANDS
 }
 """Diagnoses of which one half is told at one scale only: nuclei at 0.5 um/px, where 48 px show a part of one gland, and
-glands at 2.0 um/px, where a nucleus has two pixels."""
+glands at 2.0 um/px, where a nucleus is one pixel wide."""
 SITES = {
     "north": (0.94, 0.93, 0.94),
     "river": (0.93, 0.93, 0.95),
