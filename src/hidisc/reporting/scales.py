@@ -53,10 +53,10 @@ def draw_scales(models: Sequence[EvaluatedModel]) -> Figure:
                     capsize=2,
                     **style,
                 )
-            floor, _ = _read([scale.floor for scale in models[0].scores[0].info.scales], level)
-            panel.plot(
-                [scale.mpp for scale in models[0].scores[0].info.scales], floor, color=GREY, label="colour alone"
-            )
+            scales = models[0].scores[0].info.scales
+            if any(scale.floor for scale in scales):
+                floor, _ = _read([scale.floor for scale in scales], level)
+                panel.plot([scale.mpp for scale in scales], floor, color=GREY, label="colour alone")
             places = sorted({scale.mpp for model in models for scale in model.scores[0].info.scales})
             panel.set_xscale("log")
             panel.set_xticks(places, [f"{place:g}" for place in places])  # matplotlib's own are formulas
