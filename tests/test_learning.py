@@ -75,10 +75,10 @@ def test_what_is_told_at_one_scale_only_needs_that_scale(tmp_path: Path) -> None
     """Nuclei are told at 0.5 um/px and glands at 2.0: encoders of one scale fail on the other's classes."""
     found = judge_scales(tmp_path, steps=600)
     fine, coarse, both = found["0.5"], found["2"], found["both"]
-    assert fine["nuclei"] - fine["glands"] > 0.15
-    assert coarse["glands"] - coarse["nuclei"] > 0.15
-    assert both["nuclei"] - coarse["nuclei"] > 0.15
-    assert both["glands"] - fine["glands"] > 0.15
+    assert fine["nuclei"] > 0.7 > 0.65 > fine["glands"]
+    assert coarse["glands"] > 0.7 > 0.65 > coarse["nuclei"]
+    assert both["nuclei"] - coarse["nuclei"] > 0.1
+    assert both["glands"] - fine["glands"] > 0.1
 
 
 def judge_scales(folder: Path, steps: int) -> dict[str, dict[str, float]]:

@@ -138,7 +138,7 @@ def test_one_scale_depends_on_what_it_always_did(tmp_path: Path) -> None:
 
 def test_scales_are_put_in_order_and_checked() -> None:
     assert GridConfig(mpp=(2.0, 0.5)).scales == (0.5, 2.0)
-    for wrong in ("[0.5, 0.5]", "[]", "0", "[0.5, -1]"):
+    for wrong in ("[0.5, 0.5]", "[]", "0", "[0.5, -1]", "[0.5, a]", "x"):
         with pytest.raises(UserError, match=r"grid.mpp.*above 0 and at most 100, or several different ones"):
             config(f"grid.mpp={wrong}")
 

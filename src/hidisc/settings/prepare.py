@@ -1,6 +1,6 @@
 """Settings of `hidisc prepare` and `hidisc import`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -28,12 +28,16 @@ class GridConfig(Config):
     beyond_edge: Literal["pad", "drop"] = "pad"
     """Of several mpp: whether coarse patches that reach beyond the slide are padded (RGB: white) or left out."""
 
-    @field_validator("mpp")
+    @field_validator("mpp", mode="before")
     @classmethod
-    def _are_scales(cls, given: float | tuple[float, ...]) -> float | tuple[float, ...]:
-        scales = given if isinstance(given, tuple) else (given,)
+    def _are_scales(cls, given: Any) -> float | tuple[float, ...]:
+        wrong = "mpp is a number above 0 and at most 100, or several different ones: [0.5, 1.0, 2.0]"
+        try:
+            scales = [float(scale) for scale in (given if isinstance(given, list | tuple) else [given])]
+        except (TypeError, ValueError):
+            raise ValueError(wrong) from None
         if not scales or len(set(scales)) < len(scales) or not all(0 < scale <= 100 for scale in scales):
-            raise ValueError("mpp is a number above 0 and at most 100, or several different ones: [0.5, 1.0, 2.0]")
+            raise ValueError(wrong)
         return tuple(sorted(scales)) if len(scales) > 1 else scales[0]
 
     @property
