@@ -13,6 +13,7 @@ from hidisc.patches.inputs import as_input
 from hidisc.settings.load import load_config
 from hidisc.settings.prepare import GridConfig, PrepareConfig
 from hidisc.settings.train import TrainConfig
+from hidisc.slides.synthetic import SCALED_DIAGNOSES
 from hidisc.verbs.train import train
 
 METHODS = ("hidisc-patient", "hidisc-slide", "simclr")
@@ -67,3 +68,52 @@ def test_more_of_the_hierarchy_is_better_with_weak_views(tmp_path: Path) -> None
         assert mean[better][0] > mean[worse][0]
         assert mean[better][1] > mean[worse][1]
     assert mean["hidisc-patient"][0] - mean["simclr"][0] > 0.25
+
+
+@pytest.mark.slow
+def test_what_is_told_at_one_scale_only_needs_that_scale(tmp_path: Path) -> None:
+    """Nuclei are told at 0.5 um/px and glands at 2.0: encoders of one scale fail on the other's classes."""
+    found = judge_scales(tmp_path, steps=600)
+    fine, coarse, both = found["0.5"], found["2"], found["both"]
+    assert fine["nuclei"] > 0.7 > 0.65 > fine["glands"]
+    assert coarse["glands"] > 0.7 > 0.65 > coarse["nuclei"]
+    assert both["nuclei"] - coarse["nuclei"] > 0.1
+    assert both["glands"] - fine["glands"] > 0.1
+
+
+def judge_scales(folder: Path, steps: int) -> dict[str, dict[str, float]]:
+    """How many of the held-out patients' places have their nuclei and their glands recognised, by encoder.
+
+    They learn from labels, which takes minutes where learning without them takes hours. An encoder of one scale sees
+    the patches of that scale, the other one those of both scales, one behind the other.
+    """
+    cohort = draw_cohort(folder / "cohort", patients=24, slides=2, fields=4, field_px=192, diagnoses=SCALED_DIAGNOSES)
+    grid = GridConfig(size_px=48, mpp=(0.5, 2.0))
+    split = {"fractions": {"train": 2 / 3, "test": 1 / 3}}
+    prepare(cohort, folder / "store", PrepareConfig(grid=grid, split=split))
+    store = PatchStore.load(folder / "store")
+    mpp = store.table.column("mpp")
+    found = {}
+    for name, scales in (("0.5", (0.5,)), ("2", (2.0,)), ("both", (0.5, 2.0))):
+        changes = (f"data.mpp={list(scales)}", f"optim.steps={steps}")
+        train(
+            folder / "store", folder / name, load_config(TrainConfig, "supervised+weak+laptop", changes), device="cpu"
+        )
+        encoder = Run.load(folder / name).encoder()
+        sides = {}
+        for side in ("train", "test"):
+            z, label, _ = embed(store, encoder, side)
+            at = mpp[store.table.column("split") == side]
+            places = torch.cat([z[torch.from_numpy(at == scale)] for scale in scales], dim=1)
+            sides[side] = F.normalize(places, dim=1), label[at == 0.5]
+        found[name] = {part: _recognise(sides, number) for number, part in enumerate(("nuclei", "glands"))}
+    return found
+
+
+def _recognise(sides: dict[str, tuple[torch.Tensor, np.ndarray]], number: int) -> float:
+    """The share of test places whose part of the label (`nuclei-glands`) the 20 nearest training places vote for."""
+    (bank, known), (queries, truth) = sides["train"], sides["test"]
+    known, truth = (np.array([label.split("-")[number] for label in labels]) for labels in (known, truth))
+    near = (queries @ bank.T).topk(20, dim=1).indices.numpy()
+    votes = (known[near] == known[0]).mean(axis=1) > 0.5
+    return float((votes == (truth == known[0])).mean())

@@ -289,7 +289,7 @@ def test_an_unclosed_quote_in_a_table_is_refused(tmp_path: Path) -> None:
     assert refusal(find_table, csv).startswith(f'{csv} row 3: a quote (") opens a cell in this row')
 
 
-@pytest.mark.parametrize("column", ["name", "shard", "x", "mpp", "is_blank"])
+@pytest.mark.parametrize("column", ["name", "shard", "x", "is_blank"])
 def test_columns_hidisc_writes_itself_are_refused(tmp_path: Path, column: str) -> None:
     csv = write_table(tmp_path, f"patient,slide,path,{column.upper()}", "P1,A,a.png,1")
     assert refusal(find_table, csv) == f"{csv}: column {column!r} is one that hidisc writes itself. Rename it."

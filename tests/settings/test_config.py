@@ -88,8 +88,8 @@ def test_set_takes_yaml_values(change: str, value: object) -> None:
         ("qqq=3", "'qqq' is not a setting. Settings are: grid.mpp, grid.size_px, "),
         ("seed.x=3", "seed = {'x': 3}: input should be a valid integer."),
         ("grid=5", "grid = 5: input should be a valid dictionary or instance of GridConfig."),
-        ("grid.mpp=", "grid.mpp = None: input should be a valid number."),
-        ("grid.mpp=-1", "grid.mpp = -1: input should be greater than 0."),
+        ("grid.mpp=", "grid.mpp = None: mpp is a number above 0 and at most 100, or several"),
+        ("grid.mpp=-1", "grid.mpp = -1: mpp is a number above 0 and at most 100, or several"),
         (
             "grid.size_px=2.5",
             "grid.size_px = 2.5: input should be a valid integer, got a number with a fractional part.",

@@ -25,6 +25,8 @@ METHODS = {
     "hidisc-slide": "hidisc",
     "hidisc-slide-literal": "hidisc",
     "hidisc-patch": "hidisc",
+    "hidisc-multiscale": "hidisc",
+    "hidisc-any-scale": "hidisc",
     "simclr": "simclr",
     "simsiam": "simsiam",
     "simsiam-hierarchical": "simsiam",
@@ -74,7 +76,8 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_store(tmp_path_factory.mktemp("tiny"))
+    """Patches of 8 patients; two after each other are one place at two scales."""
+    return make_store(tmp_path_factory.mktemp("tiny"), scales=(0.5, 1.0))
 
 
 def test_all_are_here() -> None:

@@ -39,8 +39,17 @@ TIMES = ("images_per_s", "wait_share")
 """Columns of metrics.csv that no two runs share."""
 
 
-def make_store(folder: Path, patches: int = 6, size_px: int = 32, unlabelled: tuple[str, ...] = ()) -> Path:
-    """A store of 8 patients, 2 of them on the test side, with 2 slides each; the label decides the brightness."""
+def make_store(
+    folder: Path,
+    patches: int = 6,
+    size_px: int = 32,
+    unlabelled: tuple[str, ...] = (),
+    scales: tuple[float, ...] = (),
+) -> Path:
+    """A store of 8 patients, 2 of them on the test side, with 2 slides each; the label decides the brightness.
+
+    With scales, as many patches in turn are one place.
+    """
     rng = np.random.default_rng(3)
     labels = {patient: "ab"[number % 2] for number, patient in enumerate((*TRAIN, *TEST))}
     pictures = {
@@ -55,6 +64,9 @@ def make_store(folder: Path, patches: int = 6, size_px: int = 32, unlabelled: tu
     ]
     (folder / "patients.csv").write_text("\n".join(["patient,label,split", *rows]) + "\n")
     source = find_folder(write_pictures(folder / "pictures", pictures), folder / "patients.csv")
+    for row, _ in source.slides if scales else ():
+        row.columns["place"] = [str(number // len(scales)) for number in range(patches)]
+        row.columns["mpp"] = [str(scales[number % len(scales)]) for number in range(patches)]
     import_patches(source, folder / "store", ImportConfig(), workers=0)
     return folder / "store"
 

@@ -216,3 +216,30 @@ def test_a_run_with_other_local_views_is_another_run(store: Path, tmp_path: Path
     train(store, tmp_path / "run", *LOCAL, "optim.steps=1")
     with pytest.raises(UserError, match=r"views\.global\.scale: \[0\.4, 1\.0\] -> \[0\.5, 1\.0\]"):
         train(store, tmp_path / "run", *LOCAL, "views.global.scale=[0.5, 1]", "optim.steps=1")
+
+
+# Views that are coarser than their patch
+
+
+def test_a_coarser_view_shows_a_square_of_as_many_pixels() -> None:
+    config, part = ViewsConfig(ops=()), Part(coarser=(1, 2))
+    views = make_views(ramps(64), 400, config, torch.Generator().manual_seed(0), colour=False, part=part)
+    assert views.shape == (1, 400, 2, 32, 32), "as large as the coarsest can be"
+    inner = views[0, :, :, 2:-2, 2:-2]  # at the border, pixels beyond the square have no weight
+    step = inner.diff(dim=3)[:, 0].mean(dim=(1, 2)) * 64, inner.diff(dim=2)[:, 1].mean(dim=(1, 2)) * 64
+    torch.testing.assert_close(*step, atol=0.03, rtol=0)  # as coarse across as down, as far as resampling is linear
+    assert 0.99 < float(step[0].min()) < 1.05
+    assert 1.95 < float(step[0].max()) < 2.01
+    assert float(step[0].log2().mean()) == pytest.approx(0.5, abs=0.05), "as many below the square root of 2 as above"
+    lowest, highest = views[0].amin(dim=(2, 3)), views[0].amax(dim=(2, 3))
+    assert float(lowest.min()) < 0.03, "they come from all over the patch"
+    assert float(highest.max()) > 0.97
+
+
+def test_coarser_views_need_pixels_that_are_there() -> None:
+    part = Part(None, 40, (1, 2))
+    with pytest.raises(UserError, match=r"that is 2 times as coarse shows 80 px of a patch, and patches have 64"):
+        make_views(ramps(64), 1, ViewsConfig(ops=()), torch.Generator(), colour=False, part=part)
+    for wrong, said in (("[0.5, 2]", "finer detail is not stored"), ("[1, 2], scale: [0.4, 1]", "leave one of them")):
+        with pytest.raises(UserError, match=said):
+            load_config(TrainConfig, None, [f"views.global={{coarser: {wrong}}}"])

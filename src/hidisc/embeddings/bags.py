@@ -70,6 +70,7 @@ def write_bags(embeddings: Embeddings, out: Path, say: Say = lambda _: None) -> 
     Memory: the table and the vectors of one slide.
     """
     store = embeddings.open_store()
+    embeddings.refuse_coarse(store, "a bag")
     if store is None:
         say(
             f"note: the store {embeddings.path / embeddings.info.store} is not there, or has changed since. Without it "

@@ -14,6 +14,8 @@ def choose_rows(store: PatchStore, config: EmbedConfig) -> NDArray[np.int64]:
     rows = np.arange(len(store))
     if config.splits is not None:
         rows = np.flatnonzero(store.table.in_splits(config.splits, "splits", store.path))
+    if config.mpp is not None:
+        rows = rows[store.table.at_scales(config.mpp, "mpp", store.path)[rows]]
     if config.per_slide is not None:
         rows = _draw(store, rows, config.per_slide, config.seed)
     if not len(rows):

@@ -92,6 +92,16 @@ class Embeddings:
         """Their folder."""
         return self.artefact.path
 
+    def refuse_coarse(self, store: PatchStore | None, reader: str) -> None:
+        """Refuse patches of coarser scales than a slide's squares, whose size is what a reader is told."""
+        scales = self.table.scales().tolist()
+        finest = store.scales[0] if store is not None and store.info.scales else scales[0] if scales else None
+        if "place" in self.table.names and scales != [finest]:
+            raise UserError(
+                f"{self.path} has patches of {', '.join(f'{scale:g}' for scale in scales)} um/px, and {reader} takes "
+                f"those of the finest scale alone. Embed these: hidisc embed STORE ENCODER --set 'mpp=[{finest:g}]'."
+            )
+
     def open_store(self) -> PatchStore | None:
         """The store they were made from; None when it is not there any more, or has changed since."""
         try:

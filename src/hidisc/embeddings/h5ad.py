@@ -23,6 +23,7 @@ def write_h5ad(embeddings: Embeddings, path: Path) -> None:
     """
     if find_spec("anndata") is None:
         raise UserError("--to anndata needs the library anndata. Install it: pip install 'hidisc[anndata]'.")
+    embeddings.refuse_coarse(embeddings.open_store(), "AnnData")
     import anndata
     import pandas
 

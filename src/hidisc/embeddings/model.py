@@ -327,12 +327,12 @@ def _notes_on(opened: _Opened, store: PatchStore) -> tuple[str, ...]:
     stored_px = store.info.size_px
     if opened.size_px != stored_px:
         notes.append(f"patches are resized from {stored_px} to {opened.size_px} px")
-    if opened.fed.mpp and store.info.mpp:
-        seen = store.info.mpp * stored_px / opened.size_px
-        if abs(seen / opened.fed.mpp - 1) > _CLOSE:
+    for mpp in store.scales if opened.fed.mpp else ():
+        seen = mpp * stored_px / opened.size_px
+        if opened.fed.mpp and abs(seen / opened.fed.mpp - 1) > _CLOSE:
             notes.append(
                 f"the encoder learned at {opened.fed.mpp:g} um/px and sees these patches at {seen:.3g} "
-                f"(the store has {store.info.mpp:g})"
+                f"(the store has {mpp:g})"
             )
     if opened.kind == "timm" and opened.seed is not None:
         notes.append(

@@ -9,6 +9,7 @@ from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.floor import compare_with_floor
 from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.scales import save_scale
 from hidisc.evaluation.scores import (
     NEIGHBOURS,
     SCORES,
@@ -16,7 +17,9 @@ from hidisc.evaluation.scores import (
     Diagnostic,
     Finding,
     FloorScores,
+    LevelScores,
     ProbeScores,
+    ScaleScores,
     Scores,
     predictions_file,
     save_neighbours,
@@ -38,7 +41,8 @@ def write_pooled(folds: Sequence[Scores], out: Path, config: EvaluateConfig, mod
         differences = compare_with_floor(out, config, probes[0], positive)
         floor = FloorScores(patches=floors[0].patches, probes=of_floor, differences=differences)
         files += more
-    files += _pool_neighbours(folds, out)
+    scales, more = _pool_scales(folds, out, config, positive)
+    files += [*more, *_pool_neighbours(folds, out)]
     info = first.model_copy(
         update={
             "model": model,
@@ -53,6 +57,7 @@ def write_pooled(folds: Sequence[Scores], out: Path, config: EvaluateConfig, mod
             "labels": _unite(fold.info.labels for fold in folds),
             "probes": probes,
             "floor": floor,
+            "scales": scales,
             "diagnostics": _choose_middle([fold.info.diagnostics for fold in folds]),
             "leakage": _unite(fold.info.leakage for fold in folds),
             "folds": tuple(relate(fold.path, out) for fold in folds),
@@ -77,6 +82,23 @@ def _pool_probes(
             levels.append(score_level(pooled, positive, config.bootstrap, config.seed))
         probes.append(ProbeScores(name=name, remarks=_pool_remarks(folds, name), levels=tuple(levels)))
     return tuple(probes), files
+
+
+def _pool_scales(
+    folds: Sequence[Scores], out: Path, config: EvaluateConfig, positive: int
+) -> tuple[tuple[ScaleScores, ...], list[str]]:
+    """The scores of every scale that all folds have, over all folds; returns the names of their files as well."""
+    found, files = [], []
+    shared = set.intersection(*({scale.mpp for scale in fold.info.scales} for fold in folds))
+    for mpp in sorted(shared):
+        levels: dict[bool, tuple[LevelScores, ...]] = {}
+        for of_floor in (False, True):
+            of_folds = [fold.scale_predictions(mpp, of_floor=of_floor) for fold in folds]
+            pooled = [pool_predictions(parts) for parts in zip(*of_folds, strict=False)]
+            files += save_scale(pooled, mpp, out, of_floor)
+            levels[of_floor] = tuple(score_level(one, positive, config.bootstrap, config.seed) for one in pooled)
+        found.append(ScaleScores(mpp=mpp, levels=levels[False], floor=levels[True]))
+    return tuple(found), files
 
 
 def pool_predictions(folds: Sequence[Predictions]) -> Predictions:

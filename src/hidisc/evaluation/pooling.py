@@ -11,7 +11,8 @@ from hidisc.ground.columns import Columns
 def patch_predictions(task: Task, scores: Floats) -> Predictions:
     """Scores (N, L) of the test patches with their names and positions."""
     patches = task.queries
-    columns: Columns = {name: patches.names(name) for name in (*task.levels[:-1], "patch", "x", "y")}
+    more = ("mpp",) if "place" in patches.embeddings.table.names else ()
+    columns: Columns = {name: patches.names(name) for name in (*task.levels[:-1], "patch", "x", "y", *more)}
     return Predictions("patch", task.classes, {**columns, "row": patches.rows}, patches.labels, scores)
 
 

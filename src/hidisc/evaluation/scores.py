@@ -95,6 +95,16 @@ class FloorScores(Record):
         return f"worse than colour alone ({size})" if ahead.high < 0 else f"no better than colour alone ({size})"
 
 
+class ScaleScores(Record):
+    """How well the classes are predicted from the patches of one scale, by the first probe."""
+
+    mpp: float
+    levels: tuple[LevelScores, ...]
+    """Finest first."""
+    floor: tuple[LevelScores, ...] = ()
+    """The same for colour alone; empty where it was not judged."""
+
+
 class Count(Record):
     """Units of one class in the bank or in the queries, as in the paper's dataset tables."""
 
@@ -151,6 +161,8 @@ class ScoresInfo(Record):
     """The same for colour alone; None where it was not asked for, or the store was not there."""
     audit: tuple[str, ...] = ()
     """What the shortcut audit says of each nuisance column, a sentence each; empty where there is none."""
+    scales: tuple[ScaleScores, ...] = ()
+    """Each scale by itself, finest first, where there are several; `probes` are about all scales together."""
     folds: tuple[str, ...] = ()
     """Where the scores of each fold are, relative to these, which pool them; empty without cross-validation."""
     versions: dict[str, str | None]
@@ -180,6 +192,11 @@ def predictions_file(probe: str, level: str, first: str, of_floor: bool = False)
     if of_floor:
         return f"colour/{probe}/predictions_{level}.parquet"
     return f"predictions_{level}.parquet" if probe == first else f"{probe}/predictions_{level}.parquet"
+
+
+def scale_file(mpp: float, level: str, of_floor: bool = False) -> str:
+    """Name, within the folder, of the first probe's predictions from one scale."""
+    return f"{'colour/' if of_floor else ''}scales/{mpp:g}/predictions_{level}.parquet"
 
 
 @dataclass(frozen=True)
@@ -219,6 +236,14 @@ class Scores:
         scored = next(scores for scores in probes if scores.name == probe).level(level)
         file = predictions_file(probe, level, self.info.probes[0].name, of_floor)
         return Predictions.load(self.path / file, level, scored.left_out if scored else 0)
+
+    def scale_predictions(self, mpp: float, *, of_floor: bool = False) -> list[Predictions]:
+        """The predictions of the first probe from one scale at every level, finest first."""
+        scored = next(scale for scale in self.info.scales if scale.mpp == mpp)
+        return [
+            Predictions.load(self.path / scale_file(mpp, level.level, of_floor), level.level, level.left_out)
+            for level in (scored.floor if of_floor else scored.levels)
+        ]
 
     def neighbours(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Rows of the bank's embeddings (N, m) nearest to each query patch, in the order of the patch predictions,

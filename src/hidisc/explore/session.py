@@ -191,6 +191,11 @@ class Session:
 def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, say: Say) -> Session:
     """Open a store and what was made from it, in any order; what is not of this store is refused."""
     store = PatchStore.load(store_path)
+    if len(store.scales) > 1 and "place" in store.table.names:
+        raise UserError(
+            f"{store_path} has patches of several scales, and the explorer shows one. Prepare one scale with "
+            f"--set grid.mpp={store.scales[0]:g} to explore it."
+        )
     embeddings, scores = None, []
     for path in others:
         kind = read_kind(path)

@@ -24,6 +24,7 @@ from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.steps import reached
 from hidisc.ground.text import count, name_some
 from hidisc.patches.annotations import ANNOTATION, Annotations
+from hidisc.patches.coarse import cell_column, scale_shard
 from hidisc.patches.filters import is_blank, is_marked, is_unwanted
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.predicted import LABEL, SCORE, load_predicted, predicted_file
@@ -37,6 +38,7 @@ from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import Boxes
 from hidisc.slides.pen import pen_fraction
+from hidisc.slides.scales import find_origin
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,17 @@ class Recipe:
     pixels: PixelsConfig
     split: SplitConfig
     seed: int
-    mpp: float | None
+    mpp: float | tuple[float, ...] | None
+    """Micrometres per patch px; several: of each scale, the finest first."""
     input: InputRule = "unit"
     classifier: PatchClassifier | None = None
     annotations: Annotations | None = None
     level_names: LevelNames = USUAL
+
+    @property
+    def scales(self) -> tuple[float | None, ...]:
+        """Micrometres per patch px of each scale that every place has; imported patches have their own."""
+        return self.mpp if isinstance(self.mpp, tuple) else (self.mpp,)
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[Failur
     rows = [row for row in rows if (out / slide_folder(row.slide) / RECORD).exists()]
     records = [SlideRecord.load(out / slide_folder(row.slide)) for row in rows]
     size_px, channels, dtype = _one_shape(records)
-    shards = [f"{slide_folder(record.slide)}/{name}" for record in records for name in record.shards]
+    shards = [f"{slide_folder(record.slide)}/{name}" for record in records for name in record.all_shards]
 
     numbers = {shard: number for number, shard in enumerate(shards)}
     tables = [_list_boxes(out, row, record, recipe, numbers) for row, record in zip(rows, records, strict=True)]
@@ -91,9 +99,10 @@ def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[Failur
     is_kept = boxes[_IS_KEPT].to_numpy()
     table = PatchTable(boxes.drop_columns(_IS_KEPT))
 
+    scales = tuple(table.scales().tolist())
     info = StoreInfo(
         size_px=size_px,
-        mpp=recipe.mpp,
+        mpp=recipe.mpp if isinstance(recipe.mpp, float) else scales[0] if len(scales) == 1 else None,
         channels=channels,
         dtype=dtype,
         codec=recipe.pixels.codec,
@@ -102,6 +111,7 @@ def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[Failur
         slides=tuple(map(_enter, rows, records, tables)),
         failures=tuple(failures),
         level_names=recipe.level_names,
+        scales=scales if len(scales) > 1 else (),
     )
     failed = format_csv(list(Failure.model_fields), [list(failure.model_dump().values()) for failure in failures])
     files, is_new = _write_if_changed(
@@ -110,7 +120,7 @@ def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[Failur
             PATCHES: table.select(is_kept).save,
             DROPPED: table.select(~is_kept).save,
             FAILURES: lambda path: path.write_bytes(failed.encode()),
-            STORE: lambda path: path.write_bytes((info.model_dump_json(indent=1) + "\n").encode()),
+            STORE: lambda path: path.write_bytes(info.to_json()),
         },
     )
     files += [file for record in records for file in _slide_files(out, record, recipe)]
@@ -129,14 +139,18 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         P1       P1-S2  0      0.93             31.0       false     4      0     true
         P1       P1-S2  1      0.04             2.7        true      null   null  false
         P1       P1-S2  2      0.71             24.5       false     4      1     true
+
+    Of several scales each box is a place, and has a row for each of them, the finest first; its scores are those of
+    the finest.
     """
-    folder, total = slide_folder(row.slide), record.boxes
-    scores = pq.read_table(out / folder / BOXES)
-    shard, row_in_shard = np.full((2, total), -1, np.int32)
-    for name in record.shards:
-        stored = Shard(out / folder / name).boxes()
-        shard[stored] = numbers[f"{folder}/{name}"]
-        row_in_shard[stored] = np.arange(len(stored))
+    folder, scales = slide_folder(row.slide), recipe.scales
+    boxes = pq.read_table(out / folder / BOXES)
+    each = np.repeat(np.arange(record.boxes), len(scales))
+    total, scores = len(each), boxes.take(each)
+    shard, row_in_shard = _find_patches(out / folder, record, boxes, len(scales))
+    shard = np.where(
+        shard < 0, -1, np.array([numbers[f"{folder}/{name}"] for name in record.all_shards], np.int32)[shard]
+    )
     pixel_std, fraction = scores["pixel_std"].to_numpy(), scores["tissue_fraction"].to_numpy()
     blank = is_blank(pixel_std, fraction, recipe.filter)
     # a box that a new filter keeps is not stored yet when its slide failed just now
@@ -146,9 +160,8 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         "patient": names_column([row.patient], [total]),
         "slide": names_column([row.slide], [total]),
         "patch": pa.array(np.arange(total, dtype=np.int32)),
-        "x": scores["x"] if "x" in scores.column_names else pa.nulls(total, pa.int32()),
-        "y": scores["y"] if "y" in scores.column_names else pa.nulls(total, pa.int32()),
-        "mpp": pa.array([recipe.mpp] * total, pa.float32()),
+        **{axis: _find_corners(axis, scores, record, scales) for axis in ("x", "y")},
+        "mpp": pa.array(scales * record.boxes, pa.float32()),
         "label": names_column([row.label], [total]),
         "site": names_column([row.site], [total]),
         "split": names_column([row.split], [total]),
@@ -159,24 +172,31 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         "row": pa.array(row_in_shard, mask=shard < 0),
     }
     if recipe.filter.max_pen_fraction < 1:
-        ink = _score_pen(out / folder, record, scores)
+        ink = _score_pen(out / folder, record, boxes)[each]
         columns["pen_fraction"] = pa.array(ink)
         is_kept &= ~is_marked(ink, recipe.filter)
+    if len(scales) > 1:
+        columns["place"] = names_column([str(box) for box in range(record.boxes)], [len(scales)] * record.boxes)
     if recipe.classifier:
         labels = recipe.classifier.labels
-        codes, probabilities = load_predicted(out / folder, recipe.classifier.checksum, total)
+        codes, probabilities = load_predicted(out / folder, recipe.classifier.checksum, record.boxes)
+        codes, probabilities = codes[each], probabilities[each]
         indices = pa.array(codes.astype(np.int32), mask=codes < 0)
         columns[LABEL] = pa.DictionaryArray.from_arrays(indices, pa.array(labels, pa.string()))
         columns[SCORE] = pa.array(probabilities, mask=np.isnan(probabilities))
         is_kept &= ~is_unwanted(codes, labels, recipe.filter)
     if recipe.annotations:
-        annotation, is_excluded = _annotate(recipe.annotations, record, scores)
+        annotation, is_excluded = _annotate(recipe.annotations, record, boxes)
+        annotation, is_excluded = annotation[each], is_excluded[each]
         indices = pa.array(annotation, mask=annotation < 0)
         columns[ANNOTATION] = pa.DictionaryArray.from_arrays(indices, pa.array(recipe.annotations.classes, pa.string()))
         is_kept &= ~is_excluded
     columns |= {name: names_column([value], [total]) for name, value in row.more.items()}
     for name, values in row.columns.items():
-        columns[name] = pa.array(values, pa.string()) if name == "name" else names_column(values, [1] * total)
+        if name == "mpp":
+            columns[name] = pa.array([float(value or "nan") for value in values], pa.float32())
+        else:
+            columns[name] = pa.array(values, pa.string()) if name == "name" else names_column(values, [1] * total)
     return pa.table({**columns, _IS_KEPT: is_kept})
 
 
@@ -190,6 +210,34 @@ def _score_pen(folder: Path, record: SlideRecord, scores: pa.Table) -> NDArray[n
         )
     with Image.open(folder / THUMBNAIL) as picture:
         return pen_fraction(np.asarray(picture.convert("RGB")), _boxes_of(record, scores), scale, record.mpp)
+
+
+def _find_patches(
+    folder: Path, record: SlideRecord, boxes: pa.Table, scales: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(boxes x scales,) the shard of each patch, as a number among the record's, and its row there; -1: not stored."""
+    shard, row = np.full((2, record.boxes, scales), -1, np.int32)
+    numbers = {name: number for number, name in enumerate(record.all_shards)}
+    for name in record.shards:
+        stored = Shard(folder / name).boxes()
+        shard[stored, 0], row[stored, 0] = numbers[name], np.arange(len(stored))
+        for scale in range(1, scales):
+            coarse = scale_shard(name, scale)
+            rows = Shard(folder / coarse).find_rows(boxes[cell_column(scale)].to_numpy()[stored])
+            shard[stored, scale], row[stored, scale] = np.where(rows < 0, -1, numbers[coarse]), rows
+    return shard.ravel(), row.ravel()
+
+
+def _find_corners(axis: str, scores: pa.Table, record: SlideRecord, scales: tuple[float | None, ...]) -> pa.Array:
+    """The level-0 px of the patches' corners along an axis, null for imported ones."""
+    if axis not in scores.column_names:
+        return pa.nulls(len(scores), pa.int32())
+    if len(scales) == 1:
+        return scores[axis]
+    assert record.downsample is not None  # cut from a slide
+    downsamples = [record.downsample * (scale or 0) / (scales[0] or 0) for scale in scales]
+    origins = [round(find_origin(record.size_px, record.downsample, downsample)) for downsample in downsamples]
+    return pa.array(scores[axis].to_numpy() + np.tile(origins, record.boxes), pa.int32())
 
 
 def _annotate(

@@ -1,10 +1,11 @@
 """One slide file -> its folder in the store: boxes and scores, encoded patches, thumbnail, samples to look at.
 
 Memory per worker: the reader's tile cache (128 MB), the thumbnail, `stain.sample_patches` decoded patches and 256
-encoded ones; it does not grow with the slide.
+encoded ones per scale; it does not grow with the slide.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from PIL import Image
 from hidisc.ground.checksums import describe_file, digest, seal
 from hidisc.ground.files import new_folder, replaced, write_atomic
 from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.patches.coarse import PlaceWriter, cell_column, scale_shard
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.filters import is_blank
 from hidisc.patches.record import (
@@ -32,7 +34,7 @@ from hidisc.patches.record import (
     is_whole,
     name_owner,
 )
-from hidisc.patches.shard import Shard, ShardWriter
+from hidisc.patches.shard import Shard
 from hidisc.settings.config import keep_facts
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import SlideRow, hash_slide, sample_slide
@@ -40,6 +42,7 @@ from hidisc.slides.display import as_rgb, shrink
 from hidisc.slides.grid import Boxes, lay_grid
 from hidisc.slides.reader import open_slide, resolve_mpp
 from hidisc.slides.resample import read_scaled, read_thumbnail
+from hidisc.slides.scales import Lattice, lay_lattice
 from hidisc.slides.slide import Pixels, Slide, SlideError
 from hidisc.slides.stain import REFERENCE, Stains, estimate_stains, normalise, normalise_each
 from hidisc.slides.tissue import find_tissue, pixel_std, tissue_fraction, touches_tissue
@@ -79,6 +82,8 @@ class CutTask:
     def settings(self) -> str:
         """Checksum of the settings that pixels depend on, the stains to look like among them."""
         facts = keep_facts(PrepareConfig, self.config.model_dump(mode="json"), ("filter", "annotations"))
+        if len(self.config.grid.scales) == 1:
+            del facts["grid"]["beyond_edge"]  # it says nothing of one scale, and older stores do not have it
         return digest({**facts, "reference": self.reference.to_dict()})
 
     def find_change(self, record: SlideRecord) -> str | None:
@@ -110,8 +115,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
     with open_slide(task.row.path) as slide:
         mpp, downsample = _scale(slide, task)
         check_codec(config.pixels.codec, slide.channels, slide.dtype)
-        stride_px = config.grid.stride_px or config.grid.size_px
-        grid = lay_grid(slide.width, slide.height, config.grid.size_px, stride_px, downsample)
+        grid, lattices = _lay_squares(task, slide.width, slide.height, downsample)
         # finer than the setting for small pictures, and never finer than the slide
         coarsest = max(slide.width, slide.height) / _THUMBNAIL_PX
         thumbnail_downsample = max(1.0, min(config.tissue.thumbnail_mpp / mpp, coarsest))
@@ -125,16 +129,18 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
         samples = _sample(slide, candidates, fraction, task)
         painter = _Painter(task, _estimate_stains(task, slide, samples))
         sample = task.sample()
-        owner = name_owner(task.row.slide, sample, task.settings, FIRST_SHARD)
+        first_cells = _find_cells(task, lattices, candidates, slide)
         with new_folder(task.folder) as part:
             stds = np.zeros(len(candidates), np.float32)
-            with ShardWriter(part / FIRST_SHARD, _patch_bytes(slide, task), owner) as shard:
+            names = [part / scale_shard(FIRST_SHARD, scale) for scale in range(1 + len(lattices))]
+            owners = [name_owner(task.row.slide, sample, task.settings, path.name) for path in names]
+            with _write_places(task, names, owners, slide, lattices, [*first_cells.values()], painter) as places:
                 for index, pixels in _read_boxes(slide, candidates, np.arange(len(candidates)), samples, task, report):
                     stds[index] = pixel_std(pixels)
                     if not is_blank(stds[index], fraction[index], config.filter):
-                        shard.append(index, encode(painter.paint(pixels), config.pixels.codec, config.pixels.quality))
+                        places.append(index, painter.encode(pixels))
             scores = {"x": candidates.x, "y": candidates.y, "tissue_fraction": fraction, "pixel_std": stds}
-            pq.write_table(pa.table(scores), part / BOXES, compression="zstd")
+            pq.write_table(pa.table({**scores, **first_cells}), part / BOXES, compression="zstd")
             Image.fromarray(as_rgb(thumbnail)).save(part / THUMBNAIL, quality=88)
             _save_samples(samples, painter, part / SAMPLES)
             record = SlideRecord(
@@ -171,17 +177,20 @@ def _grow(task: CutTask, record: SlideRecord, report: Report) -> SlideRecord:
     scores = pq.read_table(task.folder / BOXES)
     assert record.downsample is not None  # cut from a slide
     boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), record.size_px * record.downsample, record.downsample)
-    name = f"patches-{len(record.shards)}.arrow"
-    with replaced(task.folder / name) as part, open_slide(task.row.path) as slide:
+    names = [scale_shard(f"patches-{len(record.shards)}.arrow", scale) for scale in range(len(task.config.grid.scales))]
+    with ExitStack() as stack:
+        parts = [stack.enter_context(replaced(task.folder / name)) for name in names]
+        slide = stack.enter_context(open_slide(task.row.path))
         painter = _Painter(task, Stains.from_dict(record.stain) if record.stain else None)
-        owner = name_owner(record.slide, record.sample, record.settings, name)
-        with ShardWriter(part, _patch_bytes(slide, task), owner) as shard:
+        owners = [name_owner(record.slide, record.sample, record.settings, name) for name in names]
+        _, lattices = _lay_squares(task, slide.width, slide.height, record.downsample)
+        first_cells = [scores[cell_column(scale)].to_numpy() for scale in range(1, len(names))]
+        with _write_places(task, parts, owners, slide, lattices, first_cells, painter) as places:
             for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
-                data = encode(painter.paint(pixels), task.config.pixels.codec, task.config.pixels.quality)
-                shard.append(index, data)
-    added = describe_file(task.folder / name)
+                places.append(index, painter.encode(pixels))
+    added = [describe_file(task.folder / name) for name in names]
     fallbacks = record.stain_fallbacks + painter.fallbacks
-    grown = record.model_copy(update={"files": (*record.files, added), "stain_fallbacks": fallbacks})
+    grown = record.model_copy(update={"files": (*record.files, *added), "stain_fallbacks": fallbacks})
     write_atomic(task.folder / RECORD, seal(grown))
     return grown
 
@@ -195,9 +204,37 @@ def missing_boxes(folder: Path, record: SlideRecord, config: PrepareConfig) -> N
     return np.flatnonzero(wanted)
 
 
-def _patch_bytes(slide: Slide, task: CutTask) -> int:
-    """Bytes of a decoded patch."""
-    return task.config.grid.size_px**2 * slide.channels * slide.dtype.itemsize
+def _lay_squares(task: CutTask, width: int, height: int, downsample: float) -> tuple[Boxes, list[Lattice]]:
+    """The squares of a slide at the finest scale, and the patches around them of each coarser one."""
+    config = task.config.grid
+    stride_px = config.stride_px or config.size_px
+    grid = lay_grid(width, height, config.size_px, stride_px, downsample)
+    finest, *coarser = config.scales
+    # stains of a patch are estimated from all of it
+    whole = task.config.stain.method != "none" and task.config.stain.mode == "patch"
+    return grid, [
+        lay_lattice(grid, config.size_px, stride_px, downsample * scale / finest, whole=whole) for scale in coarser
+    ]
+
+
+def _find_cells(task: CutTask, lattices: list[Lattice], boxes: Boxes, slide: Slide) -> dict[str, NDArray[np.int32]]:
+    """The first cell of every box at each coarser scale, by the column that it is stored in."""
+    bounds = slide if task.config.grid.beyond_edge == "drop" else None
+    return {cell_column(scale): lattice.first_cells(boxes, bounds) for scale, lattice in enumerate(lattices, start=1)}
+
+
+def _write_places(
+    task: CutTask,
+    paths: list[Path],
+    owners: list[str],
+    slide: Slide,
+    lattices: list[Lattice],
+    first_cells: list[NDArray[np.int32]],
+    painter: "_Painter",
+) -> PlaceWriter:
+    """The writer of a slide's places into these files, one per scale."""
+    patch_bytes = task.config.grid.size_px**2 * slide.channels * slide.dtype.itemsize
+    return PlaceWriter(paths, owners, patch_bytes, slide, lattices, first_cells, painter.encode_cell)
 
 
 class _Painter:
@@ -206,7 +243,18 @@ class _Painter:
     def __init__(self, task: CutTask, stains: Stains | None) -> None:
         self.stains = stains
         self.fallbacks = 0
-        self._config, self._reference = task.config.stain, task.reference
+        self._config, self._reference, self._pixels = task.config.stain, task.reference, task.config.pixels
+
+    def encode(self, pixels: Pixels) -> bytes:
+        """One normalised patch, as it is stored."""
+        return encode(self.paint(pixels), self._pixels.codec, self._pixels.quality)
+
+    def encode_cell(self, pixels: Pixels) -> bytes:
+        """The same of a cell of a coarser scale, which is not counted."""
+        fallbacks = self.fallbacks
+        data = self.encode(pixels)
+        self.fallbacks = fallbacks
+        return data
 
     def paint(self, pixels: Pixels) -> Pixels:
         """One normalised patch (H, W, 3)."""
@@ -236,15 +284,16 @@ def _estimate_stains(task: CutTask, slide: Slide, samples: dict[int, Pixels]) ->
 
 
 def _scale(slide: Slide, task: CutTask) -> tuple[float, float]:
-    """(micrometres per level-0 px, level-0 px per patch px); refuses to invent detail."""
+    """(micrometres per level-0 px, level-0 px per patch px of the finest scale); refuses to invent detail."""
     mpp = resolve_mpp(slide, task.row.mpp, task.config.assume_mpp)
     grid = task.config.grid
-    if mpp > grid.mpp * 1.1 and not grid.allow_upsampling:
+    finest = grid.scales[0]
+    if mpp > finest * 1.1 and not grid.allow_upsampling:
         raise SlideError(
-            f"{slide.path} has {mpp:g} um/px at its finest, coarser than the {grid.mpp:g} asked for. "
+            f"{slide.path} has {mpp:g} um/px at its finest, coarser than the {finest:g} asked for. "
             f"Use --set grid.mpp={mpp:g} or more, or --set grid.allow_upsampling=true."
         )
-    return mpp, grid.mpp / mpp
+    return mpp, finest / mpp
 
 
 def _sample(slide: Slide, boxes: Boxes, fraction: NDArray[np.float32], task: CutTask) -> dict[int, Pixels]:

@@ -58,12 +58,12 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
 
 
 def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Source:
-    """Patches of a CSV: `patient, slide, path`, optionally `patch, label, site, split`; other columns are kept."""
+    """Patches of a CSV: `patient, slide, path`, optionally `patch, label, mpp, site, split`; other columns are kept."""
     table_csv = Path(table_csv)
     sheet = read_sheet(table_csv, REQUIRED)
     refuse_if_all_missing(sheet)
-    own = [name for name in sheet.columns if name not in (*REQUIRED, "patch", "label", "site", "split")]
-    taken = [name for name in own if name in (*WRITTEN, "mpp")]
+    own = [name for name in sheet.columns if name not in (*REQUIRED, "patch", "label", "mpp", "site", "split")]
+    taken = [name for name in own if name in WRITTEN and name != "place"]
     if taken:
         raise UserError(f"{table_csv}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
     patches: list[PatchFile] = []
@@ -78,7 +78,7 @@ def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Sourc
                 f"row {number}: file {cells['path']!r} was listed in row {seen[row.path]} already. Remove one."
             )
         patches.append(PatchFile(**vars(row), name=cells.get("patch") or row.path.stem))
-    problems += [*find_disagreements(patches, label_level), *find_half_split(patches)]
+    problems += [*find_disagreements(patches, label_level), *find_half_split(patches), *_find_half_scales(patches)]
     refuse(table_csv, [f"{table_csv.name} {problem}" for problem in problems])
     warnings = [*sheet.warnings, *find_twins(names_of(patches, slides_within_patients=True))]
     return Source(
@@ -86,6 +86,16 @@ def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Sourc
         tuple(group_by_slide(patches, label_level)),
         warnings=tuple(f"{table_csv.name}: {warning}" for warning in warnings),
     )
+
+
+def _find_half_scales(patches: list[PatchFile]) -> list[str]:
+    """Say which row is the first without an mpp, where others have one."""
+    without = [patch.row for patch in patches if patch.mpp is None]
+    if not without or len(without) == len(patches):
+        return []
+    return [
+        f"row {without[0]}: mpp is empty, and other rows have it. Fill it in all {len(without):,} rows, or in none."
+    ]
 
 
 def _is_text(name: str) -> bool:

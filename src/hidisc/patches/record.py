@@ -53,7 +53,7 @@ class SlideRecord(Record):
     file_mpp: float | None = None
     """What the file itself says of that; null: nothing."""
     downsample: float | None = None
-    """Level-0 px per patch px."""
+    """Level-0 px per patch px of the finest scale."""
     origin: tuple[int, int] | None = None
     """Level-0 px (x, y) at which QuPath's coordinates begin; null for imported patches and stores of hidisc 0.2."""
     size_px: int
@@ -68,7 +68,7 @@ class SlideRecord(Record):
     stain: dict[str, Any] | None = None
     """Stains the slide was normalised from (slide mode)."""
     stain_fallbacks: int = 0
-    """Stored patches left as they were because no stains could be estimated."""
+    """Stored patches of the finest scale left as they were because no stains could be estimated."""
     spacing_mm: tuple[float, float, float] | None = None
     """Millimetres of a pixel across and down and from one slice to the next; null for all but volumes."""
     window: tuple[float, float] | None = None
@@ -87,7 +87,12 @@ class SlideRecord(Record):
 
     @property
     def shards(self) -> list[str]:
-        """Names of the files with the encoded patches, in the order they were written."""
+        """Names of the files with the encoded patches of the finest scale, in the order they were written."""
+        return [name for name in self.all_shards if ".scale-" not in name]
+
+    @property
+    def all_shards(self) -> list[str]:
+        """Names of the files with the encoded patches of all scales."""
         return [file.path for file in self.files if file.path.endswith(".arrow")]
 
     def open_shard(self, folder: Path, name: str) -> Shard:
@@ -123,7 +128,7 @@ def is_whole(folder: Path, record: SlideRecord) -> bool:
 
     A damaged patch is found when it is read.
     """
-    shards = record.shards
+    shards = record.all_shards
     if any(find_problem(folder, file, "size" if file.path in shards else "crc32") for file in record.files):
         return False
     try:

@@ -1,11 +1,13 @@
 """The encoded patches of one slide in one Arrow file: written row by row, read by memory map.
 
 Columns `box` (int32, the box the patch was cut from), `data` (binary) and `crc32` (of the data, compared when a patch
-is first read: comparing it at every read would halve the rate of raw reads). Batches of 256 rows, or of fewer large
+is first read: comparing it at every read would halve the rate of raw reads). A shard of a coarser scale has cells in
+place of boxes (`slides/scales.py`), and its metadata say how many are a patch. Batches of 256 rows, or of fewer large
 patches, bound the memory of writing; reading touches only the pages of the patches asked for. The metadata of the
 schema name the `owner`: which slide's patches the file holds (`patches/record.py:name_owner`).
 """
 
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,15 +20,19 @@ from hidisc.ground.checksums import crc32
 
 BATCH_ROWS, BATCH_BYTES = 256, 2**28
 SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary()), ("crc32", pa.uint32())])
-_OWNER = b"hidisc.owner"
+_OWNER, _CELLS = b"hidisc.owner", b"hidisc.cells"
 
 
 class ShardWriter:
-    """Writes rows in order; the file is whole only after `close`. `patch_bytes`: of a decoded patch."""
+    """Writes rows in order; the file is whole only after `close`. `patch_bytes`: of a decoded patch.
 
-    def __init__(self, path: Path, patch_bytes: int, owner: str) -> None:
+    `cells`: how many are along a side of a patch, and how many in a row of the slide, where boxes are cells.
+    """
+
+    def __init__(self, path: Path, patch_bytes: int, owner: str, cells: tuple[int, int] | None = None) -> None:
         self._batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // patch_bytes))
-        self._writer = pa.ipc.new_file(str(path), SCHEMA.with_metadata({_OWNER: owner}))
+        metadata = {_OWNER: owner} | ({_CELLS: f"{cells[0]},{cells[1]}"} if cells else {})
+        self._writer = pa.ipc.new_file(str(path), SCHEMA.with_metadata(metadata))
         self._boxes: list[int] = []
         self._data: list[bytes] = []
         self.rows = 0
@@ -76,9 +82,12 @@ class Shard:
 
     def __init__(self, path: Path) -> None:
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        owner = (self._reader.schema.metadata or {}).get(_OWNER)
+        metadata = self._reader.schema.metadata or {}
+        owner = metadata.get(_OWNER)
         self.owner: str | None = None if owner is None else owner.decode()
         """None in a shard of hidisc 0.2 or older."""
+        self.per_side, self._across = map(int, metadata.get(_CELLS, b"1,0").split(b","))
+        """Cells along a side of a patch; 1: a row is a patch."""
         self._batches: list[_Batch | None] = [None] * self._reader.num_record_batches
         self._batch_rows = self._reader.get_batch(0).num_rows if self._batches else 1  # all but the last have as many
 
@@ -95,6 +104,32 @@ class Shard:
                 raise ValueError("its checksum differs")
             batch.is_verified[within] = True
         return patch
+
+    def find_rows(self, boxes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """(N,) the row of each of some boxes, -1 where it has none."""
+        order, ordered = self._by_box
+        if not len(ordered):
+            return np.full(len(boxes), -1, np.int32)
+        place = np.searchsorted(ordered, boxes).clip(max=len(ordered) - 1)
+        return np.where(ordered[place] == boxes, order[place], -1).astype(np.int32)
+
+    def cells(self, row: int) -> NDArray[np.int32]:
+        """(per_side, per_side) rows of the cells of a patch, whose upper left cell is in `row`."""
+        steps = np.arange(self.per_side, dtype=np.int32)
+        rows = self.find_rows((self._boxes[row] + steps[:, None] * self._across + steps).ravel())
+        if (rows < 0).any():
+            raise ValueError("a cell of it is missing")
+        return rows.reshape(self.per_side, self.per_side)
+
+    @cached_property
+    def _boxes(self) -> NDArray[np.int32]:
+        return self.boxes()
+
+    @cached_property
+    def _by_box(self) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
+        """The rows in the order of their boxes, and these boxes."""
+        order = np.argsort(self._boxes, kind="stable")
+        return order, self._boxes[order]
 
     def boxes(self) -> NDArray[np.int32]:
         """(rows,) the box each row was cut from."""

@@ -47,6 +47,8 @@ def group_by_slide(patches: Iterable[PatchFile], label_level: str) -> list[tuple
         columns: dict[str, list[str | None]] = {"name": [file.name for file in files]}
         if label_level == "patch":
             columns["label"] = [file.label for file in files]
+        if first.mpp is not None:
+            columns["mpp"] = [str(file.mpp) for file in files]
         for column in first.more:
             columns[column] = [file.more[column] for file in files]
         row = SlideRow(patient, name, first.path, first.label, None, first.site, first.split, first.row, columns)

@@ -17,11 +17,12 @@ from hidisc.ground.checksums import digest, find_problem
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
+from hidisc.patches.coarse import assemble
 from hidisc.patches.codec import CodecName, decode
 from hidisc.patches.inputs import InputRule, input_channels
 from hidisc.patches.record import RECORD, THUMBNAIL, SlideId, SlideRecord
 from hidisc.patches.shard import Shard
-from hidisc.patches.table import PatchTable
+from hidisc.patches.table import SAME_SCALE, PatchTable
 from hidisc.settings.level_names import LevelNames
 from hidisc.slides.slide import Pixels
 
@@ -57,6 +58,7 @@ class StoreInfo(Record):
 
     size_px: int
     mpp: float | None
+    """Micrometres per patch px; null where it is not known, or where there are several scales."""
     channels: int
     dtype: Literal["uint8", "uint16"]
     codec: CodecName
@@ -68,6 +70,12 @@ class StoreInfo(Record):
     failures: tuple[Failure, ...]
     level_names: LevelNames = LevelNames()
     """What people read calls the levels so."""
+    scales: tuple[float, ...] = ()
+    """Micrometres per patch px of a store of several scales, the finest first."""
+
+    def to_json(self) -> bytes:
+        """What `store.json` holds; one scale is not listed, so that such a store is as it always was."""
+        return (self.model_dump_json(indent=1, exclude=None if self.scales else {"scales"}) + "\n").encode()
 
 
 class PatchStore:
@@ -110,6 +118,17 @@ class PatchStore:
         return len(self.table)
 
     @property
+    def scales(self) -> tuple[float, ...]:
+        """Micrometres per patch px of all scales, the finest first; empty: not known."""
+        return self.info.scales or (() if self.info.mpp is None else (self.info.mpp,))
+
+    def are_finest(self, mpp: NDArray[Any] | None) -> NDArray[np.bool_] | np.bool_:
+        """(N,) which of some patches, by their mpp (N,), are of the finest scale; all are where there is one."""
+        if mpp is None or not self.info.scales:
+            return np.True_
+        return np.isclose(mpp, self.scales[0], rtol=SAME_SCALE)
+
+    @property
     def input_channels(self) -> int:
         """Channels of a network's input."""
         return input_channels(self.info.input, self.info.channels)
@@ -123,7 +142,10 @@ class PatchStore:
         """Patch (size_px, size_px, C) of row `index`, into `out` if given; raises PatchError naming a damaged one."""
         shard, row = int(self._shard[index]), int(self._row[index])
         try:
-            return decode(self._opened(shard)[row], self.info.codec, self.shape, self.dtype, out)
+            opened = self._opened(shard)
+            if opened.per_side > 1:
+                return assemble(opened, row, self.info.codec, self.shape, self.dtype, out)
+            return decode(opened[row], self.info.codec, self.shape, self.dtype, out)
         except (ValueError, RuntimeError, OSError, IndexError) as error:
             name = self.info.shards[shard]
             raise PatchError(

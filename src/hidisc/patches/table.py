@@ -17,7 +17,7 @@ SCHEMA = pa.schema(
     [
         ("patient", _NAME),
         ("slide", _NAME),
-        ("patch", pa.int32()),  # the box's number within its slide
+        ("patch", pa.int32()),  # its number within its slide
         ("x", pa.int32()),  # level-0 px of the upper left corner; null for imported patches
         ("y", pa.int32()),
         ("mpp", pa.float32()),  # micrometres per patch px
@@ -31,8 +31,11 @@ SCHEMA = pa.schema(
         ("row", pa.int32()),
     ]
 )
-"""Columns of every patch table; there may be more behind (`name` of imported ones, columns of the user's own)."""
+"""Columns of every patch table; there may be more behind (`place` where there are several scales, `name` of imported
+patches, columns of the user's own)."""
 _ROW_GROUP = 2**20
+SAME_SCALE = 1e-3
+"""Share by which two scales may differ and be the same: tables have 32-bit numbers."""
 
 
 class PatchTable:
@@ -118,6 +121,21 @@ class PatchTable:
         groups = zip(present, np.split(order, starts[1:]), strict=False)  # of no rows NumPy makes one group
         named = [(names[code], rows) for code, rows in groups if code >= 0]
         return dict(sorted(named, key=lambda group: group[1][0]))
+
+    def scales(self) -> NDArray[np.float64]:
+        """Micrometres per patch px of all scales that there are, the finest first; empty: not known."""
+        mpp = np.unique(self.column("mpp"))
+        return mpp[~np.isnan(mpp)].astype(np.float64).round(4)
+
+    def at_scales(self, scales: Sequence[float], setting: str, where: Path) -> NDArray[np.bool_]:
+        """(N,) which rows are of some scales; refuses a scale that there is not, in the words of the `setting`."""
+        present = self.scales()
+        unknown = [scale for scale in scales if not np.isclose(present, scale, rtol=SAME_SCALE).any()]
+        if unknown:
+            known = ", ".join(f"{scale:g}" for scale in present) or "no known scale"
+            raise UserError(f"{setting}: {where} has no patches of {unknown[0]:g} um/px. It has {known}.")
+        mpp = self.column("mpp")[:, None]
+        return np.isclose(mpp, scales, rtol=SAME_SCALE).any(axis=1)
 
     @property
     def splits(self) -> tuple[str, ...]:

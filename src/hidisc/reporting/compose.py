@@ -18,6 +18,7 @@ from hidisc.reporting.evaluated import Comparison, EvaluatedModel, compare_with_
 from hidisc.reporting.html import list_files
 from hidisc.reporting.page import About, Page, Panel, PatchMap, ProbePart, Sheet
 from hidisc.reporting.points import choose_points, find_map_input, judge_patches, name_points, read_points
+from hidisc.reporting.scales import draw_scales, scales_table
 from hidisc.reporting.sheets import choose_queries, draw_sheet, make_sheet
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tiles import PatchReader
@@ -47,7 +48,7 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
     write_tables(made, files / "tables", words)
     say("drawing confusion matrices and curves ...")
     confusions = _draw_confusions(judged, drawn)
-    curves = _draw_curves(judged, drawn)
+    curves = (*_draw_scales(_find_scaled(judged), drawn), *_draw_curves(judged, drawn))
     reader = PatchReader()
     patches, crops = _make_map(models, reader, drawn, config, say)
     sheets, no_sheets = _make_sheets(judged, reader, drawn, config)
@@ -95,6 +96,11 @@ def _levels(model: EvaluatedModel) -> list[str]:
     return [level for level in info.levels if info.probes[0].level(level) is not None]
 
 
+def _find_scaled(judged: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
+    """The models that were judged at several scales."""
+    return [model for model in judged if model.scores[0].info.scales]
+
+
 def _make_metrics(judged: Sequence[EvaluatedModel]) -> tuple[list[dict[str, Table]], list[Comparison]]:
     """Tables by the names of their files, a mapping per probe; the first probe is followed into the classes.
 
@@ -112,6 +118,8 @@ def _make_metrics(judged: Sequence[EvaluatedModel]) -> tuple[list[dict[str, Tabl
         parts[0][f"comparison-{probe}-{words.name(levels[0])}"] = tables.comparison_table(
             compared, probe, levels[0], bootstrap
         )
+    if scaled := _find_scaled(judged):
+        parts[0]["scales"] = scales_table(scaled)
     for level in levels:
         parts[0][f"classes-{probe}-{words.name(level)}"] = tables.by_class_table(judged, probe, level)
     return parts, compared
@@ -186,6 +194,11 @@ def _draw_confusions(judged: Sequence[EvaluatedModel], drawn: FigureFolder) -> t
                 group.append(drawn.add(name, figure, f"{title}{several}"))
         groups.append(tuple(group))
     return tuple(groups) if len(judged) > 1 else (tuple(drawing for group in groups for drawing in group),)
+
+
+def _draw_scales(scaled: Sequence[EvaluatedModel], drawn: FigureFolder) -> tuple[Drawing, ...]:
+    """Accuracy over mpp, where a store of several scales was judged."""
+    return (drawn.add("scales", draw_scales(scaled), "Accuracy at every scale, by the first probe"),) if scaled else ()
 
 
 def _draw_curves(judged: Sequence[EvaluatedModel], drawn: FigureFolder) -> tuple[Drawing, ...]:

@@ -34,7 +34,7 @@ def draw_store(out: Path) -> None:
     folder = out / "pictures"
     (folder / COUNTS).unlink(missing_ok=True)
     folder.mkdir(exist_ok=True)
-    kept, dropped = _positions(store.table), _positions(store.dropped())
+    kept, dropped = (_positions(store, table) for table in (store.table, store.dropped()))
     with ThreadPoolExecutor(count_cores()) as pool:  # Pillow lets go of the interpreter while it works
         for _ in pool.map(lambda slide: _draw_slide(store, slide, kept, dropped), store.info.slides):
             pass
@@ -83,7 +83,8 @@ def _draw_slide(store: PatchStore, slide: SlideEntry, kept: _Corners, dropped: _
     if not slide.kept:
         picture = add_caption(picture, explain_no_patches(record))
     legend = (("kept", KEPT), ("dropped", DROPPED))
-    title = f"{slide.slide}: {slide.kept:,} kept, {slide.dropped:,} dropped"
+    counts = (len(of.get(slide.slide, ())) for of in (kept, dropped))
+    title = "{}: {:,} kept, {:,} dropped".format(slide.slide, *counts)
     write_atomic(folder / f"{Path(slide.folder).name}.jpg", to_jpeg(add_caption(picture, title, right=legend)))
 
 
@@ -127,10 +128,11 @@ def draw_boxes(
     return Image.alpha_composite(image.convert("RGBA"), shade).convert("RGB")
 
 
-def _positions(table: PatchTable) -> _Corners:
-    """Corners (N, 2) of each slide's boxes."""
+def _positions(store: PatchStore, table: PatchTable) -> _Corners:
+    """Corners (N, 2) of each slide's boxes; of several scales, the places."""
     corners = np.stack([table.column("x"), table.column("y")], axis=1)
-    return {slide: corners[rows] for slide, rows in table.rows_by("slide").items()}
+    is_shown = np.ones(len(table), bool) & store.are_finest(table.column("mpp"))
+    return {slide: corners[rows[is_shown[rows]]] for slide, rows in table.rows_by("slide").items()}
 
 
 def _counts(store: PatchStore) -> bytes:

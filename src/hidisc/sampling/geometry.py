@@ -35,6 +35,16 @@ def draw_crop(uniform: Tensor, size: tuple[int, int], scale: Range, ratio: Range
     return torch.where(fitted[:, None], boxes, boxes.new_tensor(_central_crop(size, ratio)))
 
 
+def draw_squares(uniform: Tensor, size: tuple[int, int], size_px: int, coarser: Range) -> Tensor:
+    """Squares (n, 4) anywhere in pictures of `size` (H, W), their side `size_px` times a factor from `coarser`.
+
+    Factors are uniform in their logarithm: from 1 to 2 are as many as from 2 to 4.
+    """
+    side = size_px * between(uniform[:, :1], (math.log(coarser[0]), math.log(coarser[1]))).exp()
+    side = side.clamp(max=min(size))
+    return torch.cat([uniform[:, 1:] * (uniform.new_tensor(size) - side), side, side], dim=1)
+
+
 def _central_crop(size: tuple[int, int], ratio: Range) -> tuple[int, int, int, int]:
     """The largest central box of a picture whose width : height is within `ratio`."""
     height, width = size

@@ -48,7 +48,23 @@ class Part:
     scale: tuple[float, float] | None = None
     """Range of the share of the image; None: all of it."""
     size_px: int | None = None
-    """Side of the view; None: as large as the image."""
+    """Side of the view; None: as large as the image, or as large as the coarsest view can be."""
+    coarser: tuple[float, float] | None = None
+    """Range of how much coarser than the image it is: a square of that many times its side, shrunk."""
+
+    def find_size(self, height: int, width: int) -> tuple[int, int]:
+        """(H, W) of the view of an image of this size; refuses one that would need more pixels than there are."""
+        if self.coarser is None:
+            return (height, width) if self.size_px is None else (self.size_px, self.size_px)
+        coarsest, side = self.coarser[1], min(height, width)
+        size_px = self.size_px or int(side / coarsest)
+        if size_px * coarsest > side:
+            raise UserError(
+                f"views.global.coarser = {list(self.coarser)}: a view of {size_px} px that is {coarsest:g} times as "
+                f"coarse shows {size_px * coarsest:g} px of a patch, and patches have {side}. Set "
+                f"views.global.size_px={int(side / coarsest)} or less."
+            )
+        return size_px, size_px
 
 
 ALL = Part()
@@ -56,7 +72,7 @@ ALL = Part()
 
 def list_kinds(config: ViewsConfig, views: int) -> list[tuple[int, Part]]:
     """How many views there are of each kind, and what they show: global ones, then local ones if there are any."""
-    kinds = [(views, Part(config.global_.scale, config.global_.size_px))]
+    kinds = [(views, Part(config.global_.scale, config.global_.size_px, config.global_.coarser))]
     local = Part(config.local.scale, config.local.size_px)
     return [*kinds, (config.local.number, local)] if config.local.number else kinds
 
@@ -97,12 +113,12 @@ def make_views(
     shows, and in which size (H, W).
     """
     channels, *whole = _check(to_float(images[:0]), config, colour)
-    height, width = whole if part.size_px is None else (part.size_px, part.size_px)
+    height, width = part.find_size(*whole)
     _check_blur((height, width), config)
     if "cohort_stain" in config.ops and (stains is None or len(stains.own) != len(images)):
         raise ValueError("views.ops: 'cohort_stain' needs the stain of every image's slide (`stains`).")
     rows = len(images) * views
-    boxes = None if part == ALL else _draw_boxes(rows, whole, part.scale, config, generator)
+    boxes = None if part == ALL else _draw_boxes(rows, whole, part, config, generator)
     uniform = torch.rand((rows, sum(DRAWS[op] for op in config.ops)), generator=generator)
     steps = list(_plan(uniform, (height, width), config, generator, colour, stains))
     chosen = np.array([step.chosen.numpy() for step in steps]).reshape(len(steps), rows)
@@ -136,15 +152,16 @@ def _repeat(images: Tensor, views: int, first: int, out: Tensor, boxes: Tensor |
     return out.copy_(geometry.resize_boxes(torch.index_select(images, 0, source), here, size))
 
 
-def _draw_boxes(
-    rows: int, size: Sequence[int], scale: tuple[float, float] | None, config: ViewsConfig, generator: torch.Generator
-) -> Tensor:
+def _draw_boxes(rows: int, size: Sequence[int], part: Part, config: ViewsConfig, generator: torch.Generator) -> Tensor:
     """The part (rows, 4) of a picture of `size` (H, W) that each view shows: top, left, height and width."""
     height, width = size
-    if scale is None:
+    if part.coarser is not None:
+        uniform = torch.rand((rows, 3), generator=generator)
+        return geometry.draw_squares(uniform, (height, width), part.find_size(height, width)[0], part.coarser)
+    if part.scale is None:
         return torch.tensor([0.0, 0.0, height, width]).expand(rows, -1)
     uniform = torch.rand((rows, BOX_DRAWS), generator=generator)
-    return geometry.draw_crop(uniform, (height, width), scale, config.crop_ratio)
+    return geometry.draw_crop(uniform, (height, width), part.scale, config.crop_ratio)
 
 
 def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:

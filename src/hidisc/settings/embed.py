@@ -30,6 +30,8 @@ class EmbedConfig(Config):
     renamed: ClassVar[Mapping[str, str]] = {"ahead": "prefetch"}
     splits: tuple[str, ...] | None = None
     """Splits of the store to embed; null embeds all of them."""
+    mpp: tuple[float, ...] | None = None
+    """Scales of a store of several (micrometres per pixel) to embed; null embeds all of them."""
     per_slide: int | None = Field(None, ge=1)
     """Number of patches that are drawn from each slide (the paper: 400 for TCGA); null embeds all."""
     seed: int = Field(0, ge=0)

@@ -1,8 +1,8 @@
 """Settings of `hidisc prepare` and `hidisc import`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hidisc.settings.config import Config, TakenOver
 
@@ -17,14 +17,33 @@ dpi is 353), and no microscope's scale.
 class GridConfig(Config):
     """Which squares are cut out of a slide."""
 
-    mpp: float = Field(0.5, gt=0, le=100)
-    """Micrometres per pixel of the stored patches; 0.5 is the paper's 20x magnification."""
+    mpp: float | tuple[float, ...] = 0.5
+    """Micrometres per pixel of the stored patches (0.5 is the paper's 20x), or several: [0.5, 1.0, 2.0]."""
     size_px: int = Field(300, ge=8, le=4096)
     """Side of a patch in pixels."""
     stride_px: int | None = Field(None, ge=1)
     """Pixels from one patch to the next; null means the patch size, so that patches touch and do not overlap."""
     allow_upsampling: bool = False
     """Whether slides are cut whose finest level is more than 10 % coarser than `mpp`, by inventing pixels."""
+    beyond_edge: Literal["pad", "drop"] = "pad"
+    """Of several mpp: whether coarse patches that reach beyond the slide are padded (RGB: white) or left out."""
+
+    @field_validator("mpp", mode="before")
+    @classmethod
+    def _are_scales(cls, given: Any) -> float | tuple[float, ...]:
+        wrong = "mpp is a number above 0 and at most 100, or several different ones: [0.5, 1.0, 2.0]"
+        try:
+            scales = [float(scale) for scale in (given if isinstance(given, list | tuple) else [given])]
+        except (TypeError, ValueError):
+            raise ValueError(wrong) from None
+        if not scales or len(set(scales)) < len(scales) or not all(0 < scale <= 100 for scale in scales):
+            raise ValueError(wrong)
+        return tuple(sorted(scales)) if len(scales) > 1 else scales[0]
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """Micrometres per pixel, the finest first."""
+        return self.mpp if isinstance(self.mpp, tuple) else (self.mpp,)
 
 
 class TissueConfig(Config):

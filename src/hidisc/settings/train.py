@@ -16,6 +16,8 @@ class DataConfig(Config):
     """Splits of the store to learn from; patients of the others are never seen."""
     leave_out: tuple[str, ...] = ()
     """Names of patients that are never learned from, whatever their split."""
+    mpp: tuple[float, ...] | None = None
+    """Scales of a store of several (micrometres per pixel) to learn from; null learns from all of them."""
     threads: Annotated[int | None, Pace()] = Field(None, ge=1, le=64)
     """Threads that read and decode patches ahead of training; null means one per core, at most 8."""
     prefetch: Annotated[int, Pace()] = Field(4, ge=1, le=64)
@@ -84,6 +86,18 @@ class GlobalViewsConfig(PartConfig):
     """Side in pixels of global views; null is that of the patches."""
     scale: tuple[Share, Share] | None = None
     """Range of the share of the patch that a global view shows, drawn for every view; null shows all of it."""
+    coarser: tuple[float, float] | None = None
+    """Range of how much coarser than its patch a view is, drawn for every view; null: as the patch. Sets size_px."""
+
+    @model_validator(mode="after")
+    def _has_one_size(self) -> "GlobalViewsConfig":
+        if self.coarser is None:
+            return self
+        if not 1 <= self.coarser[0] <= self.coarser[1] <= 64:
+            raise ValueError("coarser is a range [low, high] from 1 on, such as [1, 2]: finer detail is not stored")
+        if self.scale is not None:
+            raise ValueError("scale and coarser each say how much of a patch a view shows: leave one of them out")
+        return self
 
 
 class LocalViewsConfig(PartConfig):

@@ -25,7 +25,7 @@ OPTIONAL = ("label", "mpp", "site", "split")
 FOR_PEOPLE = ("file_mpp", "file_size_px", "file_reader", "doubt")
 """Columns that `hidisc cohort` adds to a draft for people to look at; no table of patches has them."""
 WRITTEN = ("patch", "x", "y", "tissue_fraction", "pixel_std", "is_blank", "shard", "row", "name", "is_kept",
-           "pen_fraction", "predicted_label", "predicted_score", "annotation")  # fmt: skip
+           "pen_fraction", "predicted_label", "predicted_score", "annotation", "place")  # fmt: skip
 """Columns that hidisc itself writes into a table of patches, beside those of a cohort."""
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
 _SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill screens

@@ -11,6 +11,7 @@ vectors, then Beer-Lambert. The shape of tissue is in micrometres; only the rast
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +41,8 @@ class Morphology:
     """Short axis over long axis: 1 is a disc."""
     chromatin: float
     """Contrast of the chromatin: 0 is smooth, 1 is coarse clumps."""
+    glands_um: tuple[float, float] | None = None
+    """Length and width (standard deviations) of the hollows of glands; None: there are no glands."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,15 @@ DIAGNOSES = {
     "large-oval": Morphology(13_700, 2.6, 0.60, 0.60),
     "dense-spindle": Morphology(23_400, 1.5, 0.55, 0.45),
 }
+_GLANDS = {"nests": (7.0, 7.0), "cords": (40.0, 7.0)}
+_NUCLEI = {"round": Morphology(27_000, 1.2, 0.9, 0.5), "spindle": Morphology(27_000, 1.2, 0.4, 0.5)}
+SCALED_DIAGNOSES = {
+    f"{nuclei}-{glands}": replace(_NUCLEI[nuclei], glands_um=_GLANDS[glands])
+    for nuclei in _NUCLEI
+    for glands in _GLANDS
+}
+"""Diagnoses of which one half is told at one scale only: nuclei at 0.5 um/px, where 48 px show a part of one gland, and
+glands at 2.0 um/px, where a nucleus is one pixel wide."""
 SITES = {
     "north": (0.94, 0.93, 0.94),
     "river": (0.93, 0.93, 0.95),
@@ -93,6 +105,7 @@ def draw_cohort(
     field_px: int = 48,
     mpp: float = 0.5,
     seed: int = 0,
+    diagnoses: Mapping[str, Morphology] = DIAGNOSES,
 ) -> Path:
     """Writes `out/slides/*.tiff` and `out/cohort.csv`, and returns the path of the latter.
 
@@ -106,9 +119,9 @@ def draw_cohort(
     (out / "slides").mkdir(parents=True, exist_ok=True)
     rows = []
     for p in range(patients):
-        label = list(DIAGNOSES)[p % len(DIAGNOSES)]
-        site = list(SITES)[p // len(DIAGNOSES) % len(SITES)]
-        morphology = draw_patient(DIAGNOSES[label], make_rng(seed, Purpose.DRAWN_PATIENT, p))
+        label = list(diagnoses)[p % len(diagnoses)]
+        site = list(SITES)[p // len(diagnoses) % len(SITES)]
+        morphology = draw_patient(diagnoses[label], make_rng(seed, Purpose.DRAWN_PATIENT, p))
         for s in range(slides):
             rng = make_rng(seed, Purpose.DRAWN_SLIDE, p, s)
             staining = draw_staining(SITES[site], rng)
@@ -242,9 +255,20 @@ def _draw_tissue(
     nuclei *= np.clip(1 + 0.45 * morphology.chromatin * clumps, 0.2, 2.0)
     stroma = np.clip(0.50 + 0.20 * fibres + 0.05 * grain, 0.08, None) * (1 - 0.5 * cytoplasm)
     tissue = 1 - 0.93 * gaps
+    if morphology.glands_um is not None:
+        hollow = _draw_glands(morphology.glands_um, shape, mpp, rng)
+        tissue = tissue * (1 - 0.85 * hollow)
+        nuclei = nuclei * (1 - hollow)
     haematoxylin = 1.55 * nuclei + (0.06 + 0.14 * cytoplasm) * tissue
     eosin = (stroma + cytoplasm * (0.34 + 0.05 * grain)) * tissue * (1 - 0.3 * np.minimum(nuclei, 1))
     return np.stack([haematoxylin, eosin]).astype(np.float32)
+
+
+def _draw_glands(glands_um: tuple[float, float], shape: tuple[int, int], mpp: float, rng: np.random.Generator) -> Map:
+    """The hollows (H, W) of glands, 1 inside: a third of the tissue, whatever their shape."""
+    length, width = glands_um
+    noise = _smooth_noise(shape, length / mpp, width / mpp, rng.uniform(0, math.pi), rng)
+    return _step((noise - np.quantile(noise, 0.67)) / 0.25)
 
 
 def _draw_fibres(course: Map, mpp: float, rng: np.random.Generator) -> Map:

@@ -13,6 +13,7 @@ from hidisc.models.encoder import Encoder, build_encoder, find_weights
 from hidisc.objectives.adversary import Adversary
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.sampling.views import list_kinds
 from hidisc.settings.train import TrainConfig, ViewsConfig
 from hidisc.training.learner import Learner
 from hidisc.training.training_set import TrainingSet
@@ -54,7 +55,7 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
             config.model.head if kind.uses_head else None,
             channels=store.input_channels,
             size_px=store.info.size_px,
-            mpp=store.info.mpp,
+            mpp=training_set.mpp,
             input=store.info.input,
             weights=config.model.weights,
             scale=(config.model.mean, config.model.std) if config.model.mean and config.model.std else None,
@@ -76,7 +77,8 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
 
 def _check_sizes(encoder: Encoder, views: ViewsConfig) -> None:
     """Refuse views that the backbone does not take, and local ones that are larger than global ones."""
-    sizes = {"global": views.global_.size_px or encoder.card.size_px}
+    (_, part), *_ = list_kinds(views, 1)
+    sizes = {"global": part.find_size(encoder.card.size_px, encoder.card.size_px)[0]}
     if views.local.number:
         sizes["local"] = views.local.size_px
         if sizes["local"] > sizes["global"]:

@@ -87,6 +87,12 @@ class TrainingSet:
         label: NDArray[np.int32] = self.store.table.codes("label")[0]
         return label[self.tree.leaves[self.tree.root_leaves()]]
 
+    @property
+    def mpp(self) -> float | None:
+        """Micrometres per px of the patches to learn from; None: not known, or several."""
+        scales = np.unique(self.store.table.column("mpp")[self.tree.leaves]).round(4)
+        return float(scales[0]) if len(scales) == 1 and not np.isnan(scales[0]) else None
+
     def slides(self) -> tuple[SlideId, ...]:
         """Every slide with a patch to learn from."""
         codes, names = self.store.table.codes("slide")
@@ -94,8 +100,10 @@ class TrainingSet:
 
 
 def rows_to_learn(store: PatchStore, data: DataConfig) -> NDArray[np.bool_]:
-    """(N,) which patches are learned from: those of some splits, without some patients."""
+    """(N,) which patches are learned from: those of some splits and scales, without some patients."""
     rows = store.table.in_splits(data.splits, "data.splits", store.path)
+    if data.mpp is not None:
+        rows &= store.table.at_scales(data.mpp, "data.mpp", store.path)
     return rows & ~store.table.of_patients(data.leave_out, "data.leave_out", store.path)
 
 

@@ -1,6 +1,7 @@
 """`hidisc evaluate`: Embeddings -> Scores, the evaluation of an encoder by patients it was not trained on."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,10 @@ from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
 from hidisc.evaluation.neighbours import choose_device
+from hidisc.evaluation.places import join_places
 from hidisc.evaluation.pooling import patch_predictions, pool_patches, pool_units
 from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.scales import score_scales
 from hidisc.evaluation.scores import (
     ATTENTION,
     NEIGHBOURS,
@@ -93,6 +96,9 @@ def _evaluate_split(
         task, unseen = align_task(task, config.align)
         if unseen:
             say(f"note: no reference patient has {config.align} {name_some(unseen)}: these patches are not aligned")
+    if config.places is not None:
+        task, joined = join_places(task, config.places)
+        say(f"places={config.places}: {joined}")
     findings = find_overlap(task)
     refuse_leaks(findings, config.leakage.allow)
     inputs = _list_inputs(queries, bank)
@@ -101,6 +107,8 @@ def _evaluate_split(
             if config.floor and colour is None and bank is queries:
                 colour = _measure_colour(queries, config, say)
             floor = choose_task(colour, colour, config) if colour is not None else None
+            if floor is not None and config.places is not None:
+                floor, _ = join_places(floor, config.places)
             with use_threads():
                 files = _evaluate_task(task, floor, findings, out, config, choose_device(device), say, shown)
             work.finish(files)
@@ -160,10 +168,15 @@ def _refuse_learned(queries: Embeddings, folds: Folds, config: EvaluateConfig) -
 def _audit(task: Task, config: EvaluateConfig, device: str, say: Say) -> tuple[str, ...]:
     """What the shortcut audit says of site, scanner, batch and date, where the table has any of them.
 
-    It looks at stored embeddings of one store, so nothing is said of aligned ones, or of a bank from another store.
+    It looks at stored embeddings of one store: nothing is said of aligned ones, of places, or of another bank.
     """
     embeddings = task.queries.embeddings
-    if not config.audit or config.align is not None or task.bank.embeddings is not embeddings:
+    if (
+        not config.audit
+        or config.align is not None
+        or config.places is not None
+        or task.bank.embeddings is not embeddings
+    ):
         return ()
     from hidisc.evaluation.auditing import run_audit
     from hidisc.evaluation.nuisance import list_known
@@ -223,6 +236,8 @@ def _evaluate_task(
         judged = FloorScores(
             patches=len(floor.bank) + len(floor.queries), probes=colour_probes, differences=differences
         )
+    scales, more = score_scales(task, floor, partial(_predict_first, config=config, device=device), out, config)
+    files += more
     if knn.rows.shape[1]:
         save_neighbours(out / NEIGHBOURS, knn.rows, knn.similarities)
         files.append(NEIGHBOURS)
@@ -244,6 +259,7 @@ def _evaluate_task(
         diagnostics=diagnose(task, config.seed),
         leakage=findings,
         floor=judged,
+        scales=scales,
         audit=_audit(task, config, device, say),
         versions=versions(*_PACKAGES),
         level_names=info.level_names,
@@ -298,6 +314,12 @@ def _predict(
         second_softmax = False  # a setting of the kNN probe alone
     pooled = [pool_patches(task, scores, level, second_softmax) for level in coarser]
     return [patch_predictions(task, scores), *pooled], remarks
+
+
+def _predict_first(task: Task, config: EvaluateConfig, device: str) -> list[Predictions]:
+    """Predictions of the first probe at every level."""
+    knn, unused = predict_by_neighbours(task, config.knn, device), np.empty(len(task.queries), np.float32)
+    return _predict(config.probes[0], task, knn, config, False, unused)[0]
 
 
 def _relate_source(embeddings: Embeddings, out: Path) -> ModelCard:

@@ -39,6 +39,12 @@ class _Tiles:
     name: NDArray[np.object_]
     """(N,) class of each; None: none."""
     measurements: Mapping[str, Numbers]
+    mpp: Numbers | None
+
+    def choose(self, rows: NDArray[np.intp]) -> "_Tiles":
+        """Some of them."""
+        measurements = {name: values[rows] for name, values in self.measurements.items()}
+        return _Tiles(self.slide[rows], self.x[rows], self.y[rows], self.name[rows], measurements, None)
 
 
 def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
@@ -53,6 +59,9 @@ def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
         artefact = embeddings = open_embeddings(path, "geojson")
         tiles = _read_table(embeddings)
         store = _open_store(path, embeddings.info.store_checksum)
+    tiles = tiles.choose(np.flatnonzero(np.ones(len(tiles.x), bool) & store.are_finest(tiles.mpp)))
+    if not len(tiles.x):
+        raise UserError(f"{path} has no patches of the finest scale, {store.scales[0]:g} um/px. Embed these as well.")
     if (tiles.x < 0).any():
         raise UserError(f"{path} has patches that were imported as files: it is not known where on a slide they are.")
     inputs = {"the patches": artefact.artefact.checksum}
@@ -98,7 +107,7 @@ def _colour(names: Sequence[str | None]) -> dict[str | None, tuple[int, int, int
 def _read_table(embeddings: Embeddings) -> _Tiles:
     table = embeddings.table
     slide, x, y, label = (table.column(name) for name in ("slide", "x", "y", "label"))
-    return _Tiles(slide, x, y, label, {})
+    return _Tiles(slide, x, y, label, {}, table.column("mpp"))
 
 
 def _read_scores(scores: Scores) -> _Tiles:
@@ -111,7 +120,8 @@ def _read_scores(scores: Scores) -> _Tiles:
         )
     measurements = {f"score: {name}": patches.scores[:, code] for code, name in enumerate(patches.classes)}
     predicted = np.array(patches.classes, object)[patches.predicted]
-    return _Tiles(patches.units["slide"], patches.units["x"], patches.units["y"], predicted, measurements)
+    slide, x, y = (patches.units[name] for name in ("slide", "x", "y"))
+    return _Tiles(slide, x, y, predicted, measurements, patches.units.get("mpp"))
 
 
 def _open_store(embeddings_path: Path, checksum: str) -> PatchStore:

@@ -50,9 +50,10 @@ def heatmap(
     record = store.record(entry)
     # corners are whole pixels, so that patches that touch are up to this far apart; less would leave seams
     extent = ceil(record.size_px * (record.downsample or 1.0))
-    corners = np.stack([patches.units[axis][rows] for axis in ("x", "y")], axis=1)
+    painted = rows & store.are_finest(patches.units.get("mpp"))
+    corners = np.stack([patches.units[axis][painted] for axis in ("x", "y")], axis=1)
     heats = {
-        patches.classes[code]: paint(pixels.shape[:2], downsample, corners, extent, patches.scores[rows, code])
+        patches.classes[code]: paint(pixels.shape[:2], downsample, corners, extent, patches.scores[painted, code])
         for code in classes
     }
     truth, pooled = _pool(scores, probe, patches, rows, entry)

@@ -32,6 +32,8 @@ def import_patches(
     Sources: `patches.opensrh.find_opensrh`, `patches.folders.find_folder` and `find_table`, or one's own.
     """
     config, out = config or ImportConfig(), Path(out)
+    if config.mpp is not None and any("mpp" in row.columns for row, _ in source.slides):
+        raise UserError(f"{source.root} has a column mpp, so mpp={config.mpp:g} says it twice. Leave one of them out.")
     tasks = [
         PackTask(row.slide, out.resolve() / slide_folder(row.slide), tuple(path.resolve() for path in paths), config)
         for row, paths in source.slides
