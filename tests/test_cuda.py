@@ -48,7 +48,6 @@ SETTINGS = {
     "a transformer": ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5, proj_drop_rate: 0.1}"),
     "bf16": ("compute.precision=bf16",),
     "all views": (f"views.ops=[{', '.join(DRAWS)}]", "views.probability=0.5"),
-    "an adversary": ("adversary.column=patient",),
     "across slides": ("objective={name: hidisc, across: {patient: slide}, temperature: {patient: 0.5}}",),
     "local views": LOCAL,
     "dino with all options": ("objective={name: dino, prototypes: 16, spread: 0.1, balance: sinkhorn}", *LOCAL),

@@ -40,7 +40,6 @@ KINDS = {
     "accumulated and clipped": ("optim.accumulate=2", "optim.clip=0.5"),
     "stochastic depth": VIT,
     "supervised": ("objective={name: supervised}", "batch.levels=[patch]", "batch.draw={}"),
-    "an adversary": ("adversary.column=patient", "adversary.weight=0.5"),
     "across slides": ("objective.across={patient: slide}", "objective.temperature={patient: 0.5, patch: 0.1}"),
     "stains of the cohort": ("views.ops=[flips, cohort_stain]", "views.probability=0.8"),
 }

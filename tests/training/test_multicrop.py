@@ -140,11 +140,6 @@ def test_every_objective_learns_from_them(store: Path, tmp_path: Path, name: str
     assert run.info.images == 2 * 32, "local views are not counted"
 
 
-def test_an_adversary_sees_the_embeddings_of_all_views(store: Path, tmp_path: Path) -> None:
-    train(store, tmp_path / "run", "adversary.column=patient", *LOCAL, "optim.steps=2")
-    assert len(losses(tmp_path / "run")) == 2
-
-
 def test_bf16_and_the_same_run_twice(store: Path, tmp_path: Path) -> None:
     changes = ("objective={name: dino, prototypes: 16}", "compute.precision=bf16", "model.backbone=test_vit", *LOCAL)
     for name in "ab":

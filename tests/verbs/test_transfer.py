@@ -32,11 +32,10 @@ def command(store: Path, out: Path, weights: Path, *changes: str) -> list[str]:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("kind", ["a transformer", "an adversary", "frozen statistics", "statistics of all ranks"])
+@pytest.mark.parametrize("kind", ["a transformer", "frozen statistics", "statistics of all ranks"])
 def test_two_devices_learn_what_one_does(store: Path, forks: Forks, tmp_path: Path, kind: str) -> None:
     changes = {
         "a transformer": VIT,
-        "an adversary": (*VIT, "adversary.column=patient", "adversary.weight=1"),
         "frozen statistics": ("model.batch_norm=frozen", "compute.sync_batchnorm=true"),
         "statistics of all ranks": ("compute.sync_batchnorm=true",),
     }[kind]

@@ -6,6 +6,7 @@ from typing import Literal
 
 from hidisc.evaluation.compare import Difference
 from hidisc.ground.errors import UserError
+from hidisc.reporting.cells import TITLES
 from hidisc.reporting.evaluated import EvaluatedModel, compare_models
 from hidisc.settings.benchmark import ClaimConfig
 from hidisc.settings.evaluate import EvaluateConfig
@@ -41,7 +42,7 @@ def check_claim(claim: ClaimConfig, models: Mapping[str, EvaluatedModel], evalua
     except UserError as error:
         return Checked(claim, "not measured", str(error))
     found = differences[claim.metric]
-    sentence = found.sentence(f"{claim.level} {claim.metric}", claim.better, claim.than)
+    sentence = found.sentence(f"{claim.level} {TITLES.get(claim.metric, claim.metric)}", claim.better, claim.than)
     if found.low is None or not found.enough:
         return Checked(claim, "not measured", sentence, found)
     if not found.is_of_methods:

@@ -50,7 +50,6 @@ class Purpose(IntEnum):
     MEASURED_VECTORS = 35
     MEASURED_VIEWS = 36
     COHORT_STAIN = 40  # name of the slide
-    GROUP_ORDER = 41  # cycle: whose turn it is
     EXPLORED_SAMPLE = 45
     EXPLORED_PROBE = 46
     EXPLORED_CLUSTERS = 47

@@ -127,9 +127,9 @@ def _describe(model: EvaluatedModel) -> str:
             f"One evaluation; in brackets the {100 * asked.interval:g} % interval over {asked.resamples:,} bootstrap "
             f"resamples of {plural(infos[0].levels[0])}."
         )
-    trained = sorted({str(info.model.seed) for info in infos})
+    trained = sorted({str(info.model.seed) for info in infos if info.model.seed is not None})
     drawn = sorted({str(info.sampling["seed"]) for info in infos}) if infos[0].sampling["per_slide"] is not None else []
-    seeds = f"training {plural('seed', len(trained))} {', '.join(trained)}"
+    seeds = f"training {plural('seed', len(trained))} {', '.join(trained)}" if trained else "no training"
     if drawn:
         seeds += f"; sampling {plural('seed', len(drawn))} {', '.join(drawn)}"
     return f"Mean (standard deviation of the sample, n - 1) over {len(infos)} evaluations: {seeds}."

@@ -1,6 +1,5 @@
 """Sampler: the batch of a step, a pure function of (seed, step, rank): nothing to save, nothing to lose."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -11,7 +10,6 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.shuffle import Ints, draw_distinct, shuffled
-from hidisc.sampling.within import Groups
 from hidisc.settings.train import BatchConfig
 
 
@@ -41,14 +39,10 @@ class Sampler:
         seed: int,
         world: int = 1,
         labels: NDArray[np.int32] | None = None,
-        within: Groups | None = None,
     ) -> None:
-        """`labels` (roots,): draw the roots of each label equally often; `within`: take a batch from one of the groups.
-
-        Groups have batches in proportion to their roots, so that every root is drawn equally often.
-        """
+        """`labels` (roots,): draw the roots of each label equally often."""
         _check_draw(tree, config)
-        self._tree, self._seed, self._world, self._within = tree, seed, world, within
+        self._tree, self._seed, self._world = tree, seed, world
         self._children = [config.draw.get(level, 1) for level in tree.levels[1:]]
         self._groups = None if labels is None else [np.flatnonzero(labels == label) for label in np.unique(labels)]
         groups = len(self._groups) if self._groups else 1
@@ -56,23 +50,14 @@ class Sampler:
         _check_images(config.images, images_per_root, groups, world, tree.levels[0])
         self.roots = config.images // images_per_root
         """P, over all ranks."""
-        drawn_from = self._groups or (within.members if within else ())
-        fewest = min((len(group) for group in drawn_from), default=tree.roots)
+        fewest = min((len(group) for group in self._groups or ()), default=tree.roots)
         if fewest < world:
-            rarest = " of the rarest label" if self._groups else f" of the rarest {config.within}" if within else ""
+            rarest = " of the rarest label" if self._groups else ""
             raise UserError(
                 f"{tree.levels[0]}s to share out to {world} devices: only {fewest}{rarest}. Use fewer devices."
             )
         self.repeats = fewest < self.roots // groups
         """Whether roots are repeated within a batch because there are too few."""
-
-    @property
-    def small_groups(self) -> str:
-        """The groups that have fewer roots than a batch draws, in words; empty: none."""
-        if self._within is None or self._within.is_ring:
-            return ""
-        named = zip(self._within.names, self._within.members, strict=True)
-        return ", ".join(f"{len(roots)} of {name!r}" for name, roots in named if len(roots) < self.roots)
 
     def draw(self, step: int, rank: int = 0) -> Draw:
         """The batch of a step, counted from 0, for one rank."""
@@ -88,38 +73,20 @@ class Sampler:
 
     def _roots(self, step: int) -> Ints:
         """(P,) roots of a step, those of a rank next to each other."""
-        if self._within is not None:
-            group, nth = self._turn(step, self._within.members)
-            members = self._within.members[group]
-            return members[self._take(len(members), self.roots, nth, group, is_ring=self._within.is_ring)].ravel()
         if self._groups is None:
             return self._take(self._tree.roots, self.roots, step, 0).ravel()
         share = self.roots // len(self._groups)
         taken = [group[self._take(len(group), share, step, number)] for number, group in enumerate(self._groups)]
         return np.concatenate(taken, axis=1).ravel()
 
-    def _turn(self, step: int, members: Sequence[Ints]) -> tuple[int, int]:
-        """The group that a step draws from, and how many steps have drawn from it before.
-
-        In a cycle of as many steps as there are roots, a group of n roots has n steps, in random order.
-        """
-        sizes = [len(group) for group in members]
-        cycle, place = divmod(step, sum(sizes))
-        turns = np.repeat(np.arange(len(sizes)), sizes)
-        turns = make_rng(self._seed, Purpose.GROUP_ORDER, cycle).permutation(turns)
-        group = int(turns[place])
-        return group, cycle * sizes[group] + int((turns[:place] == group).sum())
-
-    def _take(self, size: int, count: int, step: int, group: int, *, is_ring: bool = False) -> Ints:
-        """(world, count / world) of 0 ... size - 1; of a ring, neighbours."""
+    def _take(self, size: int, count: int, step: int, group: int) -> Ints:
+        """(world, count / world) of 0 ... size - 1."""
         steps_per_pass = -(-size // count)
         number, step_of_pass = divmod(step, steps_per_pass)
         rng = make_rng(self._seed, Purpose.PATIENT_ORDER, number, group)
         each = count // self._world
         if size >= count:
             positions = (step_of_pass * count + np.arange(count)) % size
-            if is_ring:
-                return ((positions + rng.integers(size)) % size).reshape(self._world, each)
             return shuffled(positions, size, rng).reshape(self._world, each)
         order = rng.permutation(size)  # too few: each rank repeats its own
         return np.stack([np.resize(order[rank :: self._world], each) for rank in range(self._world)])

@@ -39,14 +39,6 @@ class BatchConfig(Config):
     """Number of random views of each patch; `views.local.number` come on top of them."""
     balance: bool = False
     """Whether patients of all labels are drawn equally often; the run then records that labels were used."""
-    within: str | None = None
-    """Column whose value the patients of a batch share (`site`), or `colour` for similar colours; null mixes all."""
-
-    @model_validator(mode="after")
-    def _has_one_order(self) -> "BatchConfig":
-        if self.balance and self.within is not None:
-            raise ValueError("balance and within each decide which patients share a batch: leave one of them out")
-        return self
 
 
 Op = Literal[
@@ -208,15 +200,6 @@ class ModelConfig(Config):
         return self
 
 
-class AdversaryConfig(Config):
-    """A classifier of a nuisance column that the encoder learns to mislead (gradient reversal)."""
-
-    column: str | None = None
-    """Column that the embeddings are not to show, such as `site`; null: no adversary."""
-    weight: float = Field(0.1, gt=0)
-    """Weight of the classifier's cross-entropy in the loss."""
-
-
 class OptimConfig(Config):
     """AdamW with linear warm-up and cosine decay, counted in steps."""
 
@@ -309,7 +292,6 @@ class TrainConfig(Config):
     model: ModelConfig = ModelConfig()
     objective: dict[str, Any] = {"name": "hidisc"}
     """The objective by its `name` (a file of `objectives/`) and that file's settings."""
-    adversary: AdversaryConfig = AdversaryConfig()
     optim: OptimConfig = OptimConfig()
     compute: ComputeConfig = ComputeConfig()
     log: Annotated[LogConfig, Pace()] = LogConfig()

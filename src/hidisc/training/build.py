@@ -10,7 +10,6 @@ from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.backbone import HUB, count_depths, count_features, list_tokens
 from hidisc.models.batch_norm import normalise_over_ranks
 from hidisc.models.encoder import Encoder, build_encoder, find_weights
-from hidisc.objectives.adversary import Adversary
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.views import list_kinds
@@ -64,9 +63,6 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
         _check_sizes(encoder, config.views)
         encoder.keeps_statistics = config.model.batch_norm == "frozen"
         objective = kind(settings, encoder, config.batch.levels, training_set.classes)
-        if config.adversary.column is not None:
-            codes, values = training_set.nuisance(config.adversary.column)
-            objective = Adversary(objective, encoder, torch.from_numpy(codes), values, config.adversary.weight)
         learner = Learner(encoder, objective)
     if config.compute.sync_batchnorm and world > 1:
         normalise_over_ranks(learner)

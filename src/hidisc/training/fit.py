@@ -89,7 +89,7 @@ class _Training:
         if sampler.repeats:
             self.say_once(
                 f"note: a batch of {config.batch.images} images draws {sampler.roots} {config.batch.levels[0]}s and "
-                f"there are {sampler.small_groups or self._training_set.tree.roots}: some repeat within a batch, as "
+                f"there are {self._training_set.tree.roots}: some repeat within a batch, as "
                 "positives. Smaller batch.images avoid it."
             )
         check_compiler(config, fabric.device.type)

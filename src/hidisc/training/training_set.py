@@ -11,7 +11,6 @@ from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy, Tree
 from hidisc.sampling.sampler import Sampler
-from hidisc.sampling.within import group_roots
 from hidisc.settings.train import DataConfig, TrainConfig
 
 
@@ -49,30 +48,7 @@ class TrainingSet:
     def sampler(self, config: TrainConfig, world: int) -> Sampler:
         """The sampler of a run."""
         labels = self._root_labels() if config.batch.balance else None
-        within = group_roots(self.store, self.tree, config.batch.within) if config.batch.within else None
-        return Sampler(self.tree, config.batch, config.seed, world, labels, within)
-
-    def nuisance(self, column: str) -> tuple[NDArray[np.int64], int]:
-        """The codes of a column of nuisances for all rows of the table, from 0, and how many values are learned from.
-
-        Rows that are not learned from have no code (-1).
-        """
-        if column not in self.store.table.names or column == "label":
-            names = [name for name in self.store.table.names if name != "label"]
-            raise UserError(
-                f"adversary.column = {column!r} is no column of nuisances in this store. Give one of "
-                f"{', '.join(names)}."
-            )
-        codes, rows = self.store.table.codes(column)[0], self.tree.leaves
-        values, number = np.unique(codes[rows], return_inverse=True)
-        if len(values) < 2 or values[0] < 0:
-            why = "some patches to learn from have none" if values[0] < 0 else "all patches to learn from have the same"
-            raise UserError(
-                f"adversary.column = {column!r} cannot be predicted: {why}. Fill it, or use another column."
-            )
-        found = np.full(len(codes), -1, np.int64)
-        found[rows] = number
-        return found, len(values)
+        return Sampler(self.tree, config.batch, config.seed, world, labels)
 
     def count_single(self, level: str, inner: str) -> tuple[int, int]:
         """How many units of a level have one unit of a finer level, and how many units there are."""
