@@ -97,7 +97,7 @@ def train_until(step: int, monkeypatch: pytest.MonkeyPatch, store: Path, out: Pa
     """Begin or go on with a training, and end it in the middle of a step."""
 
     @contextmanager
-    def show(steps: int, shown: bool) -> Iterator[object]:
+    def show(steps: int, shown: bool, words: object) -> Iterator[object]:
         def watch(now: StepsDone) -> None:
             if now.step == step:
                 raise Stopped

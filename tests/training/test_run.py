@@ -66,6 +66,7 @@ def test_the_record(run: Run, store: Path) -> None:
         "labels_used": [],
         "bad_patches": 0,
         "versions": versions("hidisc", "torch", "torchvision", "timm", "lightning-fabric", "numpy"),
+        "level_names": {"patient": "patient", "slide": "slide", "patch": "patch"},
     }
     assert None not in record["versions"].values()
 

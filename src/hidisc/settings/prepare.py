@@ -26,7 +26,7 @@ class GridConfig(Config):
     allow_upsampling: bool = False
     """Whether slides are cut whose finest level is more than 10 % coarser than `mpp`, by inventing pixels."""
     beyond_edge: Literal["pad", "drop"] = "pad"
-    """Of several mpp: whether coarse patches that reach beyond the slide are padded (RGB: white) or left out."""
+    """Whether coarse patches (several mpp) that reach beyond the slide are padded (RGB: white) or left out."""
 
     @field_validator("mpp", mode="before")
     @classmethod
