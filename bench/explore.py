@@ -2,7 +2,7 @@
 
     python bench/explore.py              both
     python bench/explore.py 10000        one of them
-    python bench/explore.py 1000000      2.2 GB of disk in the folder of temporary files, 3 GB of memory with its cache
+    python bench/explore.py 1000000      2.2 GB of disk in the folder of temporary files, 2.4 GB of memory
 
 Each is asked of a server in a process of its own, as a browser asks. The first picture is counted from the start of the
 command to the last byte of the map, with the places on the map there already. Neighbours stand beside the bare product
