@@ -1,5 +1,6 @@
 """Claims, tables beside the published ones, the page: from scores whose numbers are known."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,18 @@ def test_one_training_is_not_a_method(
         "One training, not a method: a method has one finished training only, so the interval cannot show how much "
         "another seed would change the result. Finish the others, or run the suite with --set seeds=3 and a new --out."
     )
+
+
+def test_starting_weights_need_no_second_seed(tmp_path: Path, embeddings: Embeddings) -> None:
+    suite = suite_of()
+    cells = finish_rows(tmp_path, embeddings, suite, {"HiDisc-Patient": (0.95, 0.94), "SimCLR": (0.3,)})
+    models = named(suite, cells)
+    (one,) = models["SimCLR"].scores
+    card = one.info.model.model_copy(update={"seed": None})
+    frozen = replace(models["SimCLR"], scores=(replace(one, info=one.info.model_copy(update={"model": card})),))
+    claim = ClaimConfig(text="", better="HiDisc-Patient", than="SimCLR")
+    assert check_claim(claim, models, suite.evaluate).outcome == "one training, not a method"
+    assert check_claim(claim, models | {"SimCLR": frozen}, suite.evaluate).outcome == "held"
 
 
 def test_samples_of_patches_do_not_make_one_training_a_method(tmp_path: Path, embeddings: Embeddings) -> None:

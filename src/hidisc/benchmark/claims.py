@@ -31,7 +31,7 @@ def check_claim(claim: ClaimConfig, models: Mapping[str, EvaluatedModel], evalua
     A claim that one is better is held when the whole interval lies above 0, not held when it lies below 0, and cannot
     be told when it contains 0. A claim that one is no better is held unless the whole interval lies above 0. With too
     few patients neither is measured. Where a row has one seed only, the difference is one between two trainings:
-    another seed may turn it, so nothing is said of the methods.
+    another seed may turn it, so nothing is said of the methods. Starting weights and colour have no seed.
     """
     absent = [name for name in (claim.better, claim.than) if name not in models]
     if absent:
@@ -45,7 +45,8 @@ def check_claim(claim: ClaimConfig, models: Mapping[str, EvaluatedModel], evalua
     sentence = found.sentence(f"{claim.level} {TITLES.get(claim.metric, claim.metric)}", claim.better, claim.than)
     if found.low is None or not found.enough:
         return Checked(claim, "not measured", sentence, found)
-    if not found.is_of_methods:
+    trainings = [count for side, count in zip(sides, found.trainings, strict=True) if side.was_trained]
+    if min(trainings, default=2) < 2:
         return Checked(claim, "one training, not a method", sentence, found)
     by_verdict: dict[str, Outcome] = (
         {"better": "held", "unclear": "cannot tell", "worse": "not held"}

@@ -79,7 +79,7 @@ def _find_printed(printed: Sequence[Published], dataset: str, level: str, metric
 def claims_table(checked: Sequence[Checked], models: Sequence[EvaluatedModel]) -> Table:
     """A line per claim about some of the models."""
     return Table(
-        title="Claims of the paper, and what was found here",
+        title="Claims, and what was found here",
         columns=("Claim", "Here", "Found"),
         rows=tuple((item.claim.text, item.outcome, item.found) for item in checked),
         lead=2,

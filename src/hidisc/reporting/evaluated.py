@@ -59,6 +59,11 @@ class EvaluatedModel:
             groups.setdefault(key, []).append(scores)
         return tuple(tuple(groups[key]) for key in sorted(groups))
 
+    @property
+    def was_trained(self) -> bool:
+        """Whether another seed would give another encoder: not of colour, nor of weights as they came."""
+        return any(scores.info.model.seed is not None for scores in self.scores)
+
     def find_levels(self, probe: str, level: str) -> list[LevelScores]:
         """The scores of one level by one probe in each of its evaluations; none where any of them lacks it."""
         probes = [item for scores in self.scores for item in scores.info.probes if item.name == probe]
