@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -129,6 +130,17 @@ def test_folds_of_one_class_each_have_no_area() -> None:
         "no fold has test slides of a class and of another: use fewer folds, or folds.by=patient"
     )
     assert measure(lone, 1).metrics["accuracy"].value is not None
+
+
+def test_scores_that_were_pooled_in_the_old_way_are_refused(pooled: Scores, tmp_path: Path) -> None:
+    copytree(pooled.path, tmp_path / "old")
+    old = replace(pooled, artefact=replace(pooled.artefact, path=tmp_path / "old"))
+    file = old.path / "predictions_patient.parquet"
+    replace(old.predictions("knn", "patient"), fold=None).save(file)
+    with pytest.raises(
+        UserError, match=r"old pools folds as hidisc did before AUROC compared within folds\. .* --out\."
+    ):
+        old.predictions("knn", "patient")
 
 
 def test_pooled_predictions_are_read_back_with_their_folds(tmp_path: Path) -> None:

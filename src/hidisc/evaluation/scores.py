@@ -12,6 +12,7 @@ from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.predictions import Predictions
 from hidisc.ground.columns import Columns, load_columns, save_columns
+from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
 from hidisc.settings.config import use_new_names
@@ -235,7 +236,13 @@ class Scores:
         probes = self.info.floor.probes if of_floor and self.info.floor else self.info.probes
         scored = next(scores for scores in probes if scores.name == probe).level(level)
         file = predictions_file(probe, level, self.info.probes[0].name, of_floor)
-        return Predictions.load(self.path / file, level, scored.left_out if scored else 0)
+        found = Predictions.load(self.path / file, level, scored.left_out if scored else 0)
+        if self.info.folds and found.fold is None:
+            raise UserError(
+                f"{self.path} pools folds as hidisc did before AUROC compared within folds. Its numbers cannot stand "
+                "beside new ones. Run the command that made it with a new --out."
+            )
+        return found
 
     def scale_predictions(self, mpp: float, *, of_floor: bool = False) -> list[Predictions]:
         """The predictions of the first probe from one scale at every level, finest first."""
