@@ -12,6 +12,7 @@ from hidisc.settings.load import list_recipes, load_config
 from hidisc.settings.train import TrainConfig
 
 SUITES = [name for name in list_recipes("benchmark") if name != "tcga"]
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "suites").glob("*.yaml"))
 
 
 def load(suite: str, *changes: str) -> SuiteConfig:
@@ -20,7 +21,7 @@ def load(suite: str, *changes: str) -> SuiteConfig:
 
 def test_the_papers_experiments_and_ours_are_all_there() -> None:
     paper = {"main", "weak", "lambda", "learning-rate", "batch-size", "iterations"}
-    assert set(SUITES) == paper | {"hierarchical", "stain", "small-cohort"}
+    assert set(SUITES) == paper | {"hierarchical", "distillation", "stain", "small-cohort"}
 
 
 @pytest.mark.parametrize("suite", sorted(set(SUITES) - {"small-cohort"}))
@@ -43,6 +44,13 @@ def test_every_suite_says_what_it_is_for(suite: str) -> None:
     text = (resources.files("hidisc.settings.recipes") / "benchmark" / f"{suite}.yaml").read_text(encoding="utf-8")
     assert [f"# {word}" in text for word in ("Purpose:", "Command:", "Machine:", "Paper:")] == [True] * 4
     assert f"hidisc benchmark {suite} store" in text
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_suite_among_the_examples_plans_trainings(path: Path, tmp_path: Path) -> None:
+    config = load(str(path), "folds.number=0")
+    assert len(plan_cells(config, config.small, tmp_path)) == len(config.rows) * config.seeds
+    assert f"hidisc benchmark examples/suites/{path.name} " in path.read_text()
 
 
 def test_the_suite_for_small_cohorts_trains_as_the_recipe_for_them(tmp_path: Path) -> None:
