@@ -4,7 +4,7 @@ Memory per worker: the reader's tile cache (128 MB), the thumbnail, `stain.sampl
 encoded ones per scale; it does not grow with the slide.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +19,7 @@ from PIL import Image
 from hidisc.ground.checksums import describe_file, digest, seal
 from hidisc.ground.files import new_folder, replaced, write_atomic
 from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.ground.tasks import Report
 from hidisc.patches.coarse import PlaceWriter, cell_column, scale_shard
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.filters import is_blank
@@ -35,6 +36,7 @@ from hidisc.patches.record import (
     name_owner,
 )
 from hidisc.patches.shard import Shard
+from hidisc.patches.task import SlideTask
 from hidisc.settings.config import keep_facts
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import SlideRow, hash_slide, sample_slide
@@ -51,17 +53,12 @@ _THUMBNAIL_PX = 1024  # long side small pictures get at least, if they have that
 _SHOWN, _SHOWN_PX, _GAP_PX = 4, 150, 6  # sample patches kept for the contact sheet
 
 
-Report = Callable[[int], None]
-"""Called now and then with the number of boxes read since the last call."""
-
-
 @dataclass(frozen=True)
-class CutTask:
-    """All a worker needs to know to cut one slide."""
+class CutTask(SlideTask):
+    """One slide file, to be cut."""
 
     row: SlideRow
     folder: Path
-    """Where the slide's folder is to be, absolute."""
     config: PrepareConfig
     reference: Stains = REFERENCE
 
@@ -92,7 +89,7 @@ class CutTask:
         if mpp != record.mpp:
             before, now = ("not known" if value is None else f"{value:g}" for value in (record.mpp, mpp))
             return f"mpp: {before} -> {now}"
-        return "its settings" if record.settings != self.settings else None
+        return super().find_change(record)
 
     def lacks_patches(self, record: SlideRecord) -> bool:
         """Whether the filter keeps boxes that were never stored."""
