@@ -5,7 +5,7 @@ The code, the columns of files and the settings always say patient, slide and pa
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
@@ -13,9 +13,8 @@ from pydantic import field_validator, model_validator
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import plural
-from hidisc.settings.config import Config
+from hidisc.settings.config import Config, Say
 
-Say = Callable[[str], None]
 LEVELS = ("patient", "slide", "patch")
 _TAKEN = {"class", "label", "level", "site", "split", "store"}
 """Words that mean something else on the same pages."""
