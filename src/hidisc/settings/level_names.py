@@ -7,7 +7,6 @@ The code, the columns of files and the settings always say patient, slide and pa
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 from pydantic import field_validator, model_validator
 
@@ -24,6 +23,7 @@ _WORD = (
     r"(?<![\w.-])(?:(?P<article>[Aa])n?(?P<gap>\s+))?"
     r"(?P<word>[Pp]atients?|[Ss]lides?|[Pp]atch(?:es)?)(?!\w|-(?!level)|\.\w)"
 )
+_PATTERN = re.compile(f"{_KEPT}|{_WORD}")
 
 
 class LevelNames(Config):
@@ -64,7 +64,7 @@ class LevelNames(Config):
 
     def speak(self, text: str) -> str:
         """A text in these words; applied twice, it is as if applied once."""
-        return text if self.are_usual else _pattern().sub(self._replace, text)
+        return text if self.are_usual else _PATTERN.sub(self._replace, text)
 
     def _replace(self, match: re.Match[str]) -> str:
         word = match["word"]
@@ -89,8 +89,3 @@ class LevelNames(Config):
 
 
 USUAL = LevelNames()
-
-
-@cache
-def _pattern() -> re.Pattern[str]:
-    return re.compile(f"{_KEPT}|{_WORD}")
