@@ -144,7 +144,7 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
     """
     folder, scales = slide_folder(row.slide), recipe.scales
     boxes = pq.read_table(out / folder / BOXES)
-    each = np.repeat(np.arange(record.boxes), len(scales))
+    each = np.repeat(np.arange(record.boxes), len(scales))  # the box of every row
     total, scores = len(each), boxes.take(each)
     shard, row_in_shard = _find_patches(out / folder, record, boxes, len(scales))
     shard = np.where(
@@ -152,8 +152,9 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
     )
     pixel_std, fraction = scores["pixel_std"].to_numpy(), scores["tissue_fraction"].to_numpy()
     blank = is_blank(pixel_std, fraction, recipe.filter)
+    further, is_left_out = _judge_boxes(out / folder, record, boxes, recipe)
     # a box that a new filter keeps is not stored yet when its slide failed just now
-    is_kept = ~blank & (shard >= 0)
+    is_kept = ~blank & ~is_left_out[each] & (shard >= 0)
 
     columns: dict[str, pa.Array] = {
         "patient": names_column([row.patient], [total]),
@@ -169,25 +170,8 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         "is_blank": pa.array(blank),
         "shard": pa.array(shard, mask=shard < 0),
         "row": pa.array(row_in_shard, mask=shard < 0),
+        **{name: column.take(each) for name, column in further.items()},
     }
-    if recipe.filter.max_pen_fraction < 1:
-        ink = _score_pen(out / folder, record, boxes)[each]
-        columns["pen_fraction"] = pa.array(ink)
-        is_kept &= ~is_marked(ink, recipe.filter)
-    if len(scales) > 1:
-        columns["place"] = names_column([str(box) for box in range(record.boxes)], [len(scales)] * record.boxes)
-    if recipe.classifier:
-        labels = recipe.classifier.labels
-        codes, probabilities = load_predicted(out / folder, recipe.classifier.checksum, record.boxes)
-        codes, probabilities = codes[each], probabilities[each]
-        columns[LABEL] = codes_column(codes, labels)
-        columns[SCORE] = pa.array(probabilities, mask=np.isnan(probabilities))
-        is_kept &= ~is_unwanted(codes, labels, recipe.filter)
-    if recipe.annotations:
-        annotation, is_excluded = _annotate(recipe.annotations, record, boxes)
-        annotation, is_excluded = annotation[each], is_excluded[each]
-        columns[ANNOTATION] = codes_column(annotation, recipe.annotations.classes)
-        is_kept &= ~is_excluded
     columns |= {name: names_column([value], [total]) for name, value in row.more.items()}
     for name, values in row.columns.items():
         if name == "mpp":
@@ -195,6 +179,31 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         else:
             columns[name] = pa.array(values, pa.string()) if name == "name" else names_column(values, [1] * total)
     return pa.table({**columns, _IS_KEPT: is_kept})
+
+
+def _judge_boxes(
+    folder: Path, record: SlideRecord, boxes: pa.Table, recipe: Recipe
+) -> tuple[dict[str, pa.Array], NDArray[np.bool_]]:
+    """Columns that only some tables have, one value per box, and which boxes (N,) are left out by what they say."""
+    columns: dict[str, pa.Array] = {}
+    is_left_out = np.zeros(record.boxes, bool)
+    if recipe.filter.max_pen_fraction < 1:
+        ink = _score_pen(folder, record, boxes)
+        columns["pen_fraction"] = pa.array(ink)
+        is_left_out |= is_marked(ink, recipe.filter)
+    if len(recipe.scales) > 1:
+        columns["place"] = names_column([str(box) for box in range(record.boxes)], [1] * record.boxes)
+    if recipe.classifier:
+        labels = recipe.classifier.labels
+        codes, probabilities = load_predicted(folder, recipe.classifier.checksum, record.boxes)
+        columns[LABEL] = codes_column(codes, labels)
+        columns[SCORE] = pa.array(probabilities, mask=np.isnan(probabilities))
+        is_left_out |= is_unwanted(codes, labels, recipe.filter)
+    if recipe.annotations:
+        annotation, is_excluded = _annotate(recipe.annotations, record, boxes)
+        columns[ANNOTATION] = codes_column(annotation, recipe.annotations.classes)
+        is_left_out |= is_excluded
+    return columns, is_left_out
 
 
 def _score_pen(folder: Path, record: SlideRecord, scores: pa.Table) -> NDArray[np.float32]:
