@@ -83,7 +83,7 @@ class Slide:
         folder = self.cut()
         boxes = pq.read_table(folder / BOXES)
         self.corners = list(zip(boxes["x"].to_pylist(), boxes["y"].to_pylist(), strict=True))
-        self._kept = set(Shard(folder / "patches-0.arrow").boxes().tolist())
+        self._kept = set(Shard(folder / "patches-0.arrow").boxes.tolist())
         self._stains = Stains.from_dict(SlideRecord.load(folder).stain or {})
 
     def cut(self, *changes: str) -> Path:

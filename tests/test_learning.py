@@ -13,11 +13,18 @@ from hidisc.patches.inputs import as_input
 from hidisc.settings.load import load_config
 from hidisc.settings.prepare import GridConfig, PrepareConfig
 from hidisc.settings.train import TrainConfig
-from hidisc.slides.synthetic import SCALED_DIAGNOSES
+from hidisc.slides.synthetic import Morphology
 from hidisc.verbs.train import train
 
 METHODS = ("hidisc-patient", "hidisc-slide", "simclr")
 SEEDS = (0, 1, 2)
+SCALED_DIAGNOSES = {
+    f"{nuclei}-{glands}": Morphology(27_000, 1.2, axis_ratio, 0.5, glands_um)
+    for nuclei, axis_ratio in (("round", 0.9), ("spindle", 0.4))
+    for glands, glands_um in (("nests", (7.0, 7.0)), ("cords", (40.0, 7.0)))
+}
+"""Diagnoses of which one half is told at one scale only: nuclei at 0.5 um/px, where 48 px show a part of one gland, and
+glands at 2.0 um/px, where a nucleus is one pixel wide."""
 
 
 @torch.inference_mode()

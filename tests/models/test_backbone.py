@@ -251,5 +251,6 @@ def test_every_tensor_is_read(tmp_path):
 
 
 def test_the_channels_in_the_sentence_are_those_of_the_first_convolution():
-    assert module._channels(make("test_vit", 5)) == 5
-    assert module._channels(make("test_resnet", 2)) == 2
+    for name, channels in (("test_vit", 5), ("test_resnet", 2)):
+        backbone = make(name, channels)
+        assert backbone.state_dict()[module._first_layer(backbone)].shape[1] == channels

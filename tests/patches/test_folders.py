@@ -10,7 +10,7 @@ from PIL import Image
 
 from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder, find_table
-from hidisc.patches.pack import PackTask, pack_slide
+from hidisc.patches.pack import PackTask
 from hidisc.patches.sources import Source
 from hidisc.patches.store import PatchStore
 from hidisc.settings.imports import ImportConfig
@@ -252,7 +252,7 @@ def test_a_patch_file_that_vanished_is_named(tmp_path: Path) -> None:
     (root / "P/A/1.png").unlink()
     task = PackTask("P/A", tmp_path / "folder", (root / "P/A/0.png", root / "P/A/1.png"), ImportConfig())
     with pytest.raises(SlideError) as caught:
-        pack_slide(task)
+        task.run()
     assert str(caught.value) == f"{root}/P/A/1.png cannot be read (No such file or directory). Copy it again."
     assert not list(tmp_path.glob("*folder*"))
 

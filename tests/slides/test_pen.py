@@ -14,8 +14,9 @@ from hidisc.slides.grid import lay_grid
 from hidisc.slides.pen import find_ink, pen_fraction
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import read_thumbnail
-from hidisc.slides.synthetic import DIAGNOSES, INKS, SITES, STAIN_VECTORS, draw_pen, draw_slide, draw_staining
+from hidisc.slides.synthetic import DIAGNOSES, SITES, STAIN_VECTORS, draw_slide, draw_staining
 from hidisc.slides.tissue import tissue_fraction
+from tests.slides.pens import INKS, draw_pen
 
 MPP = 2.0
 

@@ -20,10 +20,11 @@ from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.pyramid import write_pyramid
 from hidisc.slides.reader import open_slide
 from hidisc.slides.stain import Stains, normalise
-from hidisc.slides.synthetic import draw_cohort, draw_pen
+from hidisc.slides.synthetic import draw_cohort
 from hidisc.slides.tissue import pixel_std
 from hidisc.verbs.build import Built
 from hidisc.verbs.prepare import _suggest_smaller, prepare
+from tests.slides.pens import draw_pen
 
 EXACT = ("grid.size_px=48", "pixels.codec=raw", "stain.method=none")
 

@@ -17,6 +17,7 @@ from hidisc.ground.steps import reached
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Report = Callable[[int], None]
+"""Called now and then with how much was done since the last call."""
 PATIENCE_S = 15.0
 """How long to wait for a scheduler to answer."""
 _TOPIC = "hidisc-progress"

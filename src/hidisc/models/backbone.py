@@ -99,7 +99,7 @@ def _load_weights(backbone: nn.Module, path: Path, name: str) -> None:
         raise UserError(
             f"model.weights = {str(path)!r} does not fit {name!r}: {len(missing)} of {len(own)} tensors are missing "
             f"and {len(wrong)} have another shape (first: {(missing + wrong)[0]!r}). Give the weights of this backbone "
-            f"with {_channels(backbone)} input channels."
+            f"with {own[_first_layer(backbone)].shape[1]} input channels."
         )
     backbone.load_state_dict({key: state[key] for key in own})
 
@@ -108,7 +108,7 @@ def _fit_channels(state: dict[str, Tensor], own: dict[str, Tensor], backbone: nn
     """Turn a first layer for red, green and blue into one for other channels, as timm does for weights of the hub."""
     from timm.models import adapt_input_conv
 
-    first = next(name for name, value in backbone.named_parameters() if value.ndim == 4)
+    first = _first_layer(backbone)
     given, channels = state.get(first), own[first].shape[1]
     if given is not None and given.ndim == 4 and given.shape[1] == RGB and channels != RGB:
         state[first] = adapt_input_conv(channels, given)
@@ -140,9 +140,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _channels(backbone: nn.Module) -> int:
-    first = next(p for p in backbone.parameters() if p.ndim == 4)
-    return int(first.shape[1])
+def _first_layer(backbone: nn.Module) -> str:
+    """The name of the weights of the first convolution."""
+    return next(name for name, value in backbone.named_parameters() if value.ndim == 4)
 
 
 @torch.inference_mode()

@@ -45,9 +45,9 @@ _WRITTEN_BY_TORCH = ("version", "byteorder", ".data/serialization_id")
 def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     """Write the backbone to a folder; the largest difference of its embeddings from ours, relative to their size."""
     encoder = encoder.eval()
-    write = {"timm": _to_timm, "onnx": _to_onnx, "torchscript": _to_torchscript, "exported": _to_exported}[to]
+    write = {"timm": _to_timm, "onnx": _to_onnx, "torchscript": save_script, "exported": _to_exported}[to]
     card = encoder.card
-    write(encoder, out, draw_pictures(encoder))
+    write(encoder, draw_pictures(encoder), out / FILES[to])
     preprocessing = card.describe().model_copy(
         update={
             "mean_and_std_are_applied": BEFORE if to == "timm" else INSIDE,
@@ -95,8 +95,8 @@ def run_exported(folder: Path, to: Target, x: Tensor) -> Tensor:
     return model((x - mean) / std)
 
 
-def _to_timm(encoder: Encoder, out: Path, x: Tensor) -> None:
-    """A folder for `timm.create_model("local-dir:FOLDER", pretrained=True)`."""
+def _to_timm(encoder: Encoder, x: Tensor, path: Path) -> None:
+    """The weights and `config.json`, for `timm.create_model("local-dir:FOLDER", pretrained=True)`."""
     card = encoder.card
     config = {
         "architecture": card.backbone,
@@ -113,11 +113,11 @@ def _to_timm(encoder: Encoder, out: Path, x: Tensor) -> None:
         },
     }
     state = {name: value.contiguous() for name, value in encoder.backbone.state_dict().items()}
-    write_atomic(out / FILES["timm"], save(state, {"format": "pt"}))
-    write_atomic(out / TIMM_CONFIG, (json.dumps(config, indent=1) + "\n").encode())
+    write_atomic(path, save(state, {"format": "pt"}))
+    write_atomic(path.with_name(TIMM_CONFIG), (json.dumps(config, indent=1) + "\n").encode())
 
 
-def _to_onnx(encoder: Encoder, out: Path, x: Tensor) -> None:
+def _to_onnx(encoder: Encoder, x: Tensor, path: Path) -> None:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -135,11 +135,7 @@ def _to_onnx(encoder: Encoder, out: Path, x: Tensor) -> None:
     proto = program.model_proto
     for node in proto.graph.node:  # they hold lines of source with the folders of this machine
         del node.metadata_props[:]
-    write_atomic(out / FILES["onnx"], proto.SerializeToString())
-
-
-def _to_torchscript(encoder: Encoder, out: Path, x: Tensor) -> None:
-    save_script(encoder, x, out / FILES["torchscript"])
+    write_atomic(path, proto.SerializeToString())
 
 
 def save_script(network: nn.Module, x: Tensor, path: Path) -> None:
@@ -165,12 +161,12 @@ def save_script(network: nn.Module, x: Tensor, path: Path) -> None:
         traced_to.unlink(missing_ok=True)
 
 
-def _to_exported(encoder: Encoder, out: Path, x: Tensor) -> None:
+def _to_exported(encoder: Encoder, x: Tensor, path: Path) -> None:
     """The successor of TorchScript, for `torch.export.load(FILE).module()`; any batch size."""
     program = torch.export.export(encoder, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # with the folders of this machine
-    with replaced(out / FILES["exported"]) as part, part.open("wb") as file:
+    with replaced(path) as part, part.open("wb") as file:
         torch.export.save(program, file)
 
 

@@ -12,22 +12,17 @@ import torch.nn.functional as F
 from pydantic import Field
 
 from hidisc.models.encoder import Encoder, Images
-from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
 from hidisc.objectives.positives import attract
 from hidisc.objectives.predictor import make_predictor
 from hidisc.objectives.teacher import follow, make_teacher
-from hidisc.settings.config import Config
 
 
-class Settings(Config):
+class Settings(LevelSettings):
     """Settings of BYOL."""
 
     name: Literal["byol"] = "byol"
     """The objective."""
-    weights: dict[str, float] = Field({})
-    """Weight of each level of the batch; levels not named have 1."""
-    across: dict[str, str] = Field({})
-    """Levels whose positives must differ at a finer one: `{patient: slide}` takes them from other slides only."""
     momentum: float = Field(0.996, ge=0, le=1)
     """Momentum of the target network at the beginning; it rises to 1 along a cosine."""
     predictor_dim: int = Field(4096, ge=1)

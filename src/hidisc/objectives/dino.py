@@ -21,26 +21,23 @@ from torch import Tensor, nn
 
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.gather import gather
-from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
 from hidisc.objectives.positives import attract
 from hidisc.objectives.spread import spread_out
 from hidisc.objectives.teacher import follow, make_teacher
-from hidisc.settings.config import Config
 
 _ITERATIONS = 3
 """Of Sinkhorn's algorithm, as in SwAV and DINOv2."""
 _Positive = Annotated[float, Field(gt=0)]
 
 
-class Settings(Config):
+class Settings(LevelSettings):
     """Settings of DINO."""
 
     name: Literal["dino"] = "dino"
     """The objective."""
     weights: dict[str, float] = Field({})
     """Weight (lambda) of each level of the batch; levels not named have 1."""
-    across: dict[str, str] = Field({})
-    """Levels whose positives must differ at a finer one: `{patient: slide}` takes them from other slides only."""
     prototypes: int = Field(4096, ge=2)
     """Number of prototypes (K); 65,536 in DINO's paper, for a million images."""
     momentum: float = Field(0.996, ge=0, le=1)

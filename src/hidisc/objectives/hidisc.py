@@ -13,10 +13,9 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.gather import gather
-from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
 from hidisc.objectives.positives import group_level, mean_positive
 from hidisc.sampling.transfer import constant
-from hidisc.settings.config import Config
 
 _BLOCK = 2**20
 """Similarities in memory at once."""
@@ -26,15 +25,13 @@ _TAU = 0.7
 """The paper's temperature."""
 
 
-class Settings(Config):
+class Settings(LevelSettings):
     """Settings of HiDisc; SimCLR is the same with the patch level alone."""
 
     name: Literal["hidisc"] = "hidisc"
     """The objective."""
     weights: dict[str, float] = Field({})
     """Weight (lambda) of each level; levels not named have 1, a level with 0 costs nothing."""
-    across: dict[str, str] = Field({})
-    """Levels whose positives must differ at a finer one: `{patient: slide}` takes them from other slides only."""
     temperature: float | dict[str, float] = _TAU
     """Temperature of the soft-max (tau), or one per level; 0.7 in the paper's text, 0.07 in its public code."""
     reduction: Literal["mean", "sum"] = "mean"

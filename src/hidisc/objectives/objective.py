@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from hidisc import objectives
@@ -49,6 +50,17 @@ class Losses:
     """Values to log, by name: one per level, or the terms of the loss."""
     embeddings: Tensor
     """(N, D) what the loss saw, detached: its effective rank shows a collapse."""
+
+
+class LevelSettings(Config):
+    """Settings of an objective over the levels of the batch."""
+
+    name: str
+    """The objective."""
+    weights: dict[str, float] = Field({})
+    """Weight of each level of the batch; levels not named have 1."""
+    across: dict[str, str] = Field({})
+    """Levels whose positives must differ at a finer one: `{patient: slide}` takes them from other slides only."""
 
 
 class Objective(nn.Module):

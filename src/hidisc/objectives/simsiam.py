@@ -11,21 +11,16 @@ import torch.nn.functional as F
 from pydantic import Field
 
 from hidisc.models.encoder import Encoder, Images
-from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
 from hidisc.objectives.positives import attract
 from hidisc.objectives.predictor import make_predictor
-from hidisc.settings.config import Config
 
 
-class Settings(Config):
+class Settings(LevelSettings):
     """Settings of SimSiam."""
 
     name: Literal["simsiam"] = "simsiam"
     """The objective."""
-    weights: dict[str, float] = Field({})
-    """Weight of each level of the batch; levels not named have 1."""
-    across: dict[str, str] = Field({})
-    """Levels whose positives must differ at a finer one: `{patient: slide}` takes them from other slides only."""
     predictor_dim: int = Field(512, ge=1)
     """Hidden width of the predictor."""
 

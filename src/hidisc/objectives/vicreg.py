@@ -12,23 +12,20 @@ from torch import Tensor
 
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.gather import gather
-from hidisc.objectives.objective import Losses, Objective, Rows
+from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
 from hidisc.objectives.positives import Groups, group_level, sum_groups
 from hidisc.sampling.transfer import constant
-from hidisc.settings.config import Config
 
 _EPSILON = 1e-4
 
 
-class Settings(Config):
+class Settings(LevelSettings):
     """Settings of VICReg."""
 
     name: Literal["vicreg"] = "vicreg"
     """The objective."""
     weights: dict[str, float] = Field({})
     """Weight of each level of the batch in the invariance term; levels not named have 1."""
-    across: dict[str, str] = Field({})
-    """Levels whose positives must differ at a finer one: `{patient: slide}` takes them from other slides only."""
     invariance: float = Field(25.0, ge=0)
     """Weight of the mean squared distance between positives."""
     variance: float = Field(25.0, ge=0)

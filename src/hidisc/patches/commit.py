@@ -28,15 +28,14 @@ from hidisc.patches.coarse import cell_column, scale_shard
 from hidisc.patches.filters import is_blank, is_marked, is_unwanted
 from hidisc.patches.inputs import InputRule
 from hidisc.patches.predicted import LABEL, SCORE, load_predicted, predicted_file
-from hidisc.patches.record import BOXES, RECORD, SHARDS, THUMBNAIL, RecordError, SlideRecord, slide_folder
+from hidisc.patches.record import BOXES, RECORD, SHARDS, THUMBNAIL, RecordError, SlideRecord, list_boxes, slide_folder
 from hidisc.patches.shard import Shard
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, SlideEntry, StoreInfo
-from hidisc.patches.table import PatchTable, names_column
+from hidisc.patches.table import PatchTable, codes_column, names_column
 from hidisc.settings.level_names import USUAL, LevelNames
 from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.slides.cohort import SlideRow
-from hidisc.slides.grid import Boxes
 from hidisc.slides.pen import pen_fraction
 from hidisc.slides.scales import find_origin
 
@@ -145,7 +144,7 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
     """
     folder, scales = slide_folder(row.slide), recipe.scales
     boxes = pq.read_table(out / folder / BOXES)
-    each = np.repeat(np.arange(record.boxes), len(scales))
+    each = np.repeat(np.arange(record.boxes), len(scales))  # the box of every row
     total, scores = len(each), boxes.take(each)
     shard, row_in_shard = _find_patches(out / folder, record, boxes, len(scales))
     shard = np.where(
@@ -153,8 +152,9 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
     )
     pixel_std, fraction = scores["pixel_std"].to_numpy(), scores["tissue_fraction"].to_numpy()
     blank = is_blank(pixel_std, fraction, recipe.filter)
+    further, is_left_out = _judge_boxes(out / folder, record, boxes, recipe)
     # a box that a new filter keeps is not stored yet when its slide failed just now
-    is_kept = ~blank & (shard >= 0)
+    is_kept = ~blank & ~is_left_out[each] & (shard >= 0)
 
     columns: dict[str, pa.Array] = {
         "patient": names_column([row.patient], [total]),
@@ -170,27 +170,8 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         "is_blank": pa.array(blank),
         "shard": pa.array(shard, mask=shard < 0),
         "row": pa.array(row_in_shard, mask=shard < 0),
+        **{name: column.take(each) for name, column in further.items()},
     }
-    if recipe.filter.max_pen_fraction < 1:
-        ink = _score_pen(out / folder, record, boxes)[each]
-        columns["pen_fraction"] = pa.array(ink)
-        is_kept &= ~is_marked(ink, recipe.filter)
-    if len(scales) > 1:
-        columns["place"] = names_column([str(box) for box in range(record.boxes)], [len(scales)] * record.boxes)
-    if recipe.classifier:
-        labels = recipe.classifier.labels
-        codes, probabilities = load_predicted(out / folder, recipe.classifier.checksum, record.boxes)
-        codes, probabilities = codes[each], probabilities[each]
-        indices = pa.array(codes.astype(np.int32), mask=codes < 0)
-        columns[LABEL] = pa.DictionaryArray.from_arrays(indices, pa.array(labels, pa.string()))
-        columns[SCORE] = pa.array(probabilities, mask=np.isnan(probabilities))
-        is_kept &= ~is_unwanted(codes, labels, recipe.filter)
-    if recipe.annotations:
-        annotation, is_excluded = _annotate(recipe.annotations, record, boxes)
-        annotation, is_excluded = annotation[each], is_excluded[each]
-        indices = pa.array(annotation, mask=annotation < 0)
-        columns[ANNOTATION] = pa.DictionaryArray.from_arrays(indices, pa.array(recipe.annotations.classes, pa.string()))
-        is_kept &= ~is_excluded
     columns |= {name: names_column([value], [total]) for name, value in row.more.items()}
     for name, values in row.columns.items():
         if name == "mpp":
@@ -198,6 +179,31 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         else:
             columns[name] = pa.array(values, pa.string()) if name == "name" else names_column(values, [1] * total)
     return pa.table({**columns, _IS_KEPT: is_kept})
+
+
+def _judge_boxes(
+    folder: Path, record: SlideRecord, boxes: pa.Table, recipe: Recipe
+) -> tuple[dict[str, pa.Array], NDArray[np.bool_]]:
+    """Columns that only some tables have, one value per box, and which boxes (N,) are left out by what they say."""
+    columns: dict[str, pa.Array] = {}
+    is_left_out = np.zeros(record.boxes, bool)
+    if recipe.filter.max_pen_fraction < 1:
+        ink = _score_pen(folder, record, boxes)
+        columns["pen_fraction"] = pa.array(ink)
+        is_left_out |= is_marked(ink, recipe.filter)
+    if len(recipe.scales) > 1:
+        columns["place"] = names_column([str(box) for box in range(record.boxes)], [1] * record.boxes)
+    if recipe.classifier:
+        labels = recipe.classifier.labels
+        codes, probabilities = load_predicted(folder, recipe.classifier.checksum, record.boxes)
+        columns[LABEL] = codes_column(codes, labels)
+        columns[SCORE] = pa.array(probabilities, mask=np.isnan(probabilities))
+        is_left_out |= is_unwanted(codes, labels, recipe.filter)
+    if recipe.annotations:
+        annotation, is_excluded = _annotate(recipe.annotations, record, boxes)
+        columns[ANNOTATION] = codes_column(annotation, recipe.annotations.classes)
+        is_left_out |= is_excluded
+    return columns, is_left_out
 
 
 def _score_pen(folder: Path, record: SlideRecord, scores: pa.Table) -> NDArray[np.float32]:
@@ -209,7 +215,7 @@ def _score_pen(folder: Path, record: SlideRecord, scores: pa.Table) -> NDArray[n
             f"({record.reader}, {record.channels} channels of {record.dtype}) is none. Leave it at 1, or annotate them."
         )
     with Image.open(folder / THUMBNAIL) as picture:
-        return pen_fraction(np.asarray(picture.convert("RGB")), _boxes_of(record, scores), scale, record.mpp)
+        return pen_fraction(np.asarray(picture.convert("RGB")), list_boxes(record, scores), scale, record.mpp)
 
 
 def _find_patches(
@@ -219,7 +225,7 @@ def _find_patches(
     shard, row = np.full((2, record.boxes, scales), -1, np.int32)
     numbers = {name: number for number, name in enumerate(record.all_shards)}
     for name in record.shards:
-        stored = Shard(folder / name).boxes()
+        stored = Shard(folder / name).boxes
         shard[stored, 0], row[stored, 0] = numbers[name], np.arange(len(stored))
         for scale in range(1, scales):
             coarse = scale_shard(name, scale)
@@ -246,15 +252,8 @@ def _annotate(
     """The class of every box of a slide by its annotations, and whether it is to be left out."""
     assert record.width is not None  # cut from a slide
     assert record.height is not None
-    boxes = _boxes_of(record, scores)
+    boxes = list_boxes(record, scores)
     return annotations.classify(record.slide, boxes, record.width, record.height, record.find_origin())
-
-
-def _boxes_of(record: SlideRecord, scores: pa.Table) -> Boxes:
-    """The boxes of a slide that was cut here."""
-    assert record.downsample is not None
-    extent = record.size_px * record.downsample
-    return Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), extent, record.downsample)
 
 
 def _enter(row: SlideRow, record: SlideRecord, boxes: pa.Table) -> SlideEntry:

@@ -4,7 +4,7 @@ Memory per worker: the reader's tile cache (128 MB), the thumbnail, `stain.sampl
 encoded ones per scale; it does not grow with the slide.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +19,7 @@ from PIL import Image
 from hidisc.ground.checksums import describe_file, digest, seal
 from hidisc.ground.files import new_folder, replaced, write_atomic
 from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.ground.tasks import Report
 from hidisc.patches.coarse import PlaceWriter, cell_column, scale_shard
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.filters import is_blank
@@ -32,9 +33,11 @@ from hidisc.patches.record import (
     SlideRecord,
     describe_files,
     is_whole,
+    list_boxes,
     name_owner,
 )
 from hidisc.patches.shard import Shard
+from hidisc.patches.task import SlideTask
 from hidisc.settings.config import keep_facts
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import SlideRow, hash_slide, sample_slide
@@ -51,17 +54,12 @@ _THUMBNAIL_PX = 1024  # long side small pictures get at least, if they have that
 _SHOWN, _SHOWN_PX, _GAP_PX = 4, 150, 6  # sample patches kept for the contact sheet
 
 
-Report = Callable[[int], None]
-"""Called now and then with the number of boxes read since the last call."""
-
-
 @dataclass(frozen=True)
-class CutTask:
-    """All a worker needs to know to cut one slide."""
+class CutTask(SlideTask):
+    """One slide file, to be cut."""
 
     row: SlideRow
     folder: Path
-    """Where the slide's folder is to be, absolute."""
     config: PrepareConfig
     reference: Stains = REFERENCE
 
@@ -92,7 +90,7 @@ class CutTask:
         if mpp != record.mpp:
             before, now = ("not known" if value is None else f"{value:g}" for value in (record.mpp, mpp))
             return f"mpp: {before} -> {now}"
-        return "its settings" if record.settings != self.settings else None
+        return super().find_change(record)
 
     def lacks_patches(self, record: SlideRecord) -> bool:
         """Whether the filter keeps boxes that were never stored."""
@@ -115,7 +113,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
     with open_slide(task.row.path) as slide:
         mpp, downsample = _scale(slide, task)
         check_codec(config.pixels.codec, slide.channels, slide.dtype)
-        grid, lattices = _lay_squares(task, slide.width, slide.height, downsample)
+        grid, lattices = _lay_squares(task, slide, downsample)
         # finer than the setting for small pictures, and never finer than the slide
         coarsest = max(slide.width, slide.height) / _THUMBNAIL_PX
         thumbnail_downsample = max(1.0, min(config.tissue.thumbnail_mpp / mpp, coarsest))
@@ -175,15 +173,14 @@ def _grow(task: CutTask, record: SlideRecord, report: Report) -> SlideRecord:
     if not len(missing):
         return record
     scores = pq.read_table(task.folder / BOXES)
-    assert record.downsample is not None  # cut from a slide
-    boxes = Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), record.size_px * record.downsample, record.downsample)
+    boxes = list_boxes(record, scores)
     names = [scale_shard(f"patches-{len(record.shards)}.arrow", scale) for scale in range(len(task.config.grid.scales))]
     with ExitStack() as stack:
         parts = [stack.enter_context(replaced(task.folder / name)) for name in names]
         slide = stack.enter_context(open_slide(task.row.path))
         painter = _Painter(task, Stains.from_dict(record.stain) if record.stain else None)
         owners = [name_owner(record.slide, record.sample, record.settings, name) for name in names]
-        _, lattices = _lay_squares(task, slide.width, slide.height, record.downsample)
+        _, lattices = _lay_squares(task, slide, boxes.downsample)
         first_cells = [scores[cell_column(scale)].to_numpy() for scale in range(1, len(names))]
         with _write_places(task, parts, owners, slide, lattices, first_cells, painter) as places:
             for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
@@ -200,15 +197,15 @@ def missing_boxes(folder: Path, record: SlideRecord, config: PrepareConfig) -> N
     scores = pq.read_table(folder / BOXES, columns=["pixel_std", "tissue_fraction"])
     wanted = ~is_blank(scores["pixel_std"].to_numpy(), scores["tissue_fraction"].to_numpy(), config.filter)
     for shard in record.shards:
-        wanted[Shard(folder / shard).boxes()] = False
+        wanted[Shard(folder / shard).boxes] = False
     return np.flatnonzero(wanted)
 
 
-def _lay_squares(task: CutTask, width: int, height: int, downsample: float) -> tuple[Boxes, list[Lattice]]:
+def _lay_squares(task: CutTask, slide: Slide, downsample: float) -> tuple[Boxes, list[Lattice]]:
     """The squares of a slide at the finest scale, and the patches around them of each coarser one."""
     config = task.config.grid
     stride_px = config.stride_px or config.size_px
-    grid = lay_grid(width, height, config.size_px, stride_px, downsample)
+    grid = lay_grid(slide.width, slide.height, config.size_px, stride_px, downsample)
     finest, *coarser = config.scales
     # stains of a patch are estimated from all of it
     whole = task.config.stain.method != "none" and task.config.stain.mode == "patch"
@@ -246,28 +243,25 @@ class _Painter:
         self._config, self._reference, self._pixels = task.config.stain, task.reference, task.config.pixels
 
     def encode(self, pixels: Pixels) -> bytes:
-        """One normalised patch, as it is stored."""
-        return encode(self.paint(pixels), self._pixels.codec, self._pixels.quality)
+        """One normalised patch of the finest scale, as it is stored; it is counted."""
+        painted, fell_back = self.paint(pixels)
+        self.fallbacks += fell_back
+        return encode(painted, self._pixels.codec, self._pixels.quality)
 
     def encode_cell(self, pixels: Pixels) -> bytes:
         """The same of a cell of a coarser scale, which is not counted."""
-        fallbacks = self.fallbacks
-        data = self.encode(pixels)
-        self.fallbacks = fallbacks
-        return data
+        return encode(self.paint(pixels)[0], self._pixels.codec, self._pixels.quality)
 
-    def paint(self, pixels: Pixels) -> Pixels:
-        """One normalised patch (H, W, 3)."""
+    def paint(self, pixels: Pixels) -> tuple[Pixels, bool]:
+        """One normalised patch (H, W, 3), and whether it had to be left as it was."""
         if self._config.method == "none":
-            return pixels
+            return pixels, False
         if self._config.mode == "patch":
             painted, fell_back = normalise_each(pixels[None], self._reference)
-            self.fallbacks += int(fell_back[0])
-            return painted[0]
+            return painted[0], bool(fell_back[0])
         if self.stains is None:
-            self.fallbacks += 1
-            return pixels
-        return normalise(pixels[None], self.stains, self._reference)[0]
+            return pixels, True
+        return normalise(pixels[None], self.stains, self._reference)[0], False
 
 
 def _estimate_stains(task: CutTask, slide: Slide, samples: dict[int, Pixels]) -> Stains | None:
@@ -333,9 +327,8 @@ def _save_samples(samples: dict[int, Pixels], painter: _Painter, path: Path) -> 
     if not samples:
         return
     shown = list(samples.values())[:: max(1, len(samples) // _SHOWN)][:_SHOWN]
-    fallbacks = painter.fallbacks
-    rows = [[shrink(as_rgb(pixels), _SHOWN_PX) for pixels in row] for row in (shown, map(painter.paint, shown))]
-    painter.fallbacks = fallbacks  # these are not stored patches
+    painted = [painter.paint(pixels)[0] for pixels in shown]
+    rows = [[shrink(as_rgb(pixels), _SHOWN_PX) for pixels in row] for row in (shown, painted)]
     cell_px = _SHOWN_PX + _GAP_PX
     strip = np.full((2 * cell_px, _SHOWN * cell_px, 3), 255, np.uint8)
     for y, row in zip((0, cell_px), rows, strict=True):

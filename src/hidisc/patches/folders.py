@@ -8,6 +8,7 @@ from unicodedata import normalize
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.spreadsheet import Sheet, read_sheet
+from hidisc.patches.people import read_patients
 from hidisc.patches.sources import PatchFile, Source, group_by_slide
 from hidisc.slides.cohort import (
     REQUIRED,
@@ -31,7 +32,7 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Give the folder that holds one folder per patient.")
     sheet = read_sheet(patients_csv, ("patient",)) if patients_csv else None
-    rows = _read_patients(sheet) if sheet else {}
+    rows = read_patients(sheet) if sheet else {}
     patches, odd, problems = [], [], []
     for path in sorted({*root.rglob("*"), *root.glob("*/*/*")}):  # `rglob` alone does not enter linked folders
         parts = path.relative_to(root).parts
@@ -105,18 +106,6 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _read_patients(sheet: Sheet) -> dict[str, dict[str, str]]:
-    """The row of every patient of a CSV of patients."""
-    problems = []
-    rows: dict[str, dict[str, str]] = {}
-    for number, cells in sheet.rows:
-        if cells["patient"] in rows:
-            problems.append(f"row {number}: patient {cells['patient']!r} was listed already. Remove one of the rows.")
-        rows[cells["patient"]] = cells
-    refuse(sheet.path, [f"{sheet.path.name} {problem}" for problem in problems])
-    return rows
 
 
 def _names_in(patches: Iterable[PatchFile]) -> Iterator[Name]:

@@ -2,35 +2,28 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hidisc.ground.checksums import digest, sample_file
 from hidisc.ground.files import new_folder
-from hidisc.patches.codec import check_codec, encode
-from hidisc.patches.cut import Report
-from hidisc.patches.record import BOXES, FIRST_SHARD, SlideRecord, describe_files, name_owner
-from hidisc.patches.shard import ShardWriter
-from hidisc.settings.config import keep_facts
+from hidisc.ground.tasks import Report
+from hidisc.patches.codec import check_codec
+from hidisc.patches.record import FIRST_SHARD, SlideRecord, describe_files, name_owner
+from hidisc.patches.task import SlideTask, write_patches
 from hidisc.settings.imports import ImportConfig
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import resize
 from hidisc.slides.slide import Pixels, SlideError
-from hidisc.slides.tissue import pixel_std
 
 
 @dataclass(frozen=True)
-class PackTask:
-    """All a worker needs to know to pack one slide's patch files."""
+class PackTask(SlideTask):
+    """The patch files of one slide, to be packed."""
 
     slide: str
     folder: Path
-    """Where the slide's folder is to be, absolute."""
     paths: tuple[Path, ...]
     config: ImportConfig
 
@@ -51,58 +44,38 @@ class PackTask:
         except OSError as error:
             raise SlideError(f"{error.filename} cannot be read ({error.strerror}). Copy it again.") from error
 
-    @cached_property
-    def settings(self) -> str:
-        """Checksum of the settings that pixels depend on."""
-        return digest(keep_facts(ImportConfig, self.config.model_dump(mode="json")))
+    def run(self, report: Report = lambda _: None) -> SlideRecord:
+        """Encode the patch files into the slide's folder."""
+        content = hashlib.sha256()
+        with new_folder(self.folder) as part:
+            first = read_patch(self.paths[0], self.config.resize_px)
+            check_codec(self.config.pixels.codec, first.shape[2], first.dtype)
+            sample = self.sample()
 
-    def find_change(self, record: SlideRecord) -> str | None:
-        """Why the slide must be packed anew although it is there; None: it need not."""
-        return "its settings" if record.settings != self.settings else None
+            def read() -> Iterator[Pixels]:
+                for path in self.paths:
+                    pixels = first if path == self.paths[0] else read_patch(path, self.config.resize_px)
+                    _check(path, pixels, self.paths[0], first)
+                    content.update(path.read_bytes())
+                    yield pixels
 
-    def lacks_patches(self, record: SlideRecord) -> bool:
-        """Never: every patch is stored, whatever the filter."""
-        return False
-
-    def run(self, report: Report) -> SlideRecord:
-        """Pack the slide."""
-        return pack_slide(self, report)
-
-
-def pack_slide(task: PackTask, report: Report = lambda _: None) -> SlideRecord:
-    """Encode a slide's patch files into its folder, which appears whole or not at all."""
-    digest = hashlib.sha256()
-    stds = np.empty(len(task.paths), np.float32)
-    with new_folder(task.folder) as part:
-        first = read_patch(task.paths[0], task.config.resize_px)
-        check_codec(task.config.pixels.codec, first.shape[2], first.dtype)
-        sample = task.sample()
-        owner = name_owner(task.slide, sample, task.settings, FIRST_SHARD)
-        with ShardWriter(part / FIRST_SHARD, first.nbytes, owner) as shard:
-            for index, path in enumerate(task.paths):
-                pixels = read_patch(path, task.config.resize_px) if index else first
-                _check(path, pixels, task.paths[0], first)
-                stds[index] = pixel_std(pixels)
-                digest.update(path.read_bytes())
-                shard.append(index, encode(pixels, task.config.pixels.codec, task.config.pixels.quality))
-                report(1)
-        unknown = np.full(len(stds), np.nan, np.float32)
-        pq.write_table(pa.table({"tissue_fraction": unknown, "pixel_std": stds}), part / BOXES, compression="zstd")
-        record = SlideRecord(
-            slide=task.slide,
-            checksum=digest.hexdigest(),
-            sample=sample,
-            settings=task.settings,
-            reader="patch files",
-            mpp=task.config.mpp,
-            size_px=first.shape[0],
-            channels=first.shape[2],
-            dtype=str(first.dtype),
-            boxes=len(task.paths),
-            files=describe_files(part),
-        )
-        record.save(part)
-    return record
+            owner = name_owner(self.slide, sample, self.settings, FIRST_SHARD)
+            write_patches(part, read(), first.nbytes, owner, self.config.pixels, report)
+            record = SlideRecord(
+                slide=self.slide,
+                checksum=content.hexdigest(),
+                sample=sample,
+                settings=self.settings,
+                reader="patch files",
+                mpp=self.config.mpp,
+                size_px=first.shape[0],
+                channels=first.shape[2],
+                dtype=str(first.dtype),
+                boxes=len(self.paths),
+                files=describe_files(part),
+            )
+            record.save(part)
+        return record
 
 
 def read_patch(path: Path, resize_px: int | None) -> Pixels:

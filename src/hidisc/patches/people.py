@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
-from hidisc.ground.spreadsheet import read_sheet
+from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import name_some
 from hidisc.slides.cohort import WRITTEN, SlideRow, refuse
 
@@ -26,7 +26,7 @@ class People:
 
     def __init__(self, patients_csv: AnyPath | None, key_file: AnyPath | None) -> None:
         self._csv = None if patients_csv is None else Path(patients_csv)
-        self._rows = {} if self._csv is None else _read_patients(self._csv)
+        self._rows = {} if self._csv is None else _read_described(self._csv)
         self._key = None if key_file is None else _read_key(Path(key_file))
         self._missing: dict[str, None] = {}
 
@@ -62,20 +62,25 @@ class People:
         return hmac.new(self._key, name.encode(), "sha256").hexdigest()[:16]
 
 
-def _read_patients(path: Path) -> dict[str, dict[str, str]]:
-    """The cells of every patient's row."""
-    sheet = read_sheet(path, ("patient",))
-    taken = [name for name in sheet.columns if name in (*WRITTEN, "mpp", "slide", "path")]
-    if taken:
-        raise UserError(f"{path}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
-    rows: dict[str, dict[str, str]] = {}
+def read_patients(sheet: Sheet) -> dict[str, dict[str, str]]:
+    """The row of every patient of a CSV of patients."""
     problems = []
+    rows: dict[str, dict[str, str]] = {}
     for number, cells in sheet.rows:
         if cells["patient"] in rows:
             problems.append(f"row {number}: patient {cells['patient']!r} was listed already. Remove one of the rows.")
         rows[cells["patient"]] = cells
-    refuse(path, [f"{path.name} {problem}" for problem in problems])
+    refuse(sheet.path, [f"{sheet.path.name} {problem}" for problem in problems])
     return rows
+
+
+def _read_described(path: Path) -> dict[str, dict[str, str]]:
+    """The same of a CSV whose further columns are kept."""
+    sheet = read_sheet(path, ("patient",))
+    taken = [name for name in sheet.columns if name in (*WRITTEN, "mpp", "slide", "path")]
+    if taken:
+        raise UserError(f"{path}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
+    return read_patients(sheet)
 
 
 def _read_key(path: Path) -> bytes:

@@ -5,12 +5,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pydantic import Field
 
 from hidisc.ground.checksums import FileEntry, describe_file, digest, find_problem, seal, unseal
 from hidisc.ground.errors import UserError
 from hidisc.ground.records import Record
 from hidisc.patches.shard import Shard
+from hidisc.slides.grid import Boxes
 
 RECORD = "slide.json"
 BOXES = "boxes.parquet"
@@ -116,6 +118,13 @@ class SlideRecord(Record):
     def save(self, folder: Path) -> None:
         """Write `slide.json` into a folder that is not in place yet."""
         (folder / RECORD).write_bytes(seal(self))
+
+
+def list_boxes(record: SlideRecord, scores: pa.Table) -> Boxes:
+    """The boxes of a slide that was cut here, by its `boxes.parquet`."""
+    assert record.downsample is not None
+    extent = record.size_px * record.downsample
+    return Boxes(scores["x"].to_numpy(), scores["y"].to_numpy(), extent, record.downsample)
 
 
 def describe_files(folder: Path) -> tuple[FileEntry, ...]:

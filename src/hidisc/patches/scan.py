@@ -3,26 +3,20 @@
 import hashlib
 import os
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hidisc.ground.checksums import digest, sample_file
 from hidisc.ground.files import new_folder
-from hidisc.patches.codec import encode
-from hidisc.patches.cut import Report
-from hidisc.patches.record import BOXES, FIRST_SHARD, SlideRecord, describe_files, name_owner
-from hidisc.patches.shard import ShardWriter
+from hidisc.ground.tasks import Report
+from hidisc.patches.record import FIRST_SHARD, SlideRecord, describe_files, name_owner
+from hidisc.patches.task import SlideTask, write_patches
 from hidisc.patches.volume import Volume, cut_slices
-from hidisc.settings.config import keep_facts
 from hidisc.settings.imports import VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.slide import SlideError
-from hidisc.slides.tissue import pixel_std
 
 
 class VolumeFiles(Protocol):
@@ -60,16 +54,20 @@ def list_files(root: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class ScanTask:
-    """All a worker needs to know to cut one volume into slices."""
+class ScanTask(SlideTask):
+    """The files of one volume, to be cut into slices."""
 
     scan: str
     folder: Path
-    """Where the scan's folder is to be, absolute."""
     files: VolumeFiles
     config: VolumesConfig
-    source: Path
+    named: Path
     """What the list of failures names: the file, or the folder of all volumes where names are private."""
+
+    @property
+    def source(self) -> Path:
+        """What may be named."""
+        return self.named
 
     def size_bytes(self) -> int:
         """Bytes to read."""
@@ -82,55 +80,31 @@ class ScanTask:
         except OSError as error:
             raise SlideError(f"a file of the volume cannot be read ({error.strerror}). Copy it again.") from error
 
-    @cached_property
-    def settings(self) -> str:
-        """Checksum of the settings that pixels depend on."""
-        return digest(keep_facts(VolumesConfig, self.config.model_dump(mode="json")))
-
-    def find_change(self, record: SlideRecord) -> str | None:
-        """Why the volume must be cut anew although it is there; None: it need not."""
-        return "its settings" if record.settings != self.settings else None
-
-    def lacks_patches(self, record: SlideRecord) -> bool:
-        """Never: every slice is stored, whatever the filter."""
-        return False
-
     def run(self, report: Report) -> SlideRecord:
-        """Cut the volume."""
-        return cut_scan(self, report)
-
-
-def cut_scan(task: ScanTask, report: Report = lambda _: None) -> SlideRecord:
-    """Encode a volume's slices into its scan's folder, which appears whole or not at all."""
-    config, sample = task.config, task.sample()
-    volume = task.files.read()
-    slices = cut_slices(volume, config)
-    stds = np.empty(slices.count, np.float32)
-    owner = name_owner(task.scan, sample, task.settings, FIRST_SHARD)
-    with new_folder(task.folder) as part:
-        with ShardWriter(part / FIRST_SHARD, config.size_px**2 * config.bits // 8, owner) as shard:
-            for index, pixels in enumerate(slices.pixels):
-                stds[index] = pixel_std(pixels)
-                shard.append(index, encode(pixels, config.pixels.codec, config.pixels.quality))
-                report(1)
-        unknown = np.full(len(stds), np.nan, np.float32)
-        pq.write_table(pa.table({"tissue_fraction": unknown, "pixel_std": stds}), part / BOXES, compression="zstd")
-        record = SlideRecord(
-            slide=task.scan,
-            checksum=_hash_values(volume),
-            sample=sample,
-            settings=task.settings,
-            reader="volume",
-            size_px=config.size_px,
-            channels=1,
-            dtype=f"uint{config.bits}",
-            boxes=slices.count,
-            spacing_mm=slices.spacing_mm,
-            window=slices.window,
-            files=describe_files(part),
-        )
-        record.save(part)
-    return record
+        """Encode the slices of the volume into the scan's folder."""
+        config, sample = self.config, self.sample()
+        volume = self.files.read()
+        slices = cut_slices(volume, config)
+        owner = name_owner(self.scan, sample, self.settings, FIRST_SHARD)
+        with new_folder(self.folder) as part:
+            patch_bytes = config.size_px**2 * config.bits // 8
+            write_patches(part, slices.pixels, patch_bytes, owner, config.pixels, report)
+            record = SlideRecord(
+                slide=self.scan,
+                checksum=_hash_values(volume),
+                sample=sample,
+                settings=self.settings,
+                reader="volume",
+                size_px=config.size_px,
+                channels=1,
+                dtype=f"uint{config.bits}",
+                boxes=slices.count,
+                spacing_mm=slices.spacing_mm,
+                window=slices.window,
+                files=describe_files(part),
+            )
+            record.save(part)
+        return record
 
 
 def _hash_values(volume: Volume) -> str:

@@ -9,7 +9,6 @@ schema name the `owner`: which slide's patches the file holds (`patches/record.p
 
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -35,13 +34,11 @@ class ShardWriter:
         self._writer = pa.ipc.new_file(str(path), SCHEMA.with_metadata(metadata))
         self._boxes: list[int] = []
         self._data: list[bytes] = []
-        self.rows = 0
 
     def append(self, box: int, data: bytes) -> None:
         """Add one patch."""
         self._boxes.append(box)
         self._data.append(data)
-        self.rows += 1
         if len(self._boxes) == self._batch_rows:
             self._flush()
 
@@ -53,9 +50,7 @@ class ShardWriter:
     def __enter__(self) -> "ShardWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _flush(self) -> None:
@@ -116,21 +111,18 @@ class Shard:
     def cells(self, row: int) -> NDArray[np.int32]:
         """(per_side, per_side) rows of the cells of a patch, whose upper left cell is in `row`."""
         steps = np.arange(self.per_side, dtype=np.int32)
-        rows = self.find_rows((self._boxes[row] + steps[:, None] * self._across + steps).ravel())
+        rows = self.find_rows((self.boxes[row] + steps[:, None] * self._across + steps).ravel())
         if (rows < 0).any():
             raise ValueError("a cell of it is missing")
         return rows.reshape(self.per_side, self.per_side)
 
     @cached_property
-    def _boxes(self) -> NDArray[np.int32]:
-        return self.boxes()
-
-    @cached_property
     def _by_box(self) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
         """The rows in the order of their boxes, and these boxes."""
-        order = np.argsort(self._boxes, kind="stable")
-        return order, self._boxes[order]
+        order = np.argsort(self.boxes, kind="stable")
+        return order, self.boxes[order]
 
+    @cached_property
     def boxes(self) -> NDArray[np.int32]:
         """(rows,) the box each row was cut from."""
         columns: list[Any] = [

@@ -181,5 +181,10 @@ def names_column(names: Sequence[str | None], counts: Sequence[int]) -> pa.Dicti
         if name is not None:
             known.setdefault(name, len(known))
     codes = np.repeat(np.array([known.get(name, -1) for name in names], np.int32), counts)
-    indices = pa.array(codes, pa.int32(), mask=codes < 0)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(list(known), pa.string()))
+    return codes_column(codes, list(known))
+
+
+def codes_column(codes: NDArray[np.integer[Any]], names: Sequence[str | None]) -> pa.DictionaryArray:
+    """The names that codes (N,) stand for, dictionary-encoded; -1 is none."""
+    indices = pa.array(codes.astype(np.int32), mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string()))

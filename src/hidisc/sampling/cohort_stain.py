@@ -88,13 +88,11 @@ def measure_stains(store: PatchStore, rows: NDArray[np.integer], seed: int) -> C
             f"views.ops: 'cohort_stain' measures stains in 8-bit red, green and blue, and {store.path} has no such "
             "pictures. Leave 'cohort_stain' out of views.ops."
         )
-    rows = np.sort(rows)
-    rows = np.sort(rows)
-    codes, names = store.table.codes("slide")
-    order = np.argsort(codes[rows], kind="stable")
-    of_slides = np.split(rows[order], np.flatnonzero(np.diff(codes[rows][order])) + 1)
-    slides = {names[codes[of_one[0]]]: of_one for of_one in of_slides}
-    return CohortStain(slides={name: _measure_slide(store, slides[name], name, seed) for name in sorted(slides)})
+    is_used = np.zeros(len(store.table), bool)
+    is_used[rows] = True
+    slides = {name: every[is_used[every]] for name, every in sorted(store.table.rows_by("slide").items())}
+    measured = {name: _measure_slide(store, used, name, seed) for name, used in slides.items() if len(used)}
+    return CohortStain(slides=measured)
 
 
 def _measure_slide(store: PatchStore, rows: NDArray[np.integer], name: str, seed: int) -> Stain:

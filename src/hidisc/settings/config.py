@@ -74,6 +74,16 @@ def use_new_names(
     return found
 
 
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A recipe's settings by dotted name; what is itself a list of names stands under its own name as well."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found[prefix + key] = value
+        if isinstance(value, Mapping):
+            found |= flatten(value, f"{prefix}{key}.")
+    return found
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Settings that differ between two dumped configs, as `a.b: 1 -> 2`; one that is absent is an empty one."""
     found = []

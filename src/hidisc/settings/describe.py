@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hidisc.settings.config import Config, find_group
+from hidisc.settings.config import Config, find_group, flatten
 from hidisc.settings.load import list_recipes, read_recipe
 
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Any: "value"}
@@ -44,7 +44,7 @@ class Group:
 
 def describe_settings(model: type[BaseModel], verb: str | None = None, prefix: str = "") -> list[Group]:
     """Every setting of a config, group by group in the order they are declared; `verb`: whose recipes set them."""
-    recipes = {name: _flatten(read_recipe(name, verb).settings) for name in list_recipes(verb)} if verb else {}
+    recipes = {name: flatten(read_recipe(name, verb).settings) for name in list_recipes(verb)} if verb else {}
     defaults = model.model_construct()
     return [group for group in _walk(model, defaults, prefix, recipes) if group.settings]
 
@@ -103,13 +103,3 @@ def _show(value: Any) -> str:
         plain = [one.model_dump(mode="json") if isinstance(one, BaseModel) else one for one in plain]
     text = yaml.safe_dump(plain, default_flow_style=True, width=10_000, allow_unicode=True).strip()
     return text.removesuffix("...").strip()
-
-
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A recipe's settings by dotted name; what is itself a list of names stands under its own name as well."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found[prefix + key] = value
-        if isinstance(value, Mapping):
-            found |= _flatten(value, f"{prefix}{key}.")
-    return found

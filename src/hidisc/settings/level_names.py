@@ -5,17 +5,15 @@ The code, the columns of files and the settings always say patient, slide and pa
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 from pydantic import field_validator, model_validator
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import plural
-from hidisc.settings.config import Config
+from hidisc.settings.config import Config, Say
 
-Say = Callable[[str], None]
 LEVELS = ("patient", "slide", "patch")
 _TAKEN = {"class", "label", "level", "site", "split", "store"}
 """Words that mean something else on the same pages."""
@@ -25,6 +23,7 @@ _WORD = (
     r"(?<![\w.-])(?:(?P<article>[Aa])n?(?P<gap>\s+))?"
     r"(?P<word>[Pp]atients?|[Ss]lides?|[Pp]atch(?:es)?)(?!\w|-(?!level)|\.\w)"
 )
+_PATTERN = re.compile(f"{_KEPT}|{_WORD}")
 
 
 class LevelNames(Config):
@@ -65,7 +64,7 @@ class LevelNames(Config):
 
     def speak(self, text: str) -> str:
         """A text in these words; applied twice, it is as if applied once."""
-        return text if self.are_usual else _pattern().sub(self._replace, text)
+        return text if self.are_usual else _PATTERN.sub(self._replace, text)
 
     def _replace(self, match: re.Match[str]) -> str:
         word = match["word"]
@@ -90,8 +89,3 @@ class LevelNames(Config):
 
 
 USUAL = LevelNames()
-
-
-@cache
-def _pattern() -> re.Pattern[str]:
-    return re.compile(f"{_KEPT}|{_WORD}")

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hidisc.ground.errors import UserError
-from hidisc.settings.config import Config, Say, list_settings, use_new_names
+from hidisc.settings.config import Config, Say, flatten, list_settings, use_new_names
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 VERBS = ("prepare", "train", "embed", "evaluate", "benchmark")
@@ -127,7 +127,7 @@ def _refuse_undone(layers: Sequence[Recipe]) -> None:
     """Refuse an order in which a method undoes what was put there to change it: `laptop+hidisc-patient`."""
     for place, upper in enumerate(layers):
         for lower in layers[:place]:
-            undone = _find_shared(lower.settings, upper.settings)
+            undone = _find_shared(lower, upper)
             if undone and lower.is_layer and upper.header and not upper.is_layer:
                 ordered = sorted(layers, key=lambda layer: layer.is_layer)
                 raise UserError(
@@ -136,15 +136,11 @@ def _refuse_undone(layers: Sequence[Recipe]) -> None:
                 )
 
 
-def _find_shared(lower: Mapping[str, Any], upper: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _find_shared(lower: Recipe, upper: Recipe) -> list[str]:
     """Names of the settings to which both give values that differ."""
-    found = []
-    for key in lower.keys() & upper.keys():
-        if isinstance(lower[key], Mapping) and isinstance(upper[key], Mapping):
-            found += _find_shared(lower[key], upper[key], f"{prefix}{key}.")
-        elif lower[key] != upper[key]:
-            found.append(prefix + key)
-    return sorted(found)
+    before, after = flatten(lower.settings), flatten(upper.settings)
+    both = [name for name in before if name in after and before[name] != after[name]]
+    return sorted(name for name in both if not (isinstance(before[name], dict) and isinstance(after[name], dict)))
 
 
 def _merge(settings: dict[str, Any], over: Mapping[str, Any]) -> None:

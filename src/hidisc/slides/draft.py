@@ -224,12 +224,10 @@ def _name_slides(rows: Sequence[DraftRow], root: Path) -> None:
 
 def _mark_twins(rows: Iterable[DraftRow]) -> None:
     """Mark the slides of patients whose names are nearly the same: case, spaces, hyphens and underscores."""
-    spellings: dict[str, list[str]] = defaultdict(list)
+    spellings: dict[str, dict[str, None]] = defaultdict(dict)
     named = [row for row in rows if row.names.get("patient")]
     for row in named:
-        known = spellings[_key(row.names["patient"])]
-        if row.names["patient"] not in known:
-            known.append(row.names["patient"])
+        spellings[_key(row.names["patient"])][row.names["patient"]] = None
     for row in named:
         known = spellings[_key(row.names["patient"])]
         if len(known) > 1:

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image as Picture
-from PIL import ImageDraw
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
@@ -64,24 +62,12 @@ DIAGNOSES = {
     "large-oval": Morphology(13_700, 2.6, 0.60, 0.60),
     "dense-spindle": Morphology(23_400, 1.5, 0.55, 0.45),
 }
-_GLANDS = {"nests": (7.0, 7.0), "cords": (40.0, 7.0)}
-_NUCLEI = {"round": Morphology(27_000, 1.2, 0.9, 0.5), "spindle": Morphology(27_000, 1.2, 0.4, 0.5)}
-SCALED_DIAGNOSES = {
-    f"{nuclei}-{glands}": replace(_NUCLEI[nuclei], glands_um=_GLANDS[glands])
-    for nuclei in _NUCLEI
-    for glands in _GLANDS
-}
-"""Diagnoses of which one half is told at one scale only: nuclei at 0.5 um/px, where 48 px show a part of one gland, and
-glands at 2.0 um/px, where a nucleus is one pixel wide."""
 SITES = {
     "north": (0.94, 0.93, 0.94),
     "river": (0.93, 0.93, 0.95),
     "harbour": (0.95, 0.93, 0.93),
 }
 """Each site's scanner, by what it records of clear glass; sites are spread evenly over the diagnoses."""
-
-INKS = {"blue": (34, 80, 150), "green": (38, 100, 80), "black": (30, 30, 32)}
-"""Colours of felt pens on clear glass, 0 to 255; within the ranges that filters for pen marks look for."""
 
 # Haematoxylin and eosin as in Macenko et al. 2009 (the reference of most normalisation code).
 STAIN_VECTORS = np.array([[0.5626, 0.7201, 0.4062], [0.2159, 0.8012, 0.5581]], np.float32)
@@ -113,9 +99,9 @@ def draw_cohort(
     only, so a larger cohort begins with the smaller one. Drawing again gives the same bytes.
     """
     out = Path(out)
-    for name, value, least in (("patients", patients, 1), ("slides", slides, 1), ("fields", fields, 1)):
-        if value < least:
-            raise UserError(f"{name} is {value}. At least {least} is needed to draw a cohort. Raise it.")
+    for name, value in (("patients", patients), ("slides", slides), ("fields", fields)):
+        if value < 1:
+            raise UserError(f"{name} is {value}. At least 1 is needed to draw a cohort. Raise it.")
     (out / "slides").mkdir(parents=True, exist_ok=True)
     rows = []
     for p in range(patients):
@@ -195,24 +181,6 @@ def draw_slide(
     whole = np.pad(seen, ((margin, margin), (margin, margin), (0, 0)), constant_values=1.0) * staining.white
     whole += rng.standard_normal(whole.shape, np.float32) * np.float32(0.008)  # the sensor
     return np.clip(whole * 255 + 0.5, 0, 255).astype(np.uint8)
-
-
-def draw_pen(
-    slide: Image, ink: str, rng: np.random.Generator, *, mpp: float = 0.5, width_um: float = 400
-) -> tuple[Image, NDArray[np.bool_]]:
-    """The pixels of a slide with a stroke of a felt pen across it, and where (H, W) the stroke is."""
-    height, width = slide.shape[:2]
-    x = np.linspace(0, width, 9)
-    y = height * (rng.uniform(0.3, 0.7) + rng.uniform(-0.4, 0.4) * (x / width - 0.5) + rng.normal(0, 0.02, 9))
-    canvas = Picture.new("L", (width, height))
-    points = list(zip(x.tolist(), y.tolist(), strict=True))
-    ImageDraw.Draw(canvas).line(points, fill=255, width=round(width_um / mpp), joint="curve")
-    stroke = np.asarray(canvas) > 0
-    streaks = 1 + 0.15 * _smooth_noise((height, width), 200 / mpp, 15 / mpp, 0.0, rng)
-    density = -np.log((np.array(INKS[ink]) + 1) / 256)
-    covered = _blur(stroke.astype(np.float32), 5 / mpp) * streaks.clip(0.5, 1.3)
-    inked = (slide + 0.5) * np.exp(-covered[..., None] * density)
-    return inked.clip(0, 255).astype(np.uint8), stroke
 
 
 def _draw_fields(

@@ -127,15 +127,12 @@ class FailureWatch:
         self._thread.join(_FAREWELL_S)
         try:
             self._count_as_departed()
-            until = time.monotonic() + (0 if self._is_lost else _FAREWELL_S)
+            is_lost = self._failure is not None and self._failure.reason == _LOST
+            until = time.monotonic() + (0 if is_lost else _FAREWELL_S)
             while not self._rank and self._store.add(_DEPARTED, 0) < self._world and time.monotonic() < until:
                 time.sleep(0.01)
         except RuntimeError:
             pass  # the process that kept it is gone
-
-    @property
-    def _is_lost(self) -> bool:
-        return self._failure is not None and self._failure.reason == _LOST
 
     def _publish(self, own: Failure) -> Failure:
         """Write down our failure if it is the first; the one that is."""

@@ -207,7 +207,8 @@ class _Training:
             yield batch
 
     def _is_monitored(self, step: int) -> bool:
-        return self._monitor is not None and self._monitor.is_due(step, self._config.optim.steps)
+        every = self._config.monitor.every
+        return every is not None and (step % every == 0 or step == self._config.optim.steps)
 
     def is_logged(self, step: int) -> bool:
         """Whether a row of metrics.csv is due."""

@@ -1,21 +1,10 @@
 """Further loggers by name, beside metrics.csv, when they are installed; each writes below the run's folder."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from hidisc.ground.errors import UserError
-
-
-class Logger(Protocol):
-    """Takes the rows of metrics.csv."""
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Take the row of a step."""
-
-    def close(self) -> None:
-        """Finish what was begun."""
 
 
 class TensorBoard:
@@ -75,18 +64,18 @@ class MLflow:
         self._client.set_terminated(self._run_id)
 
 
-_LOGGERS: dict[str, Callable[[Path], Logger]] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
+Logger = TensorBoard | Wandb | MLflow
+_LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
 
 
 def make_loggers(names: Sequence[str], run: Path) -> list[Logger]:
     """The loggers of these names."""
-    return [_make(name, run) for name in names]
-
-
-def _make(name: str, run: Path) -> Logger:
-    try:
-        return _LOGGERS[name](run)
-    except ImportError as error:
-        raise UserError(
-            f"log.to names {name!r}, which is not installed. Run `pip install {name}`, or leave it out."
-        ) from error
+    loggers = []
+    for name in names:
+        try:
+            loggers.append(_LOGGERS[name](run))
+        except ImportError as error:
+            raise UserError(
+                f"log.to names {name!r}, which is not installed. Run `pip install {name}`, or leave it out."
+            ) from error
+    return loggers

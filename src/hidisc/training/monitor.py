@@ -25,7 +25,7 @@ class Monitor:
     """
 
     def __init__(self, store: PatchStore, config: MonitorConfig, data: DataConfig, seed: int) -> None:
-        self._store, self._k, self._every = store, config.k, config.every or 1
+        self._store, self._k = store, config.k
         labels, self._classes = store.table.codes("label")
         if config.split in data.splits:
             raise UserError(
@@ -56,10 +56,6 @@ class Monitor:
         except PatchError:
             return False
         return True
-
-    def is_due(self, step: int, steps: int) -> bool:
-        """Whether the accuracy is measured after a step."""
-        return step % self._every == 0 or step == steps
 
     @torch.inference_mode()
     def accuracy(self, encoder: Encoder, device: torch.device) -> float:

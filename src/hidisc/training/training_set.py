@@ -46,8 +46,10 @@ class TrainingSet:
         return cls(store, tree, classes, tuple(used))
 
     def sampler(self, config: TrainConfig, world: int) -> Sampler:
-        """The sampler of a run."""
-        labels = self._root_labels() if config.batch.balance else None
+        """The sampler of a run; balanced, a root counts as of the label of its first patch."""
+        labels = None
+        if config.batch.balance:
+            labels = self.store.table.codes("label")[0][self.tree.leaves[self.tree.root_leaves()]]
         return Sampler(self.tree, config.batch, config.seed, world, labels)
 
     def count_single(self, level: str, inner: str) -> tuple[int, int]:
@@ -57,11 +59,6 @@ class TrainingSet:
         for of_level in self.tree.starts[first:last]:
             starts = of_level[starts]
         return int((np.diff(starts) == 1).sum()), len(starts) - 1
-
-    def _root_labels(self) -> NDArray[np.int32]:
-        """(roots,) the label of every root's first patch."""
-        label: NDArray[np.int32] = self.store.table.codes("label")[0]
-        return label[self.tree.leaves[self.tree.root_leaves()]]
 
     @property
     def mpp(self) -> float | None:

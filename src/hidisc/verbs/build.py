@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -24,6 +24,7 @@ from hidisc.patches.commit import Recipe, assign_splits, commit_store, refuse_un
 from hidisc.patches.record import RECORD, RecordError, SlideRecord, is_whole
 from hidisc.patches.store import FAILURES, Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
+from hidisc.patches.task import SlideTask
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
 from hidisc.settings.config import Config
 from hidisc.settings.level_names import LevelNames
@@ -33,33 +34,6 @@ from hidisc.verbs.progress import show_progress
 
 Say = Callable[[str], None]
 _DEADLY_SLIDE = "Remove the slide or convert it to a tiled pyramidal TIFF."
-
-
-class SlideTask(Protocol):
-    """The work of one slide; sent to workers, so it pickles."""
-
-    @property
-    def folder(self) -> Path:
-        """The slide's folder, absolute."""
-
-    @property
-    def source(self) -> Path:
-        """What is read, for messages."""
-
-    def size_bytes(self) -> int:
-        """Bytes to read."""
-
-    def sample(self) -> str:
-        """Checksum of samples of what is read."""
-
-    def find_change(self, record: SlideRecord) -> str | None:
-        """The fact that has changed since a slide was read; None: none has."""
-
-    def lacks_patches(self, record: SlideRecord) -> bool:
-        """Whether a slide that is there already must be opened again for more patches."""
-
-    def run(self, report: Report) -> SlideRecord:
-        """Do it."""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from hidisc.patches.record import slide_folder
 from hidisc.patches.scan import ScanTask, VolumeSource
 from hidisc.patches.sources import Source
 from hidisc.patches.store import SlideEntry
+from hidisc.patches.task import SlideTask
 from hidisc.settings.imports import ImportConfig, VolumesConfig
 from hidisc.slides.cohort import SlideRow
-from hidisc.verbs.build import Built, Say, SlideTask, build_store
+from hidisc.verbs.build import Built, Say, build_store
 
 
 def import_patches(

@@ -67,7 +67,7 @@ def _predict_slide(folder: Path, encoder: Encoder, checksum: str, recipe: Recipe
     predicted = 0
     for file in record.shards:
         shard = Shard(folder / file)
-        boxes = shard.boxes()
+        boxes = shard.boxes
         missing = np.flatnonzero(codes[boxes] < 0)
         for start in range(0, len(missing), _BATCH):
             rows = missing[start : start + _BATCH]
