@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.text import count
@@ -15,7 +16,7 @@ from hidisc.patches.sources import Source
 from hidisc.patches.store import SlideEntry
 from hidisc.settings.imports import ImportConfig, VolumesConfig
 from hidisc.slides.cohort import SlideRow
-from hidisc.verbs.build import Built, Say, SlideTask, build_store
+from hidisc.verbs.build import Built, SlideTask, build_store
 
 
 def import_patches(
@@ -25,7 +26,7 @@ def import_patches(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    say: Say = lambda _: None,
+    say: Say = ignore,
 ) -> Built:
     """Pack every slide of a source; slides that are there already are not read again.
 
@@ -50,7 +51,7 @@ def import_volumes(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    say: Say = lambda _: None,
+    say: Say = ignore,
 ) -> Built:
     """Cut every volume of a source into slices; volumes that are there already are not read again.
 
