@@ -1,7 +1,7 @@
 """The `hidisc` command: parses, calls a verb, prints one line of result; everything else goes to stderr.
 
 Exit codes: 0 done, 1 something failed, 2 the user can fix it (one clear sentence). Verbs are imported when called, so
-that `hidisc --help` answers at once.
+that `hidisc --help` answers at once: those of the public Python API through `hidisc`, which loads what is used.
 """
 
 import json
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+import hidisc
 from hidisc.ground.errors import ReportedElsewhereError, UserError, no_such_path
 from hidisc.ground.text import count
 
@@ -55,6 +56,16 @@ def _there(help: str) -> Any:
     return typer.Argument(help=help, callback=_exists)
 
 
+def _option(help: str, *name: str, **more: Any) -> Any:
+    """An option; it is called as its parameter where no name is given."""
+    return typer.Option(*name, help=help, **more)
+
+
+def _given(help: str) -> Any:
+    """An option that is a path at which something must exist."""
+    return _option(help, callback=_exists)
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from hidisc.ground.machine import versions
@@ -63,29 +74,24 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Out = Annotated[Path, typer.Option("--out", help="Folder to write; an unfinished one is resumed.")]
-RecipeOption = Annotated[str | None, typer.Option("--recipe", help="A shipped recipe or a YAML file.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting: NAME=VALUE.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Workers = Annotated[int | None, typer.Option("--workers", help="Processes here; default one per core, 0 none.", min=0)]
-Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")]
-Folds = Annotated[
-    int | None,
-    typer.Option("--folds", help="Cross-validation: every patient of the cohort is a test patient once.", min=2),
-]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
-Devices = Annotated[str, typer.Option("--devices", help="How many, or auto: all there are.")]
-Nodes = Annotated[int, typer.Option("--nodes", help="Machines; start the command on each.", min=1)]
+Out = Annotated[Path, _option("Folder to write; an unfinished one is resumed.")]
+RecipeOption = Annotated[str | None, _option("A shipped recipe or a YAML file.")]
+SetOption = Annotated[list[str] | None, _option("Change one setting: NAME=VALUE.", "--set")]
+Seed = Annotated[int | None, _option("Seed of everything random.")]
+Json = Annotated[bool, _option("Print the result as JSON.", "--json")]
+Workers = Annotated[int | None, _option("Processes here; default one per core, 0 none.", min=0)]
+Scheduler = Annotated[str | None, _option("Address of a running Dask scheduler.")]
+Folds = Annotated[int | None, _option("Cross-validation: every patient of the cohort is a test patient once.", min=2)]
+Device = Annotated[str, _option("auto, cpu, cuda or mps.")]
+Devices = Annotated[str, _option("How many, or auto: all there are.")]
+Nodes = Annotated[int, _option("Machines; start the command on each.", min=1)]
 Store = Annotated[Path, _there("A patch store, made by `hidisc prepare` or `hidisc import`.")]
 
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
-    ] = False,
+    debug: Annotated[bool, _option("Show the traceback of an error.", "--debug")] = False,
+    version: Annotated[bool, _option("Show the version.", "--version", callback=_show_version, is_eager=True)] = False,
 ) -> None:
     """Options of all verbs; `main` reads `--debug` itself, for it must be known when anything goes wrong."""
 
@@ -93,17 +99,14 @@ def _options(
 @_verb("cohort", "slides --pattern {patient}_{slide} --out cohort.csv")
 def _cohort(
     folder: Annotated[Path, _there("A folder of slides, with folders in it or without.")],
-    out: Annotated[Path, typer.Option("--out", help="CSV to write; an existing one is not overwritten.")],
+    out: Annotated[Path, _option("CSV to write; an existing one is not overwritten.")],
     pattern: Annotated[
-        str | None,
-        typer.Option("--pattern", help="How names are built: '{patient}_{slide}', or '{patient}/{slide}' for folders."),
+        str | None, _option("How names are built: '{patient}_{slide}', or '{patient}/{slide}' for folders.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Draft the table of a cohort from a folder of slides: patients, scales, and what is doubtful."""
-    from hidisc.verbs.cohort import draft_cohort
-
-    draft = draft_cohort(folder, out, pattern, say=_say)
+    draft = hidisc.draft_cohort(folder, out, pattern, say=_say)
     doubtful = sum(bool(row.doubts) for row in draft.rows)
     unknown = sum(not row.names.get("patient") for row in draft.rows)
     more = f" ({count(unknown, 'slide')} without one)" if unknown else ""
@@ -120,39 +123,24 @@ def _prepare(
     recipe: RecipeOption = None,
     changes: SetOption = None,
     seed: Seed = None,
-    assume_mpp: Annotated[
-        float | None, typer.Option("--assume-mpp", help="Micrometres per pixel where neither file nor cohort says.")
-    ] = None,
-    annotations: Annotated[
-        Path | None,
-        typer.Option(
-            "--annotations", help="GeoJSON of QuPath: a folder of SLIDE.geojson, or a file.", callback=_exists
-        ),
-    ] = None,
+    assume_mpp: Annotated[float | None, _option("Micrometres per pixel where neither file nor cohort says.")] = None,
+    annotations: Annotated[Path | None, _given("GeoJSON of QuPath: a folder of SLIDE.geojson, or a file.")] = None,
     refilter: Annotated[
-        bool, typer.Option("--refilter", help="Apply a changed filter to a finished store; reads only what it lacks.")
+        bool, _option("Apply a changed filter to a finished store; reads only what it lacks.", "--refilter")
     ] = False,
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
     """Cut slides into a patch store: tissue, blanks, stain, splits."""
-    from hidisc.settings.prepare import PrepareConfig
-    from hidisc.verbs.prepare import prepare
-
     flags = {"annotations.path": None if annotations is None else json.dumps(str(annotations))}
-    config = _load(PrepareConfig, recipe, changes, seed=seed, assume_mpp=assume_mpp, **flags)
-    _finish(prepare(cohort, out, config, refilter=refilter, workers=workers, scheduler=scheduler, say=_say), as_json)
+    config = _load(hidisc.PrepareConfig, recipe, changes, seed=seed, assume_mpp=assume_mpp, **flags)
+    built = hidisc.prepare(cohort, out, config, refilter=refilter, workers=workers, scheduler=scheduler, say=_say)
+    _finish(built, as_json)
 
 
-class Kind(StrEnum):
-    """Where patches that exist as files, or volumes, come from."""
-
-    OPENSRH = "opensrh"
-    FOLDER = "folder"
-    TABLE = "table"
-    NIFTI = "nifti"
-    DICOM = "dicom"
+Kind = StrEnum("Kind", "OPENSRH FOLDER TABLE NIFTI DICOM")
+"""Where patches that exist as files, or volumes, come from."""
 
 
 @_verb("import", "folder patches --set resize_px=96 --out store", "import")
@@ -166,15 +154,9 @@ def _import(
     ],
     source: Annotated[Path, _there("The folder, or the CSV of patches or NIfTI volumes.")],
     out: Out,
-    patients: Annotated[
-        Path | None,
-        typer.Option("--patients", help="With a folder, a CSV: patient, label, site, split.", callback=_exists),
-    ] = None,
+    patients: Annotated[Path | None, _given("With a folder, a CSV: patient, label, site, split.")] = None,
     pseudonyms: Annotated[
-        Path | None,
-        typer.Option(
-            "--pseudonyms", help="With nifti and dicom: hash patients' ids by the secret in this file, made if missing."
-        ),
+        Path | None, _option("With nifti and dicom: hash patients' ids by the secret in this file, made if missing.")
     ] = None,
     recipe: RecipeOption = None,
     changes: SetOption = None,
@@ -184,45 +166,34 @@ def _import(
     as_json: Json = False,
 ) -> None:
     """Make a patch store from patches that exist as files, or from the slices of volumes."""
-    from hidisc.settings.imports import ImportConfig, VolumesConfig
-    from hidisc.verbs.imports import import_patches, import_volumes
-
     if patients is not None and kind in (Kind.OPENSRH, Kind.TABLE):
         raise UserError(
             f"--patients goes with `import folder`, `nifti` and `dicom`; `import {kind}` has the patients' labels in "
             "its own files."
         )
     if kind in (Kind.NIFTI, Kind.DICOM):
-        from hidisc.patches.dicom import find_dicom
-        from hidisc.patches.nifti import find_nifti
-
-        find = find_nifti if kind is Kind.NIFTI else find_dicom
-        volumes = _load(VolumesConfig, recipe, changes, seed=seed)
+        find = hidisc.find_nifti if kind is Kind.NIFTI else hidisc.find_dicom
+        volumes = _load(hidisc.VolumesConfig, recipe, changes, seed=seed)
         scans = find(source, volumes, patients, pseudonyms)
-        _finish(import_volumes(scans, out, volumes, workers=workers, scheduler=scheduler, say=_say), as_json)
+        _finish(hidisc.import_volumes(scans, out, volumes, workers=workers, scheduler=scheduler, say=_say), as_json)
         return
     if pseudonyms is not None:
         raise UserError(f"--pseudonyms goes with `import nifti` and `dicom`; rename the patients of `import {kind}`.")
-    from hidisc.patches.folders import find_folder, find_table
-    from hidisc.patches.opensrh import find_opensrh
-
-    config = _load(ImportConfig, recipe, changes, seed=seed)
+    config = _load(hidisc.ImportConfig, recipe, changes, seed=seed)
     if kind is Kind.OPENSRH:
-        slides = find_opensrh(source)
+        slides = hidisc.find_opensrh(source)
     elif kind is Kind.FOLDER:
-        slides = find_folder(source, patients)
+        slides = hidisc.find_folder(source, patients)
     else:
-        slides = find_table(source, config.label_level)
-    _finish(import_patches(slides, out, config, workers=workers, scheduler=scheduler, say=_say), as_json)
+        slides = hidisc.find_table(source, config.label_level)
+    _finish(hidisc.import_patches(slides, out, config, workers=workers, scheduler=scheduler, say=_say), as_json)
 
 
 @_verb("train", "store --recipe hidisc-patient+laptop --set optim.steps=2000 --out run", "train")
 def _train(
     store: Store,
     out: Out,
-    recipe: Annotated[
-        str | None, typer.Option("--recipe", help="hidisc-patient, simclr, ...; a+b puts b over a: byol+weak.")
-    ] = None,
+    recipe: Annotated[str | None, _option("hidisc-patient, simclr, ...; a+b puts b over a: byol+weak.")] = None,
     changes: SetOption = None,
     seed: Seed = None,
     device: Device = "auto",
@@ -231,11 +202,8 @@ def _train(
     as_json: Json = False,
 ) -> None:
     """Learn an encoder from a patch store, without labels."""
-    from hidisc.settings.train import TrainConfig
-    from hidisc.verbs.train import train
-
-    config = _load(TrainConfig, recipe, changes, seed=seed)
-    run = train(store, out, config, device=device, devices=devices, nodes=nodes, say=_say)
+    config = _load(hidisc.TrainConfig, recipe, changes, seed=seed)
+    run = hidisc.train(store, out, config, device=device, devices=devices, nodes=nodes, say=_say)
     if run is None:
         return
     info = run.info
@@ -255,9 +223,9 @@ def _embed(
     out: Out,
     recipe: RecipeOption = None,
     changes: SetOption = None,
-    per_slide: Annotated[int | None, typer.Option("--per-slide", help="Draw this many patches per slide.")] = None,
+    per_slide: Annotated[int | None, _option("Draw this many patches per slide.")] = None,
     seed: Seed = None,
-    name: Annotated[str | None, typer.Option("--name", help="What tables call the encoder.")] = None,
+    name: Annotated[str | None, _option("What tables call the encoder.")] = None,
     device: Device = "auto",
     devices: Devices = "auto",
     nodes: Nodes = 1,
@@ -268,11 +236,8 @@ def _embed(
         raise no_such_path(
             Path(model), "Give a run, an exported encoder, `timm:NAME`, `colour`, or a TorchScript or ONNX file."
         )
-    from hidisc.settings.embed import EmbedConfig
-    from hidisc.verbs.embed import embed
-
-    config = _load(EmbedConfig, recipe, changes, per_slide=per_slide, seed=seed)
-    made = embed(store, model, out, config, name=name, device=device, devices=devices, nodes=nodes, say=_say)
+    config = _load(hidisc.EmbedConfig, recipe, changes, per_slide=per_slide, seed=seed)
+    made = hidisc.embed(store, model, out, config, name=name, device=device, devices=devices, nodes=nodes, say=_say)
     if made is None:
         return
     info = made.info
@@ -288,28 +253,22 @@ def _evaluate(
     embeddings: Annotated[Path, _there("Embeddings, made by `hidisc embed`.")],
     out: Out,
     bank: Annotated[
-        Path | None,
-        typer.Option(
-            "--bank", help="Embeddings of another store whose labels are known, by the same encoder.", callback=_exists
-        ),
+        Path | None, _given("Embeddings of another store whose labels are known, by the same encoder.")
     ] = None,
     recipe: RecipeOption = None,
     changes: SetOption = None,
     seed: Seed = None,
     allow_leakage: Annotated[
-        bool, typer.Option("--allow-leakage", help="Evaluate in spite of overlap; every table and page says so.")
+        bool, _option("Evaluate in spite of overlap; every table and page says so.", "--allow-leakage")
     ] = False,
     folds: Folds = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Evaluate an encoder on held-out patients: nearest neighbours, a linear probe, attention; with intervals."""
-    from hidisc.settings.evaluate import EvaluateConfig
-    from hidisc.verbs.evaluate import evaluate
-
     flags = {"leakage.allow": True} if allow_leakage else {}
-    config = _load(EvaluateConfig, recipe, changes, seed=seed, **flags, **{"folds.number": folds})
-    scores = evaluate(embeddings, out, config, bank=bank, device=device, say=_say)
+    config = _load(hidisc.EvaluateConfig, recipe, changes, seed=seed, **flags, **{"folds.number": folds})
+    scores = hidisc.evaluate(embeddings, out, config, bank=bank, device=device, say=_say)
     record = scores.info.model_dump(mode="json", exclude={"model": {"history": {"slides"}}})
     _show(as_json, f"{out}: {scores.verdict()}", {"scores": str(out), **record})
 
@@ -324,38 +283,29 @@ def _audit(
     as_json: Json = False,
 ) -> None:
     """Find what an encoder owes to site, scanner, batch, date and colour rather than to the label."""
-    from hidisc.settings.audit import AuditConfig
-    from hidisc.verbs.audit import audit
-
-    made = audit(embeddings, out, _load(AuditConfig, None, changes, seed=seed), device=device, say=_say)
+    made = hidisc.audit(embeddings, out, _load(hidisc.AuditConfig, None, changes, seed=seed), device=device, say=_say)
     _show(as_json, f"{out}: {made.verdict()}", {"audit": str(out), **made.info.model_dump(mode="json")})
 
 
 @_verb("report", "scores other-scores --set points=1000 --out report.html", "report")
 def _report(
     artefacts: Annotated[list[Path], _there("Scores (or embeddings), one or several, side by side.")],
-    out: Annotated[Path, typer.Option("--out", help="Page to write: report.html.")],
-    title: Annotated[str | None, typer.Option("--title", help="At the top of the page.")] = None,
+    out: Annotated[Path, _option("Page to write: report.html.")],
+    title: Annotated[str | None, _option("At the top of the page.")] = None,
     changes: SetOption = None,
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
     """Write one page to look at, and its figures and tables as files."""
-    from hidisc.settings.report import ReportConfig
-    from hidisc.verbs.report import report
-
-    config = _load(ReportConfig, None, changes, seed=seed)
+    config = _load(hidisc.ReportConfig, None, changes, seed=seed)
     if title is not None:
         config = config.model_copy(update={"title": title})
-    page = report(artefacts, out, config, say=_say)
+    page = hidisc.report(artefacts, out, config, say=_say)
     _show(as_json, f"{page}: open it in a browser", {"page": str(page)})
 
 
-class Scale(StrEnum):
-    """How large the trainings of a benchmark are."""
-
-    SMALL = "small"
-    PAPER = "paper"
+Scale = StrEnum("Scale", "SMALL PAPER")
+"""How large the trainings of a benchmark are."""
 
 
 @_verb("benchmark", "main store --set seeds=3 --out benchmark", "benchmark")
@@ -369,25 +319,18 @@ def _benchmark(
     ],
     store: Annotated[Path, _there("A patch store with labels and held-out patients.")],
     out: Out,
-    scale: Annotated[Scale, typer.Option("--scale", help="small: for two cores; paper: the published setting.")] = (
-        Scale.SMALL
-    ),
-    stores: Annotated[
-        list[str] | None, typer.Option("--store", help="Further stores that a suite names: NAME=PATH.")
-    ] = None,
+    scale: Annotated[Scale, _option("small: for two cores; paper: the published setting.")] = Scale.SMALL,
+    stores: Annotated[list[str] | None, _option("Further stores that a suite names: NAME=PATH.", "--store")] = None,
     folds: Folds = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="Trainings at once; default one per core.")] = None,
+    workers: Annotated[int | None, _option("Trainings at once; default one per core.")] = None,
     scheduler: Scheduler = None,
     device: Device = "auto",
     changes: SetOption = None,
     as_json: Json = False,
 ) -> None:
     """Rerun a table of the paper on your patches: every method, every seed, beside the published numbers."""
-    from hidisc.settings.benchmark import SuiteConfig
-    from hidisc.verbs.benchmark import benchmark
-
-    done = benchmark(
-        _load(SuiteConfig, suite, changes, **{"folds.number": folds}),
+    done = hidisc.benchmark(
+        _load(hidisc.SuiteConfig, suite, changes, **{"folds.number": folds}),
         store,
         out,
         scale=scale.value,
@@ -420,14 +363,12 @@ def _heatmap(
     store: Store,
     scores: Annotated[Path, _there("Scores, made by `hidisc evaluate`.")],
     slide: Annotated[str, typer.Argument(help="Name of a slide that was evaluated.")],
-    out: Annotated[Path, typer.Option("--out", help="Picture to write (PNG or PDF).")],
-    label: Annotated[str | None, typer.Option("--label", help="One class; default all of them.")] = None,
+    out: Annotated[Path, _option("Picture to write (PNG or PDF).")],
+    label: Annotated[str | None, _option("One class; default all of them.")] = None,
     as_json: Json = False,
 ) -> None:
     """Paint class scores over a slide's thumbnail."""
-    from hidisc.verbs.heatmap import heatmap
-
-    heatmap(store, scores, slide, out, label)
+    hidisc.heatmap(store, scores, slide, out, label)
     _show(as_json, f"{out}: scores of slide {slide}", {"picture": str(out), "slide": slide})
 
 
@@ -435,28 +376,21 @@ def _heatmap(
 def _explore(
     store: Store,
     others: Annotated[list[Path] | None, _there("Embeddings of the store, and scores of these embeddings.")] = None,
-    cohort: Annotated[
-        Path | None,
-        typer.Option("--cohort", help="The CSV that says where the slide files are, to zoom in.", callback=_exists),
-    ] = None,
+    cohort: Annotated[Path | None, _given("The CSV that says where the slide files are, to zoom in.")] = None,
     host: Annotated[
-        str, typer.Option("--host", help="Address or name to listen at; others than this can be seen in the network.")
+        str, _option("Address or name to listen at; others than this can be seen in the network.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="Port to use; default a free one.", min=0, max=65535)] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open the browser.")] = True,
-    stop_after: Annotated[
-        float | None, typer.Option("--stop-after", help="End after so many minutes without use.", min=0)
-    ] = None,
-    patient: Annotated[str | None, typer.Option("--patient", help="With --save: whose slides.")] = None,
-    save: Annotated[
-        Path | None, typer.Option("--save", help="Write a folder of one patient that opens from disk, and end.")
-    ] = None,
+    port: Annotated[int, _option("Port to use; default a free one.", min=0, max=65535)] = 0,
+    browser: Annotated[bool, _option("Whether to open the browser.", "--browser/--no-browser")] = True,
+    stop_after: Annotated[float | None, _option("End after so many minutes without use.", min=0)] = None,
+    patient: Annotated[str | None, _option("With --save: whose slides.")] = None,
+    save: Annotated[Path | None, _option("Write a folder of one patient that opens from disk, and end.")] = None,
     as_json: Json = False,
 ) -> None:
     """Look at slides, the map of patches and what is alike in a browser, and give names to patches."""
     if find_spec("tornado") is None:
         raise UserError("hidisc explore needs the library Tornado. Install it: pip install 'hidisc[explore]'.")
-    from hidisc.verbs.explore import explore, save_page
+    from hidisc.verbs.explore import save_page
 
     if (save is None) != (patient is None):
         raise UserError("--save and --patient go together: a folder of one patient is written.")
@@ -471,7 +405,7 @@ def _explore(
         sys.stdout.flush()
         _say("Open this address in a browser, and press Ctrl-C here to end.")
 
-    explore(
+    hidisc.explore(
         store,
         others or [],
         cohort=cohort,
@@ -484,19 +418,8 @@ def _explore(
     )
 
 
-class Target(StrEnum):
-    """What an encoder, or embeddings, are exported to."""
-
-    TIMM = "timm"
-    ONNX = "onnx"
-    TORCHSCRIPT = "torchscript"
-    EXPORTED = "exported"
-    WSINFER = "wsinfer"
-    BAGS = "bags"
-    GEOJSON = "geojson"
-    ANNDATA = "anndata"
-
-
+Target = StrEnum("Target", "TIMM ONNX TORCHSCRIPT EXPORTED WSINFER BAGS GEOJSON ANNDATA")
+"""What an encoder, or embeddings, are exported to."""
 _PUSHED = (Target.TIMM, Target.ONNX, Target.TORCHSCRIPT, Target.EXPORTED)
 
 
@@ -507,48 +430,35 @@ def _export(
     ],
     to: Annotated[
         Target,
-        typer.Option(
-            "--to",
-            help="An encoder: timm (state dict), onnx, torchscript, exported (torch.export), wsinfer (QuPath). "
-            "Patches: bags (CLAM, TRIDENT, STAMP), geojson (QuPath), anndata (scanpy).",
+        _option(
+            "An encoder: timm (state dict), onnx, torchscript, exported (torch.export), wsinfer (QuPath). "
+            "Patches: bags (CLAM, TRIDENT, STAMP), geojson (QuPath), anndata (scanpy)."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder to write.")],
-    scores: Annotated[
-        Path | None,
-        typer.Option("--scores", help="Of an encoder: its evaluation, for the model card.", callback=_exists),
-    ] = None,
-    push: Annotated[
-        str | None, typer.Option("--push", help="Of an encoder: OWNER/NAME on the Hugging Face hub (private).")
-    ] = None,
+    out: Annotated[Path, _option("Folder to write.")],
+    scores: Annotated[Path | None, _given("Of an encoder: its evaluation, for the model card.")] = None,
+    push: Annotated[str | None, _option("Of an encoder: OWNER/NAME on the Hugging Face hub (private).")] = None,
     as_json: Json = False,
 ) -> None:
     """Write an encoder, or embeddings, for other tools."""
     if (scores and to in (Target.BAGS, Target.GEOJSON, Target.ANNDATA)) or (push and to not in _PUSHED):
         raise UserError(f"--scores goes with an encoder, and --push with {', '.join(_PUSHED)}; --to {to} is neither.")
     if to in (Target.BAGS, Target.GEOJSON):
-        from hidisc.verbs.bags import export_bags
-        from hidisc.verbs.geojson import export_geojson
-
-        slides = export_bags(artefact, out, say=_say) if to is Target.BAGS else export_geojson(artefact, out)
+        slides = (
+            hidisc.export_bags(artefact, out, say=_say) if to is Target.BAGS else hidisc.export_geojson(artefact, out)
+        )
         _show(as_json, f"{out}: {to} of {count(slides, 'slide')}", {"folder": str(out), "slides": slides})
         return
     if to is Target.ANNDATA:
-        from hidisc.verbs.anndata import export_anndata
-
-        file, patches = export_anndata(artefact, out)
+        file, patches = hidisc.export_anndata(artefact, out)
         _show(as_json, f"{file}: {count(patches, 'patch')}", {"file": str(file), "patches": patches})
         return
     if to is Target.WSINFER:
-        from hidisc.verbs.wsinfer import export_wsinfer
-
-        file, difference = export_wsinfer(artefact, out, scores, say=_say)
+        file, difference = hidisc.export_wsinfer(artefact, out, scores, say=_say)
         sentence = f"{file}: read back, probabilities agree to {difference:.1g}"
         _show(as_json, sentence, {"file": str(file), "difference": difference})
         return
-    from hidisc.verbs.export import export
-
-    file, difference = export(artefact, out, to.value, scores=scores, push=push)  # type: ignore[arg-type]
+    file, difference = hidisc.export(artefact, out, to.value, scores=scores, push=push)  # type: ignore[arg-type]
     pushed = f"; pushed to {push}" if push else ""
     sentence = f"{file}: read back, embeddings agree to {difference:.1g}{pushed}"
     _show(as_json, sentence, {"file": str(file), "relative_difference": difference})
@@ -557,19 +467,18 @@ def _export(
 @_verb("views", "store --recipe weak --set views.probability=0.5 --out views.png", "train")
 def _views(
     store: Store,
-    out: Annotated[Path, typer.Option("--out", help="Picture to write (PNG).")],
-    recipe: Annotated[str | None, typer.Option("--recipe", help="A training recipe: weak, strong, stain, ...")] = None,
+    out: Annotated[Path, _option("Picture to write (PNG).")],
+    recipe: Annotated[str | None, _option("A training recipe: weak, strong, stain, ...")] = None,
     changes: SetOption = None,
-    patches: Annotated[int, typer.Option("--patches", help="Rows: patches of different patients.", min=1)] = 4,
-    views: Annotated[int, typer.Option("--views", help="Random views of each.", min=1)] = 8,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the patches and the views.", min=0)] = 0,
+    patches: Annotated[int, _option("Rows: patches of different patients.", min=1)] = 4,
+    views: Annotated[int, _option("Random views of each.", min=1)] = 8,
+    seed: Annotated[int, _option("Seed of the patches and the views.", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
     """Draw patches and what training makes of them."""
-    from hidisc.settings.train import TrainConfig
     from hidisc.verbs.views import show_views
 
-    config = _load(TrainConfig, recipe, changes)
+    config = _load(hidisc.TrainConfig, recipe, changes)
     show_views(store, out, config.views, patches=patches, views=views, seed=seed)
     sentence = f"{out}: {count(patches, 'patch')}, {count(views, 'view')} of each"
     _show(as_json, sentence, {"picture": str(out), "patches": patches, "views": views})
@@ -581,7 +490,7 @@ def _settings(
         str | None, typer.Argument(help="prepare, import, train, embed, evaluate, report, benchmark.")
     ] = None,
     name: Annotated[str | None, typer.Argument(help="One setting, or one group: optim.steps, optim.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="All settings of all verbs as a page.")] = False,
+    markdown: Annotated[bool, _option("All settings of all verbs as a page.", "--markdown")] = False,
     as_json: Json = False,
 ) -> None:
     """List the settings of a verb: type, default, range, meaning, and what recipes make of them."""
@@ -618,7 +527,7 @@ def _doctor(
         Path | None, typer.Argument(help="A store, run, embeddings, scores or benchmark, to verify file by file.")
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure this machine, and what the store and recipe take: a minute.")
+        bool, _option("Measure this machine, and what the store and recipe take: a minute.", "--measure")
     ] = False,
     recipe: RecipeOption = None,
     changes: SetOption = None,
@@ -650,10 +559,9 @@ def _doctor(
 
 def _measure(store: Path | None, recipe: str | None, changes: list[str] | None, device: str, as_json: bool) -> None:
     """Print how fast this machine is, and what a cohort takes."""
-    from hidisc.settings.train import TrainConfig
     from hidisc.verbs.measure import as_record, describe, measure
 
-    config = _load(TrainConfig, recipe, changes)
+    config = _load(hidisc.TrainConfig, recipe, changes)
     rates, size, needs = measure(store, config, device=device, say=_say)
     _show(as_json, describe(rates, size, needs, config), as_record(rates, size, needs))
 
@@ -661,8 +569,8 @@ def _measure(store: Path | None, recipe: str | None, changes: list[str] | None, 
 @_verb("demo", "--quick --out demo")
 def _demo(
     out: Out = Path("demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter: to see that it runs.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the drawn cohort and of the trainings.", min=0)] = 0,
+    quick: Annotated[bool, _option("Smaller and shorter: to see that it runs.", "--quick")] = False,
+    seed: Annotated[int, _option("Seed of the drawn cohort and of the trainings.", min=0)] = 0,
     workers: Workers = None,
     as_json: Json = False,
 ) -> None:
@@ -718,32 +626,32 @@ def _outlive_first() -> None:
         time.sleep(0.05)
 
 
+def _explain(error: Exception) -> int:
+    """Say in one sentence what went wrong, unless another process says it; the exit code."""
+    if isinstance(error, ReportedElsewhereError):
+        _outlive_first()
+        return error.code
+    if not isinstance(error, UserError):
+        _say(f"hidisc: {type(error).__name__}: {error} (run `hidisc --debug ...` for the traceback)")
+        return 1
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # the processes of the other devices say the same
+        _say(f"hidisc: {error}")
+    else:
+        _outlive_first()
+    return 2
+
+
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
-    debug = "--debug" in sys.argv
     try:
         app()
-    except UserError as error:
-        if debug:
-            traceback.print_exc()
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # the processes of the other devices say the same
-            _say(f"hidisc: {error}")
-        else:
-            _outlive_first()
-        sys.exit(2)
-    except ReportedElsewhereError as error:
-        if debug:
-            traceback.print_exc()
-        _outlive_first()
-        sys.exit(error.code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:  # noqa: BLE001 - the last door: one line for people, all of it with --debug
-        if debug:
+        if "--debug" in sys.argv:
             traceback.print_exc()
-        _say(f"hidisc: {type(error).__name__}: {error} (run `hidisc --debug ...` for the traceback)")
-        sys.exit(1)
+        sys.exit(_explain(error))
 
 
 if __name__ == "__main__":

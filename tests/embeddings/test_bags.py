@@ -487,7 +487,7 @@ class Killed(BaseException):
     """The end of a process."""
 
 
-@pytest.mark.parametrize("step", ["_write_features", "stream_vectors", "_slides_csv", "write_atomic"])
+@pytest.mark.parametrize("step", ["_describe", "stream_vectors", "_slides_csv", "write_atomic"])
 def test_a_killed_export_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     made = Made(tmp_path, PLAIN)
     write_bags(made.embeddings, tmp_path / "whole")
@@ -496,7 +496,7 @@ def test_a_killed_export_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def die(*args: Any) -> Any:
         calls.append(1)
-        if step != "_write_features" or len(calls) == 2:
+        if step != "_describe" or len(calls) == 2:
             raise Killed
         return true(*args)
 
@@ -506,7 +506,7 @@ def test_a_killed_export_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             write_bags(made.embeddings, out)
     assert not (out / SLIDES).exists()
     before = {path: path.stat().st_ino for path in (out / FEATURES).glob("*.h5")}
-    assert len(before) == (1 if step == "_write_features" else 3)
+    assert len(before) == (1 if step == "_describe" else 3)
     assert write_bags(made.embeddings, out) == 3
     assert {path: path.stat().st_ino for path in before} == before  # what was whole was kept
     assert contents(out) == contents(tmp_path / "whole")

@@ -208,22 +208,38 @@ def make_column(**changes: object) -> ColumnAudit:
     return judge(ColumnAudit.model_validate(fields | changes))
 
 
-TOLD = {"probe": Value(value=0.9, low=0.8, high=1.0)}
+PREDICTED = {"probe": Value(value=0.9, low=0.8, high=1.0)}
 DROP = Value(value=0.2, low=0.1, high=0.3)
 RULES: list[tuple[dict[str, object], str, str]] = [
-    ({}, "clear", r"does not tell the site \(50 % right at equal label, 50 % by chance\)\.$"),
-    (TOLD, "clear", r"tells the site \(90 % .*, but no effect on the label was measured\.$"),
     (
-        {**TOLD, "association_p": SIGNIFICANT},
+        {},
+        "clear",
+        r"The site cannot clearly be predicted from the embeddings \(50 % right at equal label, 50 % by chance\)\.$",
+    ),
+    (
+        PREDICTED,
+        "clear",
+        r"The site can be predicted from the embeddings \(90 % .*, but no effect on the label was measured\.$",
+    ),
+    (
+        {**PREDICTED, "association_p": SIGNIFICANT},
         "flagged",
         r"label and site go together in this cohort \(Cramer's V 0\.10",
     ),
-    ({**TOLD, "unseen_drop": DROP}, "flagged", r"20 points lower where no reference patient has the same site\.$"),
-    ({"association_p": 0.001, "unseen_drop": DROP}, "clear", r"does not tell the site"),
-    ({**TOLD, "correlated_drop": DROP}, "at risk", r"20 points lower with reference patients in whom they do\.$"),
-    ({**TOLD, "robustness": Value(value=0.2, low=0.1, high=0.49)}, "at risk", r"near each other by their site rather"),
-    ({**TOLD, "association": Value(value=INSEPARABLE)}, "cannot be told apart", r"Add patients in whom they differ\.$"),
-    ({**TOLD, "table": ((9, 0, 3), (0, 9, 0))}, "cannot be told apart", r"cannot be told apart on this cohort"),
+    ({**PREDICTED, "unseen_drop": DROP}, "flagged", r"20 points lower where no reference patient has the same site\.$"),
+    ({"association_p": 0.001, "unseen_drop": DROP}, "clear", r"cannot clearly be predicted from the embeddings"),
+    ({**PREDICTED, "correlated_drop": DROP}, "at risk", r"20 points lower with reference patients in whom they do\.$"),
+    (
+        {**PREDICTED, "robustness": Value(value=0.2, low=0.1, high=0.49)},
+        "at risk",
+        r"near each other by their site rather",
+    ),
+    (
+        {**PREDICTED, "association": Value(value=INSEPARABLE)},
+        "cannot be told apart",
+        r"Add patients in whom they differ\.$",
+    ),
+    ({**PREDICTED, "table": ((9, 0, 3), (0, 9, 0))}, "cannot be told apart", r"cannot be told apart on this cohort"),
     ({"probe": Value(value=None, why="there is nobody")}, "not measured", r"of the site: there is nobody\.$"),
     ({"probe": Value(value=0.9)}, "not measured", r"too few patients"),
 ]
@@ -301,7 +317,7 @@ def test_equal_embeddings_are_not_judged(tmp_path: Path) -> None:
     (site,) = audit(made, "site").columns
     assert (
         site.sentence
-        == "Nothing can be said of the site: all embeddings are nearly equal, so the encoder tells nothing."
+        == "Nothing can be said of the site: all embeddings are nearly equal, so nothing can be predicted from them."
     )
 
 

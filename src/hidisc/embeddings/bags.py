@@ -13,7 +13,7 @@ their own and a link to the other file's features.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import PATCHES, Embeddings
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.columns import stream_vectors
 from hidisc.ground.files import replaced, write_atomic
 from hidisc.ground.spreadsheet import format_csv
@@ -41,8 +42,6 @@ _BLOCK_BYTES = 2**25
 _NUMBERED = "side by side in one row: where the patches lay is not known"
 _NOT_TEXT = {"na", "null", "none", "true", "false"}
 """Names that a CSV reader (pandas) reads as something else."""
-
-Say = Callable[[str], None]
 
 
 class _Settings(Config):
@@ -64,7 +63,7 @@ class _Bag:
     """(n,) of the embeddings."""
 
 
-def write_bags(embeddings: Embeddings, out: Path, say: Say = lambda _: None) -> int:
+def write_bags(embeddings: Embeddings, out: Path, say: Say = ignore) -> int:
     """Write a folder of bags; how many there are. What a killed export has written stays; `slides.csv` comes last.
 
     Memory: the table and the vectors of one slide.
@@ -166,13 +165,13 @@ def _write_bag(
         corners = np.stack([row, np.zeros_like(row)], axis=1)
     if not _is_whole(features, (len(bag.rows), embeddings.info.dim)):
         with _new_file(features) as file:
-            _write_features(file, embeddings, bag.rows)
+            file.create_dataset("features", data=_read_features(embeddings, bag))
             coords = file.create_dataset("coords", data=corners)
             coords.attrs.update(_describe(bag, record, extent))
             if not is_placed:
                 coords.attrs["coords_are"] = _NUMBERED
     if not (out / TENSORS / f"{bag.stem}.pt").is_file():
-        _write_tensor(out / TENSORS / f"{bag.stem}.pt", embeddings, bag.rows)
+        _write_tensor(out / TENSORS / f"{bag.stem}.pt", _read_features(embeddings, bag))
     if record is None or record.mpp is None or extent is None:
         return False
     if not (out / STAMP / name).is_file():
@@ -189,6 +188,11 @@ def _write_bag(
             if not is_placed:
                 file.attrs["coords_are"] = _NUMBERED
     return True
+
+
+def _read_features(embeddings: Embeddings, bag: _Bag) -> NDArray[np.float32]:
+    """(n, D) the vectors of a slide."""
+    return np.asarray(embeddings.vectors[bag.rows], np.float32)
 
 
 def _extent(record: SlideRecord | None) -> int | None:
@@ -222,22 +226,12 @@ def _text(value: str) -> str:
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def _write_features(file: h5py.File, embeddings: Embeddings, rows: NDArray[np.int64]) -> None:
-    """`features` (n, D) float32, a block at a time."""
-    dim = embeddings.info.dim
-    features = file.create_dataset("features", (len(rows), dim), np.float32)
-    block = max(1, _BLOCK_BYTES // (4 * dim))
-    for start in range(0, len(rows), block):
-        part = rows[start : start + block]
-        features[start : start + len(part)] = embeddings.vectors[part]
-
-
-def _write_tensor(path: Path, embeddings: Embeddings, rows: NDArray[np.int64]) -> None:
-    """The features (n, D) float32 as a plain tensor, which torch reads with `weights_only=True`."""
+def _write_tensor(path: Path, features: NDArray[np.float32]) -> None:
+    """The features (n, D) as a plain tensor, which torch reads with `weights_only=True`."""
     import torch
 
     with replaced(path) as part, part.open("wb") as file:  # by its name, torch would write the name into the file
-        torch.save(torch.from_numpy(np.asarray(embeddings.vectors[rows], np.float32)), file)
+        torch.save(torch.from_numpy(features), file)
 
 
 @contextmanager

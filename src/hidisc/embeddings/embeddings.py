@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.ground.errors import UserError
+from hidisc.ground.files import relate
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.records import Record
 from hidisc.models.history import History
@@ -42,6 +43,12 @@ class ModelCard(Record):
     """Side of what it is fed; stored patches are resized to it."""
     history: History
     """What it has seen."""
+
+    def relate_source(self, home: Path, out: Path) -> "ModelCard":
+        """The card with its folder or file, which it names as seen from `home`, named as seen from the folder `out`."""
+        source = home / self.source
+        is_path = self.kind != "colour" and source.exists()  # a folder may have the floor's name, such as `out` itself
+        return self.model_copy(update={"source": relate(source, out)}) if is_path else self
 
 
 class EmbeddingsInfo(Record):
@@ -93,7 +100,7 @@ class Embeddings:
         return self.artefact.path
 
     def refuse_coarse(self, store: PatchStore | None, reader: str) -> None:
-        """Refuse patches of coarser scales than a slide's squares, whose size is what a reader is told."""
+        """Refuse patches of coarser scales than a slide's squares, whose size is all that a reader knows."""
         scales = self.table.scales().tolist()
         finest = store.scales[0] if store is not None and store.info.scales else scales[0] if scales else None
         if "place" in self.table.names and scales != [finest]:

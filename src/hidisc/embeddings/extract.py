@@ -1,6 +1,5 @@
 """The loop of `hidisc embed`: read ahead, run the encoder, write block by block; then the table and the record."""
 
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hidisc.embeddings.blocks import BlockFile
-from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, EmbeddingsInfo, ModelCard
+from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, EmbeddingsInfo
 from hidisc.embeddings.model import OpenedModel
+from hidisc.ground.callbacks import Say, Watch
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate, replaced, write_atomic
 from hidisc.ground.machine import versions
@@ -32,9 +32,6 @@ _ROWS = 4096
 """Rows copied at once."""
 _FEW = 1000
 _PACKAGES = ("hidisc", "torch", "timm", "numpy", "onnxruntime")
-
-Watch = Callable[[int], None]
-Say = Callable[[str], None]
 
 
 def extract(
@@ -147,7 +144,7 @@ def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out:
         rows=len(table),
         dim=model.dim,
         dtype=config.dtype,
-        model=_relate_source(model.card, out),
+        model=model.card.relate_source(Path(), out),
         store=relate(store.path, out),
         store_checksum=store.checksum,
         slides=list_slides(store, *table.codes("slide")),
@@ -159,13 +156,6 @@ def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out:
         level_names=store.info.level_names,
     )
     write_atomic(out / EMBEDDINGS, (info.model_dump_json(indent=1) + "\n").encode())
-
-
-def _relate_source(card: ModelCard, out: Path) -> ModelCard:
-    """Name the encoder's folder or file as it is found from the embeddings."""
-    source = Path(card.source)
-    is_path = card.kind != "colour" and source.exists()  # a folder may have the floor's name, such as `out` itself
-    return card.model_copy(update={"source": relate(source, out)}) if is_path else card
 
 
 def _compact(path: Path, good: NDArray[np.bool_]) -> None:

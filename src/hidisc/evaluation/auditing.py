@@ -1,6 +1,5 @@
 """The audit of one encoder: neighbours searched once, then every nuisance column measured and judged."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +25,7 @@ from hidisc.evaluation.shortcuts import (
     to_value,
 )
 from hidisc.evaluation.units import Floats, Ints, group
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count
@@ -34,17 +34,7 @@ from hidisc.settings.audit import AuditConfig
 
 _EQUAL = 1e-6
 """Difference of similarities up to which neighbours are equally near."""
-_MEASURES = (
-    "robustness",
-    "probe",
-    "seen",
-    "unseen",
-    "unseen_drop",
-    "balanced",
-    "correlated",
-    "correlated_drop",
-)
-Say = Callable[[str], None]
+_MEASURES = ("robustness", "probe", "seen", "unseen", "unseen_drop", "balanced", "correlated", "correlated_drop")
 
 
 @dataclass(frozen=True)
@@ -68,9 +58,7 @@ class _Cohort:
         return len(self.rows)
 
 
-def run_audit(
-    embeddings: Embeddings, config: AuditConfig, device: str = "cpu", say: Say = lambda _: None
-) -> EncoderAudit:
+def run_audit(embeddings: Embeddings, config: AuditConfig, device: str = "cpu", say: Say = ignore) -> EncoderAudit:
     """Audit an encoder by its embeddings; `say` is called before each step."""
     cohort = _choose_patches(embeddings, config)
     nuisances = find_nuisances(embeddings, config)
@@ -162,7 +150,7 @@ def _find_obstacle(nuisance: Nuisance, v: float | None, table: tuple[tuple[int, 
     if values < 2:
         return nuisance.obstacle or f"{['no value has', 'only one value has'][values]} two patients"
     if is_flat:
-        return "all embeddings are nearly equal, so the encoder tells nothing"
+        return "all embeddings are nearly equal, so nothing can be predicted from them"
     return "label and nuisance cannot be told apart" if is_inseparable(v, table) else ""
 
 

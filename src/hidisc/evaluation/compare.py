@@ -65,7 +65,7 @@ class Difference:
 
     @property
     def patients_needed(self) -> int | None:
-        """About how many patients would tell a difference of the size seen; None where it is not known."""
+        """About how many patients would show a difference of the size seen; None where it is not known."""
         return count_needed(self.as_value(), self.patients, self.interval)
 
     @property
@@ -101,7 +101,7 @@ class Difference:
 
 
 def count_needed(difference: Value, patients: int, interval: float) -> int | None:
-    """About how many patients would tell a difference of this size, four times out of five; None: not known.
+    """About how many patients would show a difference of this size, four times out of five; None: not known.
 
     The standard error is read off the interval and shrinks with the root of the number of patients. A difference is
     seen in 80 % of repetitions when it is as large as half the interval and 0.84 standard errors together.
@@ -130,18 +130,13 @@ def compare(a: Trainings, b: Trainings, positive: int, config: BootstrapConfig, 
         [[measure(_keep(evaluation, names), positive) for evaluation in training] for training in trainings]
         for trainings in (a, b)
     ]
-    resampled: list[dict[str, Floats]] = []
-    if config.resamples and patients > 1:
-        weights = draw_weights(patients, config.resamples, seed)
-        for side, trainings in enumerate((a, b)):
-            training_weights = draw_trainings(len(trainings), config.resamples, seed, side)
-            resampled.append(_resample_trainings(trainings, positive, weights, names, training_weights))
+    of_a, of_b = (_resample(trainings, positive, names, config, seed, side) for side, trainings in enumerate((a, b)))
     differences = {}
     for metric in METRICS:
         value, why = _subtract(metric, *measured)
         low, high, share = None, None, None
-        if value is not None and resampled:
-            values = np.round(resampled[0][metric] - resampled[1][metric], 12)  # rounding errors are no difference
+        if value is not None and of_a:
+            values = np.round(of_a[metric] - of_b[metric], 12)  # rounding errors are no difference
             low, high, why = find_interval(values, config, cluster)
             share = _share_better(values)
         elif value is not None:
@@ -156,11 +151,7 @@ def estimate(trainings: Trainings, positive: int, config: BootstrapConfig, seed:
     """Every metric of one method at one level: its mean over trainings, with resamples of patients and of trainings."""
     names = _find_common(trainings, trainings)
     measured = [[measure(_keep(evaluation, names), positive) for evaluation in training] for training in trainings]
-    resampled: dict[str, Floats] = {}
-    if config.resamples and len(names) > 1:
-        weights = draw_weights(len(names), config.resamples, seed)
-        training_weights = draw_trainings(len(trainings), config.resamples, seed, 0)
-        resampled = _resample_trainings(trainings, positive, weights, names, training_weights)
+    resampled = _resample(trainings, positive, names, config, seed, side=0)
     found = {}
     for metric in METRICS:
         value, why = _average(metric, measured)
@@ -232,18 +223,18 @@ def _average(metric: str, trainings: Sequence[Sequence[Measured]]) -> tuple[floa
     return float(np.mean([np.mean(training) for training in defined])), ""
 
 
-def _resample_trainings(
-    trainings: Trainings,
-    positive: int,
-    weights: NDArray[np.int16],
-    names: NDArray[np.object_],
-    training_weights: NDArray[np.int16],
+def _resample(
+    trainings: Trainings, positive: int, names: NDArray[np.object_], config: BootstrapConfig, seed: int, side: int
 ) -> dict[str, Floats]:
     """Every metric (B,): in each resample the mean over its trainings, each the mean of its evaluations.
 
-    `weights` (B, P) says how often each patient is in a resample, `training_weights` (B, T) each training. A
-    metric is NaN where it is undefined for a training of the resample.
+    A (side 0) and B (side 1) have the same resamples of the patients `names` (P,). A metric is NaN where it is
+    undefined for a training of the resample. Empty where there is nothing to resample.
     """
+    if not config.resamples or len(names) < 2:
+        return {}
+    weights = draw_weights(len(names), config.resamples, seed)  # (B, P)
+    training_weights = draw_trainings(len(trainings), config.resamples, seed, side)  # (B, T)
     resampled = [[resample(evaluation, positive, weights, names) for evaluation in one] for one in trainings]
     means = {}
     for metric in METRICS:

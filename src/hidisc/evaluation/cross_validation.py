@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.floor import compare_with_floor
+from hidisc.evaluation.levels import write_levels
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scales import save_scale
+from hidisc.evaluation.scales import score_scales
 from hidisc.evaluation.scores import (
     NEIGHBOURS,
     SCORES,
@@ -17,15 +17,13 @@ from hidisc.evaluation.scores import (
     Diagnostic,
     Finding,
     FloorScores,
-    LevelScores,
     ProbeScores,
-    ScaleScores,
     Scores,
     predictions_file,
     save_neighbours,
 )
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import make_folder, relate, write_atomic
+from hidisc.ground.files import relate, write_atomic
 from hidisc.settings.evaluate import EvaluateConfig
 
 
@@ -41,7 +39,13 @@ def write_pooled(folds: Sequence[Scores], out: Path, config: EvaluateConfig, mod
         differences = compare_with_floor(out, config, probes[0], positive)
         floor = FloorScores(patches=floors[0].patches, probes=of_floor, differences=differences)
         files += more
-    scales, more = _pool_scales(folds, out, config, positive)
+    shared = set.intersection(*({scale.mpp for scale in fold.info.scales} for fold in folds))
+
+    def pool_scale(mpp: float, of_floor: bool) -> list[Predictions]:
+        of_folds = (fold.scale_predictions(mpp, of_floor=of_floor) for fold in folds)
+        return [pool_predictions(parts) for parts in zip(*of_folds, strict=False)]
+
+    scales, more = score_scales(sorted(shared), pool_scale, out, positive, config)
     files += [*more, *_pool_neighbours(folds, out)]
     info = first.model_copy(
         update={
@@ -71,34 +75,18 @@ def _pool_probes(
     folds: Sequence[Scores], out: Path, config: EvaluateConfig, positive: int, *, of_floor: bool = False
 ) -> tuple[tuple[ProbeScores, ...], list[str]]:
     """The scores of every probe over all folds, its predictions written; returns the names of their files as well."""
-    probes, files = [], []
+    probes: list[ProbeScores] = []
+    files: list[str] = []
     for name in config.probes:
-        levels = []
-        for level in _levels_of_all(folds, name):
-            pooled = pool_predictions([fold.predictions(name, level, of_floor=of_floor) for fold in folds])
-            files.append(predictions_file(name, level, config.probes[0], of_floor))
-            make_folder((out / files[-1]).parent)
-            pooled.save(out / files[-1])
-            levels.append(score_level(pooled, positive, config.bootstrap, config.seed))
-        probes.append(ProbeScores(name=name, remarks=_pool_remarks(folds, name), levels=tuple(levels)))
+        shared = _levels_of_all(folds, name)
+        names = {level: predictions_file(name, level, config.probes[0], of_floor) for level in shared}
+        pooled = [
+            pool_predictions([fold.predictions(name, level, of_floor=of_floor) for fold in folds]) for level in shared
+        ]
+        levels = write_levels(pooled, names, out, positive, config)
+        files += names.values()
+        probes.append(ProbeScores(name=name, remarks=_pool_remarks(folds, name), levels=levels))
     return tuple(probes), files
-
-
-def _pool_scales(
-    folds: Sequence[Scores], out: Path, config: EvaluateConfig, positive: int
-) -> tuple[tuple[ScaleScores, ...], list[str]]:
-    """The scores of every scale that all folds have, over all folds; returns the names of their files as well."""
-    found, files = [], []
-    shared = set.intersection(*({scale.mpp for scale in fold.info.scales} for fold in folds))
-    for mpp in sorted(shared):
-        levels: dict[bool, tuple[LevelScores, ...]] = {}
-        for of_floor in (False, True):
-            of_folds = [fold.scale_predictions(mpp, of_floor=of_floor) for fold in folds]
-            pooled = [pool_predictions(parts) for parts in zip(*of_folds, strict=False)]
-            files += save_scale(pooled, mpp, out, of_floor)
-            levels[of_floor] = tuple(score_level(one, positive, config.bootstrap, config.seed) for one in pooled)
-        found.append(ScaleScores(mpp=mpp, levels=levels[False], floor=levels[True]))
-    return tuple(found), files
 
 
 def pool_predictions(folds: Sequence[Predictions]) -> Predictions:

@@ -4,7 +4,6 @@ A slide that was scanned twice, or saved again, has another checksum; its pictur
 collapsed encoder would find all patches alike), pixels decide.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,7 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.evaluation.units import Ints
+from hidisc.ground.callbacks import Watch, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import name_related
 from hidisc.ground.seeds import Purpose, make_rng
@@ -55,7 +55,7 @@ def find_duplicates(
     store_of_queries: PatchStore | None,
     store_of_bank: PatchStore | None,
     seed: int = 0,
-    watch: Callable[[int], None] = lambda _: None,
+    watch: Watch = ignore,
 ) -> Finding | None:
     """Whether test patches are pictures of reference patches of other patients; None: no such patch was found.
 
@@ -174,9 +174,7 @@ def _patients_of_bank(task: Task) -> NDArray[np.int32]:
     return np.array([*(known.get(name, -2) for name in names), -2], np.int32)[codes]
 
 
-def _read_thumbnails(
-    embeddings: Embeddings, rows: Ints, store: PatchStore | None, watch: Callable[[int], None]
-) -> NDArray[np.float32]:
+def _read_thumbnails(embeddings: Embeddings, rows: Ints, store: PatchStore | None, watch: Watch) -> NDArray[np.float32]:
     """(n, 32, 32) of rows (n,) of embeddings, read one at a time; NaN where a patch cannot be decoded."""
     if store is None:
         name = name_related(embeddings.info.store, embeddings.path)

@@ -56,25 +56,26 @@ def _is_near_by_nuisance(column: ColumnAudit) -> bool:
 
 
 def _say(column: ColumnAudit, outcome: Outcome) -> str:
-    name, told, chance = column.column, 100 * (column.probe.value or 0), 100 * (column.probe_chance or 0)
+    name, right, chance = column.column, 100 * (column.probe.value or 0), 100 * (column.probe_chance or 0)
     if outcome == "cannot be told apart":
         return (
             f"Label and {name} cannot be told apart on this cohort (Cramer's V {column.association.value or 0:.2f}), "
-            "so no number can say which of the two the encoder tells. Add patients in whom they differ."
+            "so no number can say which of the two the embeddings reflect. Add patients in whom they differ."
         )
     if outcome == "not measured":
         why = column.probe.why or "too few patients"
         return f"Nothing can be said of the {name}: {why}."
-    numbers = f"({told:.0f} % right at equal label, {chance:.0f} % by chance)"
+    numbers = f"({right:.0f} % right at equal label, {chance:.0f} % by chance)"
     if outcome == "flagged":
-        return f"The encoder tells the {name} {numbers}, and {' and '.join(_find_reasons(column))}."
+        return f"The {name} can be predicted from the embeddings {numbers}, and {' and '.join(_find_reasons(column))}."
     if outcome == "at risk":
-        return f"The encoder tells the {name} {numbers}. Label and {name} do not go together here, but " + (
+        return (
+            f"The {name} can be predicted from the embeddings {numbers}. Label and {name} do not go together here, but "
             f"{' and '.join(_find_risks(column))}."
         )
     if _is_above(column.probe, column.probe_chance):
-        return f"The encoder tells the {name} {numbers}, but no effect on the label was measured."
-    return f"The encoder does not tell the {name} {numbers}."
+        return f"The {name} can be predicted from the embeddings {numbers}, but no effect on the label was measured."
+    return f"The {name} cannot clearly be predicted from the embeddings {numbers}."
 
 
 def _find_reasons(column: ColumnAudit) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The floor of an evaluation: what the colour of the patches alone would tell, by the same patients and probes."""
+"""The floor of an evaluation: what the colour of the patches alone predicts, by the same patients and probes."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,6 +1,5 @@
 """The paper's evaluation: every test patch is classified by its k nearest neighbours among the reference patches."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from hidisc.evaluation.neighbours import find_neighbours
 from hidisc.evaluation.task import Task
+from hidisc.ground.callbacks import Watch, ignore
 from hidisc.settings.evaluate import KnnConfig
 
 
@@ -25,9 +25,7 @@ class KnnResult:
     remarks: tuple[str, ...]
 
 
-def predict_by_neighbours(
-    task: Task, config: KnnConfig, device: str = "cpu", watch: Callable[[int], None] = lambda _: None
-) -> KnnResult:
+def predict_by_neighbours(task: Task, config: KnnConfig, device: str = "cpu", watch: Watch = ignore) -> KnnResult:
     """Scores of every query patch by its k nearest patches of the bank, and the nearest of these.
 
     `watch` is called with the number of patches done. Memory: the budget, and L + 1.5 m numbers per query.

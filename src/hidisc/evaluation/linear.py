@@ -1,6 +1,6 @@
 """The linear probe: logistic regression on the embeddings, its penalty chosen by cross-validation over patients."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from hidisc.evaluation.folds import assign_folds, find_lacking, find_patients, s
 from hidisc.evaluation.task import Task
 from hidisc.evaluation.threads import use_threads
 from hidisc.evaluation.units import Floats, Ints
+from hidisc.ground.callbacks import Watch, ignore
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import plural
 from hidisc.settings.evaluate import LinearConfig
@@ -29,9 +30,7 @@ _BLOCK = 2**22
 
 
 @use_threads(1)  # an iteration is too little work for several
-def linear_scores(
-    task: Task, config: LinearConfig, seed: int, watch: Callable[[int], None] = lambda _: None
-) -> tuple[Floats, tuple[str, ...]]:
+def linear_scores(task: Task, config: LinearConfig, seed: int, watch: Watch = ignore) -> tuple[Floats, tuple[str, ...]]:
     """Class probabilities (N, L) of the query patches, and remarks.
 
     Classes are not weighted to be equal, as in the kNN probe: so the two differ only in how they use the embeddings,
@@ -60,9 +59,7 @@ class LinearProbe:
     remarks: tuple[str, ...]
 
 
-def fit_probe(
-    task: Task, config: LinearConfig, seed: int, watch: Callable[[int], None] = lambda _: None
-) -> LinearProbe:
+def fit_probe(task: Task, config: LinearConfig, seed: int, watch: Watch = ignore) -> LinearProbe:
     """Choose the penalty and fit the probe to the reference patches of a task."""
     rng = make_rng(seed, Purpose.LINEAR_PROBE)
     bank, levels = task.bank, task.levels
@@ -110,7 +107,7 @@ def choose_penalty(
     patients: Ints,
     config: LinearConfig,
     rng: np.random.Generator,
-    watch: Callable[[int], None] = lambda _: None,
+    watch: Watch = ignore,
 ) -> PenaltyChoice:
     """The penalty of the lowest loss in cross-validation over patients; x (N, D), labels (N,), patients (N,).
 

@@ -1,7 +1,7 @@
 """The attention probe: gated attention over all patches of a slide (Ilse, Tomczak and Welling, ICML 2018)."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.evaluation.threads import use_threads
 from hidisc.evaluation.units import Ints
+from hidisc.ground.callbacks import Watch, ignore
 from hidisc.ground.columns import Columns
 from hidisc.ground.seeds import Purpose, make_rng, make_seed
 from hidisc.ground.text import count, plural
@@ -158,7 +159,7 @@ def mil_predictions(
     task: Task,
     config: MilConfig,
     seed: int,
-    watch: Callable[[int], None] = lambda _: None,
+    watch: Watch = ignore,
     attention: NDArray[np.float32] | None = None,
 ) -> tuple[Predictions | None, tuple[str, ...]]:
     """Probabilities of the queries' bags, normally slides, and remarks; None where no bag has one label, and why.
@@ -218,7 +219,7 @@ def train(
     held_out: NDArray[np.bool_],
     config: MilConfig,
     seed: int,
-    watch: Callable[[int], None] = lambda _: None,
+    watch: Watch = ignore,
 ) -> tuple[GatedAttention, int]:
     """The network after the epoch of lowest loss on the bags held out (the last if there are none), and that epoch.
 

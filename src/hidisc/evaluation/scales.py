@@ -1,21 +1,20 @@
 """An evaluation scale by scale: the patches of one scale, judged by reference patches of the same scale."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from hidisc.evaluation.bootstrap import score_level
+from hidisc.evaluation.levels import write_levels
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import LevelScores, ScaleScores, scale_file
 from hidisc.evaluation.task import LabelledPatches, Task
-from hidisc.ground.files import make_folder
 from hidisc.patches.table import SAME_SCALE
 from hidisc.settings.evaluate import EvaluateConfig
 
-Predict = Callable[[Task], Sequence[Predictions]]
-"""Predictions of a task at every level, by the first probe."""
+Predict = Callable[[float, bool], Sequence[Predictions]]
+"""Predictions at every level from the patches of one scale, or from their colour alone; none where there are none."""
 
 
 def find_scales(task: Task) -> list[float]:
@@ -37,29 +36,17 @@ def _choose(patches: LabelledPatches, mpp: float) -> LabelledPatches:
 
 
 def score_scales(
-    task: Task, floor: Task | None, predict: Predict, out: Path, config: EvaluateConfig
+    scales: Iterable[float], predict: Predict, out: Path, positive: int, config: EvaluateConfig
 ) -> tuple[tuple[ScaleScores, ...], list[str]]:
     """Judge every scale, and colour alone beside it; writes the predictions, and returns the names of their files."""
-    found, files = [], []
-    for mpp in find_scales(task):
-        scored: dict[bool, tuple[LevelScores, ...]] = {True: ()}
-        for of_floor, of in ((False, task), (True, floor)):
-            here = None if of is None else at_scale(of, mpp)
-            if here is None or not len(here.bank) or not len(here.queries):
-                continue
-            predictions = predict(here)
-            files += save_scale(predictions, mpp, out, of_floor)
-            scored[of_floor] = tuple(
-                score_level(level, task.positive, config.bootstrap, config.seed) for level in predictions
-            )
+    found: list[ScaleScores] = []
+    files: list[str] = []
+    for mpp in scales:
+        scored: dict[bool, tuple[LevelScores, ...]] = {}
+        for of_floor in (False, True):
+            predictions = predict(mpp, of_floor)
+            names = {level.level: scale_file(mpp, level.level, of_floor) for level in predictions}
+            scored[of_floor] = write_levels(predictions, names, out, positive, config)
+            files += names.values()
         found.append(ScaleScores(mpp=mpp, levels=scored[False], floor=scored[True]))
     return tuple(found), files
-
-
-def save_scale(predictions: Sequence[Predictions], mpp: float, out: Path, of_floor: bool) -> list[str]:
-    """Write the predictions of a scale; the names of their files."""
-    files = [scale_file(mpp, level.level, of_floor) for level in predictions]
-    for file, level in zip(files, predictions, strict=True):
-        make_folder((out / file).parent)
-        level.save(out / file)
-    return files

@@ -74,7 +74,7 @@ class ProbeScores(Record):
 
 
 class FloorScores(Record):
-    """What the colour of the patches alone tells, by the same probes and patients."""
+    """What can be predicted from the colour of the patches alone, by the same probes and patients."""
 
     patches: int
     """Patches whose colour was measured."""

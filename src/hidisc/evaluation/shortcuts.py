@@ -1,4 +1,4 @@
-"""What a nuisance does to an encoder: how well it is told at equal label, and what it costs the label's accuracy.
+"""What a nuisance does to an encoder: how well it is predicted at equal label, and what it costs the label's accuracy.
 
 All numbers are means over cells (a label, or a label with a value of the nuisance) of means over the patients in them:
 a large patient, a common label or a common site counts no more than another. `weights` (B + 1, P) says how often
@@ -102,10 +102,10 @@ def to_value(resampled: Floats, interval: float, error: float = 0.0, spread: flo
 def probe_nuisance(
     sample: Sample, weights: Floats, interval: float, rng: np.random.Generator
 ) -> tuple[Value, float | None]:
-    """How well a linear probe tells the nuisance of patients it has not learned from, at equal label; and its chance.
+    """How well a linear probe predicts the nuisance at equal label, for patients it has not seen; and its chance.
 
     Only cells of two patients or more count, and labels with two such cells. In learning every cell weighs the same, so
-    that the label says nothing of the nuisance; an encoder that tells the label alone is then right for one of the
+    that the label says nothing of the nuisance; an encoder that reflects the label alone is then right for one of the
     values of a label and wrong for the others: 1 / (number of values), whatever it predicts.
     """
     eligible = sample.count_patients() >= FEW
@@ -208,7 +208,7 @@ def predict_labels(sample: Sample, ask: Ints, reference: Reference, k: int) -> I
 
 @dataclass(frozen=True)
 class Paired:
-    """Whether patches are told right under two conditions."""
+    """Whether the labels of patches are predicted right under two conditions."""
 
     rows: Ints
     """(m,) the patches that were asked for."""

@@ -88,23 +88,7 @@ def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -
     parts = _choose_rows(queries, bank, config)
     labels = [given.table.column(config.label)[rows] for _, given, rows in parts]
     present = sorted({name for names in labels for name in np.unique(names[names != None])})  # noqa: E711 - elementwise
-    classes = config.classes or tuple(present)
-    missing = [name for name in classes if name not in present]
-    if missing:
-        raise UserError(f"classes: no patch has {config.label} {missing[0]!r}. There are {', '.join(present)}.")
-    if config.classes and len(classes) < 2:
-        raise UserError(
-            f"classes has {classes[0]!r} only, and an evaluation needs two classes or more. There are "
-            f"{', '.join(present)}."
-        )
-    if len(classes) < 2:
-        problem = f"no patch of {queries.path} has a {config.label}"
-        if classes:
-            problem = f"all patches of {queries.path} have the {config.label} {classes[0]!r}"
-        raise UserError(
-            f"{problem}, and an evaluation needs two labels or more. "
-            "Give the cohort a `label` column and prepare it again, or set label=COLUMN."
-        )
+    classes = _choose_classes(present, queries, config)
     code = {name: number for number, name in enumerate(classes)}
     bank_and_queries = []
     for (who, given, rows), names in zip(parts, labels, strict=True):
@@ -137,6 +121,28 @@ def _choose_rows(
     return (
         ("the reference patients", bank, np.flatnonzero(~is_test)),
         ("test_patients", queries, np.flatnonzero(is_test)),
+    )
+
+
+def _choose_classes(present: list[str], queries: Embeddings, config: EvaluateConfig) -> tuple[str, ...]:
+    """The classes of the settings, or all labels that are `present`; fewer than two are refused."""
+    classes = config.classes or tuple(present)
+    missing = [name for name in classes if name not in present]
+    if missing:
+        raise UserError(f"classes: no patch has {config.label} {missing[0]!r}. There are {', '.join(present)}.")
+    if len(classes) > 1:
+        return classes
+    if config.classes:
+        raise UserError(
+            f"classes has {classes[0]!r} only, and an evaluation needs two classes or more. There are "
+            f"{', '.join(present)}."
+        )
+    problem = f"no patch of {queries.path} has a {config.label}"
+    if classes:
+        problem = f"all patches of {queries.path} have the {config.label} {classes[0]!r}"
+    raise UserError(
+        f"{problem}, and an evaluation needs two labels or more. "
+        "Give the cohort a `label` column and prepare it again, or set label=COLUMN."
     )
 
 

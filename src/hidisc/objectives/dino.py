@@ -1,4 +1,4 @@
-"""DINO (Caron et al., ICCV 2021), and its hierarchical form: relatives predict a teacher's opinion of a view.
+"""DINO (Caron et al., ICCV 2021), and its hierarchical form: relatives predict a teacher's output for a view.
 
 The teacher follows the student slowly. Both say how alike a view is to each of K prototypes, as probabilities. A
 student's view of any relative predicts those that the teacher has for a global view i:

@@ -17,7 +17,7 @@ from hidisc.settings.config import to_yaml
 PAGE = "audit.html"
 _MEASURES = (
     ("Robustness index", "robustness", "robustness_chance"),
-    ("Nuisance told at equal label", "probe", "probe_chance"),
+    ("Nuisance predicted at equal label", "probe", "probe_chance"),
     ("Label, seen nuisance", "seen", None),
     ("Label, unseen nuisance", "unseen", None),
     ("Drop from seen to unseen", "unseen_drop", None),
@@ -30,7 +30,8 @@ _EXPLAINED = (
     "Numbers are of 100, with their intervals over patients in square brackets and chance behind a slash.",
     "Robustness index: of the nearest patches of other patients that share either the label or the nuisance with a "
     "patch, how many share the label. 100: the label alone decides who is near; 0: the nuisance alone.",
-    "Nuisance told: how often a linear probe tells the nuisance of patients it has not learned from, at equal label.",
+    "Nuisance predicted: how often a linear probe is right about the nuisance of patients it has not learned from, at "
+    "equal label.",
     "Label, seen and unseen: accuracy of the label by nearest neighbours, if some or none of the reference patients "
     "share the nuisance with the test patient.",
     "Label, balanced and correlated: the same with reference patients in whom label and nuisance are independent, or "

@@ -6,24 +6,17 @@ from hidisc.artefacts.artefact import make
 from hidisc.embeddings.h5ad import write_h5ad
 from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
-from hidisc.settings.config import Config
-from hidisc.verbs.bags import open_embeddings
+from hidisc.verbs.bags import ExportSettings, open_embeddings
 
 H5AD = "embeddings.h5ad"
-
-
-class _Settings(Config):
-    """What the file depends on beside the embeddings."""
-
-    to: str = "anndata"
 
 
 def export_anndata(embeddings_path: AnyPath, out: AnyPath) -> tuple[Path, int]:
     """Write embeddings as AnnData; (the file, how many patches)."""
     out = Path(out)
     embeddings = open_embeddings(Path(embeddings_path), "anndata")
-    inputs = {"the patches": embeddings.artefact.checksum}
-    with full_disk_said("The embeddings are as they were"), make(out, "patches", _Settings(), inputs) as work:
+    settings, inputs = ExportSettings(to="anndata"), {"the patches": embeddings.artefact.checksum}
+    with full_disk_said("The embeddings are as they were"), make(out, "patches", settings, inputs) as work:
         if not work.is_finished():
             write_h5ad(embeddings, out / H5AD)
             work.finish([H5AD])

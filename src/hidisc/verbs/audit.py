@@ -1,7 +1,7 @@
 """`hidisc audit`: Embeddings of some encoders -> what they owe to site, scanner, batch, date and colour."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make
@@ -9,6 +9,7 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.audit import AUDIT, Audit, AuditInfo, EncoderAudit
 from hidisc.evaluation.auditing import run_audit
 from hidisc.evaluation.neighbours import choose_device
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, relate, write_atomic
 from hidisc.ground.machine import versions
@@ -25,7 +26,7 @@ def audit(
     config: AuditConfig | None = None,
     *,
     device: str = "auto",
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = ignore,
 ) -> Audit:
     """Audit encoders by their embeddings, side by side; a finished audit stays."""
     config, out = config or AuditConfig(), Path(out)
@@ -41,9 +42,9 @@ def audit(
         make(out, "audit", config, inputs) as work,
     ):
         if not work.is_finished(say):
-            audits = [_relate(run_audit(made, config, choose_device(device), say), made, out) for made in opened]
+            audits = [run_audit(made, config, choose_device(device), say) for made in opened]
             info = AuditInfo(
-                encoders=_tell_apart(audits, opened),
+                encoders=_name_encoders(audits, opened, out),
                 config=config.model_dump(mode="json"),
                 versions=versions(*_PACKAGES),
                 level_names=words,
@@ -59,14 +60,11 @@ def _name_store(embeddings: Embeddings) -> str:
     return "" if store is None else store.checksum
 
 
-def _relate(made: EncoderAudit, embeddings: Embeddings, out: Path) -> EncoderAudit:
-    return made.model_copy(update={"embeddings": relate(embeddings.path, out)})
-
-
-def _tell_apart(audits: Sequence[EncoderAudit], opened: Sequence[Embeddings]) -> tuple[EncoderAudit, ...]:
-    """Encoders of one name with the names of their folders behind it."""
-    names = Counter(made.name for made in audits)
-    return tuple(
-        made.model_copy(update={"name": f"{made.name} ({found.path.resolve().name})"}) if names[made.name] > 1 else made
-        for made, found in zip(audits, opened, strict=True)
-    )
+def _name_encoders(audits: Sequence[EncoderAudit], opened: Sequence[Embeddings], out: Path) -> tuple[EncoderAudit, ...]:
+    """The audits with their embeddings as seen from `out`; encoders of one name have that of their folder behind it."""
+    names, named = Counter(made.name for made in audits), []
+    for made, embeddings in zip(audits, opened, strict=True):
+        folder = f" ({embeddings.path.resolve().name})" if names[made.name] > 1 else ""
+        update = {"name": f"{made.name}{folder}", "embeddings": relate(embeddings.path, out)}
+        named.append(made.model_copy(update=update))
+    return tuple(named)

@@ -1,18 +1,25 @@
 """`hidisc export` of embeddings: one file per slide for other tools; no encoder is opened."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from hidisc.artefacts.artefact import read_kind
 from hidisc.embeddings.bags import KIND, write_bags
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
+from hidisc.settings.config import Config
 from hidisc.training.run import RUN
 
 
-def export_bags(embeddings_path: AnyPath, out: AnyPath, say: Callable[[str], None] = lambda _: None) -> int:
+class ExportSettings(Config):
+    """What an exported folder depends on beside its inputs."""
+
+    to: str
+
+
+def export_bags(embeddings_path: AnyPath, out: AnyPath, say: Say = ignore) -> int:
     """Write embeddings as bags, one HDF5 per slide for CLAM, TRIDENT and STAMP; how many. A killed export goes on."""
     embeddings = open_embeddings(Path(embeddings_path), KIND)
     with full_disk_said("What has been written is whole"):

@@ -9,6 +9,7 @@ from hidisc.artefacts.lock import HeldError
 from hidisc.benchmark.cells import FAILED, Cell, plan_cells
 from hidisc.benchmark.pooled import pool_cells
 from hidisc.benchmark.results import list_results, write_results
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.checksums import digest, hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, make_folder, refuse_full_disk, write_atomic
@@ -18,7 +19,6 @@ from hidisc.ground.tasks import Report, run_tasks
 from hidisc.ground.text import count
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import SuiteConfig
-from hidisc.verbs.build import Say
 from hidisc.verbs.progress import show_progress
 
 SCALES = ("small", "paper")
@@ -65,7 +65,7 @@ def benchmark(
     workers: int | None = None,
     scheduler: str | None = None,
     device: str = "auto",
-    say: Say = lambda _: None,
+    say: Say = ignore,
 ) -> Benchmarked:
     """Train and evaluate every cell that is not done, then write the page.
 

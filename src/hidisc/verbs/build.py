@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hidisc.artefacts.artefact import make
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import refuse_full_disk, sweep
 from hidisc.ground.machine import count_cores
@@ -32,7 +33,6 @@ from hidisc.settings.prepare import SplitConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.verbs.progress import show_progress
 
-Say = Callable[[str], None]
 _DEADLY_SLIDE = "Remove the slide or convert it to a tiled pyramidal TIFF."
 
 
@@ -86,7 +86,7 @@ def build_store(
     hint: str = "",
     workers: int | None = None,
     scheduler: str | None = None,
-    say: Say = lambda _: None,
+    say: Say = ignore,
 ) -> Built:
     """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
     wanted = () if any(member.split for member in members) else _list_splits(recipe.split)
@@ -108,22 +108,10 @@ def build_store(
             if why:
                 say(f"slide {member.slide!r} is read again: {why}")
                 shutil.rmtree(task.folder)
-        there = len(tasks) - len(todo)
-        if not there:
-            say(f"{count(len(tasks), 'slide')} to read into {out}")
-        elif not todo:
-            say(f"all {count(there, 'slide')} are in {out} already; none is read again")
-        else:
-            say(f"{there:,} of {count(len(tasks), 'slide')} are in {out} already; {len(todo):,} to read")
+        say(_describe_work(out, len(tasks), len(todo)))
         failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler, recipe.level_names)
         if len(failures) == len(tasks):
-            reasons = [f"slide {failure.slide!r}: {failure.reason}" for failure in failures[:20]]
-            head = (
-                "the only slide cannot be read:"
-                if len(tasks) == 1
-                else f"none of the {len(tasks):,} slides can be read:"
-            )
-            raise UserError("\n  ".join([head, *reasons]))
+            raise _none_read(failures)
         sweep(out)  # after workers that were killed
         if recipe.filter.run:
             from hidisc.verbs.predict import predict_labels  # torch, which workers and most stores do without
@@ -139,6 +127,23 @@ def build_store(
     left = [split for split in wanted if split not in empty]
     _warn_of_empty_splits(left, [member for member in members if member.slide in kept], say)
     return Built(out, committed.info, len(todo) - len(failures))
+
+
+def _describe_work(out: Path, slides: int, to_read: int) -> str:
+    """How many slides there are, and how many of them are to be read."""
+    there = slides - to_read
+    if not there:
+        return f"{count(slides, 'slide')} to read into {out}"
+    if not to_read:
+        return f"all {count(there, 'slide')} are in {out} already; none is read again"
+    return f"{there:,} of {count(slides, 'slide')} are in {out} already; {to_read:,} to read"
+
+
+def _none_read(failures: Sequence[Failure]) -> UserError:
+    """That every slide has failed, and why."""
+    slides = len(failures)
+    head = "the only slide cannot be read:" if slides == 1 else f"none of the {slides:,} slides can be read:"
+    return UserError("\n  ".join([head, *(f"slide {one.slide!r}: {one.reason}" for one in failures[:20])]))
 
 
 def _list_splits(config: SplitConfig) -> tuple[str, ...]:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.evaluation.scores import Scores
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.load import load_config
 from hidisc.settings.prepare import GridConfig, PrepareConfig, SplitConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs.build import Say
 from hidisc.verbs.prepare import prepare
 from hidisc.verbs.report import report
 
@@ -35,9 +35,7 @@ class Size:
 WHOLE, QUICK = Size(72, 3, 1200, "a minute", "3 minutes"), Size(24, 2, 30, "seconds", "a minute")
 
 
-def demo(
-    out: Path, *, quick: bool = False, seed: int = 0, workers: int | None = None, say: Say = lambda _: None
-) -> Path:
+def demo(out: Path, *, quick: bool = False, seed: int = 0, workers: int | None = None, say: Say = ignore) -> Path:
     """Draw slides, prepare them, train two encoders on equally many images with flips alone, evaluate them; the report.
 
     Every step is a verb, and goes on where it was when the demo is called again.

@@ -6,8 +6,9 @@ from pathlib import Path
 from hidisc.artefacts.artefact import make, read_kind
 from hidisc.embeddings.choose import choose_rows
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
-from hidisc.embeddings.extract import Say, extract
+from hidisc.embeddings.extract import extract
 from hidisc.embeddings.model import open_model
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
@@ -33,7 +34,7 @@ def embed(
     device: str = "auto",
     devices: str | int = "auto",
     nodes: int = 1,
-    say: Say = lambda _: None,
+    say: Say = ignore,
     shown: bool = True,
 ) -> Embeddings | None:
     """Embed the patches of a store; unfinished embeddings go on where they were.

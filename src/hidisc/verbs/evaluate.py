@@ -1,17 +1,15 @@
 """`hidisc evaluate`: Embeddings -> Scores, the evaluation of an encoder by patients it was not trained on."""
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import make
-from hidisc.embeddings.embeddings import Embeddings, ModelCard
+from hidisc.embeddings.embeddings import Embeddings
 from hidisc.embeddings.own_labels import add_labels
 from hidisc.evaluation.align import align_task
-from hidisc.evaluation.bootstrap import score_level
 from hidisc.evaluation.cross_validation import write_pooled
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import count_pictures, find_duplicates
@@ -19,11 +17,12 @@ from hidisc.evaluation.floor import colour_of, compare_with_floor
 from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
+from hidisc.evaluation.levels import write_levels
 from hidisc.evaluation.neighbours import choose_device
 from hidisc.evaluation.places import join_places
 from hidisc.evaluation.pooling import patch_predictions, pool_patches, pool_units
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scales import score_scales
+from hidisc.evaluation.scales import at_scale, find_scales, score_scales
 from hidisc.evaluation.scores import (
     ATTENTION,
     NEIGHBOURS,
@@ -38,6 +37,7 @@ from hidisc.evaluation.scores import (
 )
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.evaluation.threads import use_threads
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.columns import save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, make_folder, name_related, relate, write_atomic
@@ -54,7 +54,15 @@ from hidisc.verbs.progress import show_count, show_patches
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
 _PROBE_NAMES = {"knn": "the k-nearest-neighbour probe", "linear": "the linear probe", "mil": "the attention probe"}
 
-Say = Callable[[str], None]
+
+@dataclass(frozen=True)
+class _Request:
+    """What the caller of `evaluate` asked for."""
+
+    config: EvaluateConfig
+    device: str
+    say: Say
+    shown: bool
 
 
 def evaluate(
@@ -64,7 +72,7 @@ def evaluate(
     *,
     bank: AnyPath | None = None,
     device: str = "auto",
-    say: Say = lambda _: None,
+    say: Say = ignore,
     shown: bool = True,
 ) -> Scores:
     """Evaluate embeddings on test patients; `bank`: embeddings of reference patients, if they are from another store.
@@ -74,23 +82,18 @@ def evaluate(
     config, out = config or EvaluateConfig(), Path(out)
     queries = add_labels(Embeddings.load(embeddings), config.label)
     with queries.info.level_names.spoken(say) as say:
+        request = _Request(config, choose_device(device), say, shown)
         if config.folds.are_used:
-            return _evaluate_folds(queries, bank, out, config, device, say, shown)
+            return _evaluate_folds(queries, bank, out, request)
         reference = add_labels(Embeddings.load(bank), config.label) if bank is not None else queries
-        return _evaluate_split(queries, reference, out, config, device, say, shown)
+        return _evaluate_split(queries, reference, out, request)
 
 
 def _evaluate_split(
-    queries: Embeddings,
-    bank: Embeddings,
-    out: Path,
-    config: EvaluateConfig,
-    device: str,
-    say: Say,
-    shown: bool,
-    colour: Embeddings | None = None,
+    queries: Embeddings, bank: Embeddings, out: Path, request: _Request, colour: Embeddings | None = None
 ) -> Scores:
     """Evaluate test patients by reference patients; `colour`: of the same patches, where it is known already."""
+    config, say = request.config, request.say
     task = choose_task(queries, bank, config)
     if config.align is not None:
         task, unseen = align_task(task, config.align)
@@ -110,8 +113,7 @@ def _evaluate_split(
             if floor is not None and config.places is not None:
                 floor, _ = join_places(floor, config.places)
             with use_threads():
-                files = _evaluate_task(task, floor, findings, out, config, choose_device(device), say, shown)
-            work.finish(files)
+                work.finish(_evaluate_task(task, floor, findings, out, request))
     return Scores.load(out)
 
 
@@ -125,10 +127,9 @@ def _list_inputs(queries: Embeddings, bank: Embeddings) -> dict[str, str]:
     return inputs
 
 
-def _evaluate_folds(
-    queries: Embeddings, bank: AnyPath | None, out: Path, config: EvaluateConfig, device: str, say: Say, shown: bool
-) -> Scores:
+def _evaluate_folds(queries: Embeddings, bank: AnyPath | None, out: Path, request: _Request) -> Scores:
     """Evaluate an encoder that has learned from none of the patients: each fold by the others, then all pooled."""
+    config, say = request.config, request.say
     if bank is not None or config.test_patients is not None:
         raise UserError("--folds choose reference and test patients themselves. Leave out --bank and test_patients.")
     folds = make_folds(queries.table, config.folds, config.label, queries.path)
@@ -146,9 +147,9 @@ def _evaluate_folds(
                     "floor": colour is not None,
                     "audit": config.audit and number == 1,  # it looks at all patients, whatever the fold
                 }
-                part, one = out / "folds" / str(number), config.model_copy(update=changes)
-                parts.append(_evaluate_split(queries, queries, part, one, device, say, shown, colour))
-            work.finish(write_pooled(parts, out, config, _relate_source(queries, out)))
+                one = replace(request, config=config.model_copy(update=changes))
+                parts.append(_evaluate_split(queries, queries, out / "folds" / str(number), one, colour))
+            work.finish(write_pooled(parts, out, config, queries.info.model.relate_source(queries.path, out)))
     return Scores.load(out)
 
 
@@ -165,18 +166,14 @@ def _refuse_learned(queries: Embeddings, folds: Folds, config: EvaluateConfig) -
         )
 
 
-def _audit(task: Task, config: EvaluateConfig, device: str, say: Say) -> tuple[str, ...]:
+def _audit(task: Task, request: _Request) -> tuple[str, ...]:
     """What the shortcut audit says of site, scanner, batch and date, where the table has any of them.
 
     It looks at stored embeddings of one store: nothing is said of aligned ones, of places, or of another bank.
     """
-    embeddings = task.queries.embeddings
-    if (
-        not config.audit
-        or config.align is not None
-        or config.places is not None
-        or task.bank.embeddings is not embeddings
-    ):
+    config, embeddings = request.config, task.queries.embeddings
+    is_stored = config.align is None and config.places is None and task.bank.embeddings is embeddings
+    if not config.audit or not is_stored:
         return ()
     from hidisc.evaluation.auditing import run_audit
     from hidisc.evaluation.nuisance import list_known
@@ -185,9 +182,9 @@ def _audit(task: Task, config: EvaluateConfig, device: str, say: Say) -> tuple[s
     if not columns:
         return ()
     asked = AuditConfig(label=config.label, columns=columns, memory_gb=config.knn.memory_gb, seed=config.seed)
-    found = run_audit(embeddings, asked, device, say).columns
+    found = run_audit(embeddings, asked, request.device, request.say).columns
     for column in found:
-        say(f"audit of {column.column}: {column.sentence}")
+        request.say(f"audit of {column.column}: {column.sentence}")
     return tuple(column.sentence for column in found)
 
 
@@ -201,23 +198,17 @@ def _measure_colour(queries: Embeddings, config: EvaluateConfig, say: Say) -> Em
 
 
 def _evaluate_task(
-    task: Task,
-    floor: Task | None,
-    findings: tuple[Finding, ...],
-    out: Path,
-    config: EvaluateConfig,
-    device: str,
-    say: Say,
-    shown: bool,
+    task: Task, floor: Task | None, findings: tuple[Finding, ...], out: Path, request: _Request
 ) -> list[str]:
     """Search neighbours, check for leakage, run every probe and write the folder; returns the names of its files."""
+    config, say = request.config, request.say
     queries, bank = task.queries, task.bank
     words = queries.embeddings.info.level_names
-    with show_patches("nearest neighbours", len(queries), shown, words) as watch:
+    with show_patches("nearest neighbours", len(queries), request.shown, words) as watch:
         watch(0)
-        knn = predict_by_neighbours(task, config.knn, device, watch)
+        knn = predict_by_neighbours(task, config.knn, request.device, watch)
     ours, theirs = queries.embeddings.open_store(), bank.embeddings.open_store()
-    with show_count("near-duplicates", count_pictures(task), "pictures", shown) as watch:
+    with show_count("near-duplicates", count_pictures(task), "pictures", request.shown) as watch:
         duplicates = find_duplicates(task, knn.rows, knn.similarities, config.leakage, ours, theirs, config.seed, watch)
     findings = (*findings, *([duplicates] if duplicates else []))
     refuse_leaks(findings, config.leakage.allow)
@@ -225,25 +216,23 @@ def _evaluate_task(
     for finding in (*findings, *labels):
         say(f"{finding.kind}: {finding.sentence}")
 
-    probes, files = _probe(task, knn, out, config, say, shown)
-    judged = None
-    if floor is not None:
-        say("the same for colour alone ...")
-        of_colour = predict_by_neighbours(floor, config.knn, device)
-        colour_probes, more = _probe(floor, of_colour, out, config, lambda _: None, shown, of_floor=True)
-        files += more
-        differences = compare_with_floor(out, config, probes[0], task.positive)
-        judged = FloorScores(
-            patches=len(floor.bank) + len(floor.queries), probes=colour_probes, differences=differences
-        )
-    scales, more = score_scales(task, floor, partial(_predict_first, config=config, device=device), out, config)
+    probes, files = _probe(task, knn, out, request)
+    judged, more = _judge_floor(floor, task, probes[0], out, request) if floor is not None else (None, [])
+    files += more
+
+    def predict_scale(mpp: float, of_floor: bool) -> list[Predictions]:
+        judged_task = floor if of_floor else task
+        here = None if judged_task is None else at_scale(judged_task, mpp)
+        return _predict_first(here, request) if here and len(here.bank) and len(here.queries) else []
+
+    scales, more = score_scales(find_scales(task), predict_scale, out, task.positive, config)
     files += more
     if knn.rows.shape[1]:
         save_neighbours(out / NEIGHBOURS, knn.rows, knn.similarities)
         files.append(NEIGHBOURS)
     info = queries.embeddings.info
     scores = ScoresInfo(
-        model=_relate_source(queries.embeddings, out),
+        model=info.model.relate_source(queries.embeddings.path, out),
         embeddings=relate(queries.embeddings.path, out),
         bank=relate(bank.embeddings.path, out),
         store_checksum=info.store_checksum,
@@ -260,7 +249,7 @@ def _evaluate_task(
         leakage=findings,
         floor=judged,
         scales=scales,
-        audit=_audit(task, config, device, say),
+        audit=_audit(task, request),
         versions=versions(*_PACKAGES),
         level_names=info.level_names,
     )
@@ -268,25 +257,34 @@ def _evaluate_task(
     return [SCORES, *files]
 
 
+def _judge_floor(
+    floor: Task, task: Task, first: ProbeScores, out: Path, request: _Request
+) -> tuple[FloorScores, list[str]]:
+    """Run every probe on colour alone and compare the first probe with that of the task; also returns the files."""
+    request.say("the same for colour alone ...")
+    knn = predict_by_neighbours(floor, request.config.knn, request.device)
+    probes, files = _probe(floor, knn, out, replace(request, say=ignore), of_floor=True)
+    differences = compare_with_floor(out, request.config, first, task.positive)
+    patches = len(floor.bank) + len(floor.queries)
+    return FloorScores(patches=patches, probes=probes, differences=differences), files
+
+
 def _probe(
-    task: Task, knn: KnnResult, out: Path, config: EvaluateConfig, say: Say, shown: bool, *, of_floor: bool = False
+    task: Task, knn: KnnResult, out: Path, request: _Request, *, of_floor: bool = False
 ) -> tuple[tuple[ProbeScores, ...], list[str]]:
     """Run every probe and write its predictions; returns the scores and the names of the files."""
-    probes, files = [], []
+    config = request.config
+    probes: list[ProbeScores] = []
+    files: list[str] = []
     for name in config.probes:
-        say(f"evaluating with {_PROBE_NAMES[name]} ...")
+        request.say(f"evaluating with {_PROBE_NAMES[name]} ...")
         attention = np.full(len(task.queries), np.nan, np.float32)
-        predictions, remarks = _predict(name, task, knn, config, shown, attention)
-        for level in predictions:
-            files.append(predictions_file(name, level.level, config.probes[0], of_floor))
-            make_folder((out / files[-1]).parent)
-            level.save(out / files[-1])
-        scored = []
-        with show_count(f"{name}: bootstrap", len(predictions), "levels", shown) as watch:
-            for level in predictions:
-                scored.append(score_level(level, task.positive, config.bootstrap, config.seed))
-                watch(1)
-        probes.append(ProbeScores(name=name, remarks=remarks, levels=tuple(scored)))
+        predictions, remarks = _predict(name, task, knn, request, attention)
+        names = {level.level: predictions_file(name, level.level, config.probes[0], of_floor) for level in predictions}
+        with show_count(f"{name}: bootstrap", len(predictions), "levels", request.shown) as watch:
+            levels = write_levels(predictions, names, out, task.positive, config, watch)
+        files += names.values()
+        probes.append(ProbeScores(name=name, remarks=remarks, levels=levels))
         if np.isfinite(attention).any() and not of_floor:
             files.append(ATTENTION)
             make_folder((out / ATTENTION).parent)
@@ -295,35 +293,29 @@ def _probe(
 
 
 def _predict(
-    name: str, task: Task, knn: KnnResult, config: EvaluateConfig, shown: bool, attention: NDArray[np.float32]
+    name: str, task: Task, knn: KnnResult, request: _Request, attention: NDArray[np.float32]
 ) -> tuple[list[Predictions], tuple[str, ...]]:
     """Predictions of one probe at every level it has, finest first, and remarks; `attention` (N,) is filled."""
-    coarser = task.levels[-2::-1]  # such as slide, patient
+    config, coarser = request.config, task.levels[-2::-1]  # such as slide, patient
     if name == "mil":
         from hidisc.evaluation.mil import mil_predictions
 
-        with show_count("attention", config.mil.epochs, "epochs", shown) as watch:
+        with show_count("attention", config.mil.epochs, "epochs", request.shown) as watch:
             bags, remarks = mil_predictions(task, config.mil, config.seed, watch, attention)
         return [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else [], remarks
     scores, remarks, second_softmax = knn.scores, knn.remarks, config.knn.second_softmax
     if name == "linear":
         from hidisc.evaluation.linear import count_fits, linear_scores
 
-        with show_count("linear", count_fits(config.linear), "fits", shown) as watch:
+        with show_count("linear", count_fits(config.linear), "fits", request.shown) as watch:
             scores, remarks = linear_scores(task, config.linear, config.seed, watch)
         second_softmax = False  # a setting of the kNN probe alone
     pooled = [pool_patches(task, scores, level, second_softmax) for level in coarser]
     return [patch_predictions(task, scores), *pooled], remarks
 
 
-def _predict_first(task: Task, config: EvaluateConfig, device: str) -> list[Predictions]:
+def _predict_first(task: Task, request: _Request) -> list[Predictions]:
     """Predictions of the first probe at every level."""
-    knn, unused = predict_by_neighbours(task, config.knn, device), np.empty(len(task.queries), np.float32)
-    return _predict(config.probes[0], task, knn, config, False, unused)[0]
-
-
-def _relate_source(embeddings: Embeddings, out: Path) -> ModelCard:
-    """The encoder's model card, with the path of its folder or file relative to the scores."""
-    card = embeddings.info.model
-    source = embeddings.path / card.source
-    return card.model_copy(update={"source": relate(source, out)}) if source.exists() else card
+    config, unused = request.config, np.empty(len(task.queries), np.float32)
+    knn = predict_by_neighbours(task, config.knn, request.device)
+    return _predict(config.probes[0], task, knn, replace(request, shown=False), unused)[0]

@@ -1,15 +1,15 @@
 """`hidisc explore`: a store, and what was made from it, in the browser of this machine; read-only but for labels."""
 
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from socket import gethostname
 
 from hidisc.explore.saved import save_patient
 from hidisc.explore.server import LOOPBACK, Server
 from hidisc.explore.session import open_session
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.paths import AnyPath
-from hidisc.settings.config import Say
 
 
 def save_page(
@@ -19,7 +19,7 @@ def save_page(
     out: AnyPath,
     *,
     cohort: AnyPath | None = None,
-    say: Say = lambda _: None,
+    say: Say = ignore,
 ) -> int:
     """Write one patient as a folder that opens from disk, without a server; how many slides it shows."""
     session = open_session(Path(store), [Path(other) for other in others], Path(cohort) if cohort else None, say)
@@ -35,8 +35,8 @@ def explore(
     port: int = 0,
     browser: bool = True,
     stop_after_min: float | None = None,
-    say: Say = lambda _: None,
-    ready: Callable[[str], None] = lambda _: None,
+    say: Say = ignore,
+    ready: Say = ignore,
 ) -> None:
     """Show a store, its embeddings and scores (`others`) until Ctrl-C; `ready` is called with the address.
 

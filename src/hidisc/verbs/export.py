@@ -13,15 +13,8 @@ from hidisc.models.export import FILES, TIMM_CONFIG, Target, compare_exported, e
 from hidisc.models.hub import push_files
 from hidisc.models.preprocessing import PREPROCESSING, Preprocessing, read_preprocessing
 from hidisc.reporting.model_card import README, write_model_card
-from hidisc.settings.config import Config
 from hidisc.training.run import Run
-from hidisc.verbs.bags import holds
-
-
-class _Settings(Config):
-    """What an exported encoder depends on beside the run."""
-
-    to: str
+from hidisc.verbs.bags import ExportSettings, holds
 
 
 def export(
@@ -45,7 +38,7 @@ def export(
     evaluated = None if scores is None else open_scores(Path(scores), encoder.card.weights)
     if evaluated is not None:
         inputs["the scores"] = evaluated.artefact.checksum
-    with full_disk_said("The run is as it was"), make(out, "export", _Settings(to=to), inputs) as work:
+    with full_disk_said("The run is as it was"), make(out, "export", ExportSettings(to=to), inputs) as work:
         if not work.is_finished():
             difference = export_encoder(encoder, out, to)
             card = write_model_card(encoder.card, run.info, read_preprocessing(out) or Preprocessing(), to, evaluated)

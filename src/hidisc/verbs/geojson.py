@@ -12,21 +12,15 @@ from hidisc.artefacts.artefact import make
 from hidisc.embeddings.bags import name_files
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.scores import SCORES, Scores
+from hidisc.evaluation.units import group
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
 from hidisc.patches.geojson import PALETTE, Region, make_box, write_geojson
 from hidisc.patches.store import PatchStore
-from hidisc.settings.config import Config
-from hidisc.verbs.bags import holds, open_embeddings
+from hidisc.verbs.bags import ExportSettings, holds, open_embeddings
 
 Numbers = NDArray[Any]
-
-
-class _Settings(Config):
-    """What the files depend on beside the embeddings or scores."""
-
-    to: str = "geojson"
 
 
 @dataclass(frozen=True)
@@ -64,8 +58,8 @@ def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
         raise UserError(f"{path} has no patches of the finest scale, {store.scales[0]:g} um/px. Embed these as well.")
     if (tiles.x < 0).any():
         raise UserError(f"{path} has patches that were imported as files: it is not known where on a slide they are.")
-    inputs = {"the patches": artefact.artefact.checksum}
-    with full_disk_said("What has been written is whole"), make(out, "patches", _Settings(), inputs) as work:
+    settings, inputs = ExportSettings(to="geojson"), {"the patches": artefact.artefact.checksum}
+    with full_disk_said("What has been written is whole"), make(out, "patches", settings, inputs) as work:
         names = list(dict.fromkeys(tiles.slide.tolist()))
         files = dict(zip(names, (f"{stem}.geojson" for stem in name_files(names)), strict=True))
         if not work.is_finished():
@@ -77,8 +71,7 @@ def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
 def _write(tiles: _Tiles, store: PatchStore, files: Mapping[str, Path]) -> None:
     colours = _colour(tiles.name.tolist())
     slides, codes = np.unique(tiles.slide, return_inverse=True)
-    groups = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
-    rows_of = dict(zip(slides.tolist(), groups, strict=True))
+    rows_of = dict(zip(slides.tolist(), group([codes]).rows(), strict=True))
     for entry in store.info.slides:
         if entry.slide not in files:
             continue

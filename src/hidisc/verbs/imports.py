@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.text import count
@@ -16,7 +17,7 @@ from hidisc.patches.store import SlideEntry
 from hidisc.patches.task import SlideTask
 from hidisc.settings.imports import ImportConfig, VolumesConfig
 from hidisc.slides.cohort import SlideRow
-from hidisc.verbs.build import Built, Say, build_store
+from hidisc.verbs.build import Built, build_store
 
 
 def import_patches(
@@ -26,7 +27,7 @@ def import_patches(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    say: Say = lambda _: None,
+    say: Say = ignore,
 ) -> Built:
     """Pack every slide of a source; slides that are there already are not read again.
 
@@ -51,7 +52,7 @@ def import_volumes(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    say: Say = lambda _: None,
+    say: Say = ignore,
 ) -> Built:
     """Cut every volume of a source into slices; volumes that are there already are not read again.
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hidisc.evaluation.neighbours import find_neighbours
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.machine import count_cores
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.seeds import Purpose, make_rng, make_seed
@@ -115,7 +116,7 @@ def measure(
     config: TrainConfig,
     *,
     device: str = "auto",
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = ignore,
 ) -> tuple[Rates, CohortSize, list[Need]]:
     """Measure all rates in about a minute, and estimate the cohort of a store, or the paper's if there is none."""
     config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})

@@ -3,13 +3,14 @@
 The paper drops blank and non-diagnostic SRH patches with a trained model; here it is any supervised run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hidisc.ground.callbacks import Say
 from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
@@ -28,9 +29,7 @@ from hidisc.training.run import Run
 _BATCH = 256
 
 
-def predict_labels(
-    out: Path, slides: Sequence[SlideRow], recipe: Recipe, say: Callable[[str], None]
-) -> PatchClassifier:
+def predict_labels(out: Path, slides: Sequence[SlideRow], recipe: Recipe, say: Say) -> PatchClassifier:
     """Predict a label for every stored patch that has none yet; one file per slide, so a killed command goes on."""
     run = Run.load(Path(recipe.filter.run or ""))
     encoder = run.encoder()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from hidisc.artefacts.artefact import CONFIG
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
@@ -16,7 +17,7 @@ from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import Cohort
 from hidisc.slides.picture import read_picture
 from hidisc.slides.stain import REFERENCE, Stains, stains_of_reference
-from hidisc.verbs.build import Built, Say, build_store
+from hidisc.verbs.build import Built, build_store
 
 
 def prepare(
@@ -27,7 +28,7 @@ def prepare(
     refilter: bool = False,
     workers: int | None = None,
     scheduler: str | None = None,
-    say: Say = lambda _: None,
+    say: Say = ignore,
 ) -> Built:
     """Cut every slide of a cohort into patches; slides that are there already are not read again.
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
+from hidisc.ground.callbacks import Watch
 from hidisc.settings.level_names import USUAL, LevelNames
 
 if TYPE_CHECKING:  # torch and all, which a bar for slides does without
@@ -86,9 +87,7 @@ def show_progress(title: str, total: float, shown: bool = True) -> Iterator[Prog
 
 
 @contextmanager
-def show_patches(
-    title: str, total: int, shown: bool = True, words: LevelNames = USUAL
-) -> Iterator[Callable[[int], None]]:
+def show_patches(title: str, total: int, shown: bool = True, words: LevelNames = USUAL) -> Iterator[Watch]:
     """A bar of patches; called with how many more are done, first with those that were done before."""
     done, unit = 0, words.speak("patches")
     with show_progress(title, total, shown) as bar:
@@ -103,7 +102,7 @@ def show_patches(
 
 
 @contextmanager
-def show_count(title: str, total: int, unit: str, shown: bool = True) -> Iterator[Callable[[int], None]]:
+def show_count(title: str, total: int, unit: str, shown: bool = True) -> Iterator[Watch]:
     """A bar of anything that is counted, such as "fits", from 0; called with how many more are done."""
     done = 0
     with show_progress(title, total, shown) as bar:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hidisc.artefacts.artefact import CONFIG, MANIFEST, make, open_artefact, read_kind
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import LOCK, full_disk_said, relate, write_atomic
 from hidisc.ground.paths import AnyPath
-from hidisc.reporting.compose import Say, compose
+from hidisc.reporting.compose import compose
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.page import render
 from hidisc.settings.report import ReportConfig
@@ -16,9 +17,7 @@ _OWN = (LOCK, CONFIG, MANIFEST)
 """Files of the life cycle."""
 
 
-def report(
-    paths: Sequence[AnyPath], out: AnyPath, config: ReportConfig | None = None, say: Say = lambda _: None
-) -> Path:
+def report(paths: Sequence[AnyPath], out: AnyPath, config: ReportConfig | None = None, say: Say = ignore) -> Path:
     """Write the page `out`, last, and `STEM_files/` beside it with every figure and table; a finished one stays."""
     config, out = config or ReportConfig(), Path(out)
     judged = [Path(path) for path in paths]

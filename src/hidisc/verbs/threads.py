@@ -5,12 +5,13 @@ Sums over one thread and over several differ in the last bits, so a run goes on 
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from hidisc.ground.callbacks import Say
 from hidisc.models.backbone import create_backbone
 from hidisc.models.hub import find_architecture
 from hidisc.patches.store import PatchStore
@@ -26,9 +27,7 @@ _FEW_STEPS = 100
 
 
 @contextmanager
-def use_threads(
-    threads: int | None, store: PatchStore, out: Path, config: TrainConfig, say: Callable[[str], None]
-) -> Iterator[None]:
+def use_threads(threads: int | None, store: PatchStore, out: Path, config: TrainConfig, say: Say) -> Iterator[None]:
     """Use so many threads in the block; None: as many as the run was begun with, else the faster of one and all.
 
     The number that the user sets in OMP_NUM_THREADS is not changed.

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hidisc.artefacts.artefact import make
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
 from hidisc.models.card import CARD, WEIGHTS
@@ -15,7 +16,7 @@ from hidisc.settings.train import TrainConfig
 from hidisc.training.build import find_start
 from hidisc.training.checkpoint import list_checkpoints, remove_old
 from hidisc.training.compiling import decide_compile
-from hidisc.training.fit import Say, Watch, fit
+from hidisc.training.fit import Watch, fit
 from hidisc.training.metrics import METRICS
 from hidisc.training.processes import finished_before, made_by_first, start
 from hidisc.training.run import RUN, STAIN, Run
@@ -33,7 +34,7 @@ def train(
     devices: str | int = "auto",
     nodes: int = 1,
     threads: int | None = None,
-    say: Say = lambda _: None,
+    say: Say = ignore,
     watch: Watch | None = None,
 ) -> Run | None:
     """Learn an encoder from a store; an unfinished run goes on from its last checkpoint.

@@ -1,6 +1,5 @@
 """`hidisc export RUN --to wsinfer`: the encoder with the linear probe of its evaluation, to run inside QuPath."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,6 +8,7 @@ from hidisc.artefacts.artefact import make, read_settings
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.linear import LinearProbe, fit_probe
 from hidisc.evaluation.task import choose_task
+from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said, write_atomic
 from hidisc.ground.paths import AnyPath
@@ -17,24 +17,16 @@ from hidisc.models.export import draw_pictures
 from hidisc.models.wsinfer import CONFIG, SCRIPT, fill_classes, run_wsinfer, write_wsinfer
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.model_card import README, write_model_card
-from hidisc.settings.config import Config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
+from hidisc.verbs.bags import ExportSettings
 from hidisc.verbs.export import open_scores
 
 _CLOSE = 1e-4
 _LEFT_OUT = " Patches were stain-normalised before it saw them, and QuPath feeds them as scanned: results may be worse."
 
 
-class _Settings(Config):
-    """What the model depends on beside its inputs."""
-
-    to: str = "wsinfer"
-
-
-def export_wsinfer(
-    run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say: Callable[[str], None] = lambda _: None
-) -> tuple[Path, float]:
+def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say: Say = ignore) -> tuple[Path, float]:
     """Write a patch classifier for WSInfer; (the file, the largest difference of a probability when read back).
 
     `scores`: the evaluation whose reference patients the linear probe is fitted to again, by the same settings.
@@ -60,7 +52,7 @@ def export_wsinfer(
     if not store.is_colour:
         raise UserError(f"{store.path} does not hold RGB patches, which are all that WSInfer reads.")
     inputs = {"the encoder": encoder.card.weights, "the scores": evaluated.artefact.checksum}
-    with full_disk_said("The run is as it was"), make(out, "export", _Settings(), inputs) as work:
+    with full_disk_said("The run is as it was"), make(out, "export", ExportSettings(to="wsinfer"), inputs) as work:
         if work.is_finished():
             raise UserError(f"{out / SCRIPT} is there already and is not overwritten. Give another --out.")
         task = choose_task(embeddings, bank, config)
