@@ -147,7 +147,8 @@ def _resample(
 def _areas(weights: NDArray[np.int16], patient: Ints, is_positive: NDArray[np.bool_], scores: Floats) -> Floats:
     """AUROC and AUPRC (average precision, as scikit-learn defines it) of one class in every resample: parts and wholes.
 
-    Returns (2, 2, B): first what the lines below divide, then what they divide by. Both are added up over folds.
+    Returns (2, 2, B): areas times the pairs (AUROC) or units (AUPRC) of a resample, then these pairs and units alone.
+    Both are added up over folds.
     `patient`, `is_positive` and `scores` are (N,). Let there be T different scores, sorted from high to low. One count
     per patient and score, of positives and of negatives, gives p_t and n_t of a resample by a product with its weights.
     With P = sum of p_t, N = sum of n_t, and A_t = p_1 + ... + p_t, the positives with score t or higher:
@@ -175,9 +176,9 @@ def _areas(weights: NDArray[np.int16], patient: Ints, is_positive: NDArray[np.bo
         all_positives, all_negatives = positives.sum(axis=1), negatives.sum(axis=1)
         ordered_pairs = np.einsum("bt,bt->b", negatives, positives_above - positives / 2)
         parts[0, rows], wholes[0, rows] = ordered_pairs, all_positives * all_negatives
-        has_negatives = all_negatives > 0
-        parts[1, rows] = np.einsum("bt,bt->b", positives, precision) * has_negatives
-        wholes[1, rows] = all_positives * has_negatives
+        units = np.where((all_positives > 0) & (all_negatives > 0), all_positives + all_negatives, 0)
+        mean_precision = np.einsum("bt,bt->b", positives, precision) / np.maximum(all_positives, 1)
+        parts[1, rows], wholes[1, rows] = units * mean_precision, units
     return np.stack([parts, wholes])
 
 

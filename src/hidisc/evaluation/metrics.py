@@ -8,7 +8,10 @@ Where folds were pooled, areas compare scores of the same fold only. Each fold h
 its own, so that 0.6 in one fold may mean more than 0.7 in another. With P positives and N negatives in a fold:
 
     AUROC = sum over folds of P N AUROC(fold) / sum of P N      the share of all pairs within folds in the right order
-    AUPRC = sum over folds of P AUPRC(fold) / sum of P          over the folds that have negatives
+    AUPRC = sum over folds of (P + N) AUPRC(fold) / sum of P + N      over the folds that have both
+
+AUPRC rises with the share of positives. Weighted by P, folds with many positives, which differ from resample to
+resample, would count more, and resamples would be above the value that they are resamples of.
 """
 
 from dataclasses import dataclass
@@ -123,7 +126,7 @@ def measure_areas(predictions: Predictions) -> Floats:
             is_class = truth == code
             positives, negatives = int(is_class.sum()), int((~is_class).sum())
             if positives and negatives:
-                weights = np.array([positives * negatives, positives])
+                weights = np.array([positives * negatives, positives + negatives])
                 areas = [area(is_class, scores[:, code]) for area in (roc_auc_score, average_precision_score)]
                 parts[:, code] += weights * areas
                 wholes[:, code] += weights
