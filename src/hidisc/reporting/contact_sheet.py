@@ -61,7 +61,8 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
     if problems:
         shown = "all" if len(marked) == len(problems) else f"the worst {len(marked)}"
         text = f"orange: stain not estimated, or more than {FAR_DEG:g} degrees from the median of all slides"
-        sheet = add_caption(sheet, f"{text} ({count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)")
+        text += f" ({count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)"
+        sheet = add_caption(sheet, store.info.level_names.speak(text))
     scanned = any((store.path / slide.folder / SAMPLES).is_file() for slide in chosen)
     text = "upper rows: as scanned; lower rows: as stored" if scanned else "patches as stored"
     return add_caption(sheet, store.info.level_names.speak(text))

@@ -8,6 +8,7 @@ from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
 from hidisc.settings.config import Config
 from hidisc.verbs.bags import open_embeddings
+from hidisc.verbs.words import speaks
 
 H5AD = "embeddings.h5ad"
 
@@ -18,6 +19,7 @@ class _Settings(Config):
     to: str = "anndata"
 
 
+@speaks
 def export_anndata(embeddings_path: AnyPath, out: AnyPath) -> tuple[Path, int]:
     """Write embeddings as AnnData; (the file, how many patches)."""
     out = Path(out)

@@ -10,8 +10,10 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
 from hidisc.training.run import RUN
+from hidisc.verbs.words import speaks
 
 
+@speaks
 def export_bags(embeddings_path: AnyPath, out: AnyPath, say: Callable[[str], None] = lambda _: None) -> int:
     """Write embeddings as bags, one HDF5 per slide for CLAM, TRIDENT and STAMP; how many. A killed export goes on."""
     embeddings = open_embeddings(Path(embeddings_path), KIND)

@@ -82,8 +82,8 @@ class Built:
             of = f"{slides - empty:,} of {count(slides, 'slide')} and {shown:,} of {patients}"
         failed = counts["failed_slides"]
         more = f", {count(failed, 'slide')} failed (see {self.out / FAILURES})" if failed else ""
-        sentence = f"{self.out}: {patches} of {of}, {count(counts['dropped'], 'box')} dropped{more}"
-        return self.info.level_names.speak(sentence)
+        sentence = f"{patches} of {of}, {count(counts['dropped'], 'box')} dropped{more}"
+        return f"{self.out}: {self.info.level_names.speak(sentence)}"
 
     def summary(self) -> dict[str, Any]:
         """Counts for `--json`."""

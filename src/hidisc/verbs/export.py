@@ -16,6 +16,7 @@ from hidisc.reporting.model_card import README, write_model_card
 from hidisc.settings.config import Config
 from hidisc.training.run import Run
 from hidisc.verbs.bags import holds
+from hidisc.verbs.words import speaks
 
 
 class _Settings(Config):
@@ -24,6 +25,7 @@ class _Settings(Config):
     to: str
 
 
+@speaks
 def export(
     run_path: AnyPath, out: AnyPath, to: Target, *, scores: AnyPath | None = None, push: str | None = None
 ) -> tuple[Path, float]:

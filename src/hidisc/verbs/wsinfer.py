@@ -21,6 +21,7 @@ from hidisc.settings.config import Config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
 from hidisc.verbs.export import open_scores
+from hidisc.verbs.words import speaks
 
 _CLOSE = 1e-4
 _LEFT_OUT = " Patches were stain-normalised before it saw them, and QuPath feeds them as scanned: results may be worse."
@@ -32,6 +33,7 @@ class _Settings(Config):
     to: str = "wsinfer"
 
 
+@speaks
 def export_wsinfer(
     run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say: Callable[[str], None] = lambda _: None
 ) -> tuple[Path, float]:
@@ -70,7 +72,8 @@ def export_wsinfer(
         is_normalised = ((read_settings(store.path) or {}).get("stain") or {}).get("method") == "macenko"
         if is_normalised:
             say(f"warning:{_LEFT_OUT}")
-        write_atomic(out / README, (card + (f"\n**Stain.**{_LEFT_OUT}\n" if is_normalised else "")).encode())
+            card += run.info.level_names.speak(f"\n**Stain.**{_LEFT_OUT}\n")
+        write_atomic(out / README, card.encode())
         work.finish([SCRIPT, CONFIG, README])
     return out / SCRIPT, difference
 
