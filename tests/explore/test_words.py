@@ -53,8 +53,8 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
-def walk(page: Any) -> str:
-    """Go through all of the page; what it said on the way."""
+def walk(page: Any, refused: str = "") -> str:
+    """Go through all of the page; what it said on the way. `refused`: what is answered to a wish for GeoJSON."""
     said = []
 
     def note() -> str:
@@ -104,14 +104,15 @@ def walk(page: Any) -> str:
     page.fill("#label", "two")
     page.click("#naming button:not([type])")
     page.wait_for_selector("#saved:has-text('two')")
-    page.click("#undo")
-    page.wait_for_selector("#saved:has-text('taken back')")
-    note()
+    for number in (1, page.inner_text("#found-title").split()[0]):
+        page.click("#undo")
+        page.wait_for_selector(f"#saved:has-text('({number} ')")
+        note()
     page.click("#alike button")
     page.wait_for_selector("#found-title:has-text('Most alike')")
     note()
-    page.click("#undo")
     page.click("#boxes-file")
+    page.wait_for_function("said => document.getElementById('status').textContent.includes(said)", arg=refused)
     note()
     page.locator("#map").focus()
     page.keyboard.press("Escape")
@@ -123,7 +124,7 @@ def test_the_page_of_scans_says_neither_slide_nor_patch(browser: Any, volumes: S
     listening = Listening(volumes)
     try:
         with open_page(browser, listening.server.address, 1300, 900) as watched:
-            text = walk(watched.page)
+            text = walk(watched.page, "these slices were imported as files")
             heads = watched.page.eval_on_selector_all("th", "heads => heads.map(head => head.innerText)")
     finally:
         listening.end()
