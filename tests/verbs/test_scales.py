@@ -29,6 +29,7 @@ from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.imports import import_patches
 from hidisc.verbs.prepare import prepare
+from hidisc.verbs.wsinfer import export_wsinfer
 from tests.evaluation.made import make_embeddings
 from tests.patches.pictures import noise, write_pictures
 from tests.training.stores import train
@@ -227,6 +228,12 @@ def test_scales_are_pooled_over_folds(embeddings: Embeddings, tmp_path: Path) ->
 def test_what_takes_one_scale_says_so(embeddings: Embeddings, store: PatchStore, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has patches of 0.5, 1, 2 um/px, and a bag takes those of the finest scale"):
         export_bags(embeddings.path, tmp_path / "bags")
+    run, scores = embeddings.path / embeddings.info.model.source, judge(embeddings, tmp_path / "scores")
+    with pytest.raises(
+        UserError, match=r"WSInfer feeds patches of one scale \(mpp\), and .*store has 0.5, 1, 2. Train"
+    ):
+        export_wsinfer(run, tmp_path / "qupath", scores.path)
+    assert not (tmp_path / "qupath").exists()
     with pytest.raises(UserError, match="has patches of several scales, and the explorer shows one"):
         open_session(store.path, [], None, lambda _: None)
     with pytest.raises(UserError, match=r"mpp: .* has no patches of 3 um/px. It has 0.5, 1, 2."):

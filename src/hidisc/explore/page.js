@@ -290,7 +290,7 @@
     if (key === "similarity") {
       if (!state.chosen) return say(spoken`Choose a patch first: the others are then coloured by how much they are like it.`, true);
       const similar = await ask("overlay", { slide: state.chosen.slide, by: key, row: state.chosen.row });
-      if (!similar) return null;
+      if (!similar || $("colour").value !== key) return null; // another column was asked for since
       chips("legend", similar.names, similar.colours);
       return map.show({ by: key, row: state.chosen.row }, similar.colours);
     }

@@ -55,9 +55,15 @@ def export_wsinfer(
     embeddings = Embeddings.load(Path(scores) / evaluated.info.embeddings)
     bank = Embeddings.load(Path(scores) / evaluated.info.bank)
     store = embeddings.open_store()
-    if store is None or store.info.mpp is None:
+    if store is None:
         raise UserError(
-            f"the store of {embeddings.path} is not there, has changed, or has no mpp; WSInfer asks for it."
+            f"the store of {embeddings.path} is not there, or has changed since. Put it back, or embed anew."
+        )
+    if store.info.mpp is None:
+        scales = ", ".join(f"{scale:g}" for scale in store.scales) or "none that is known"
+        raise UserError(
+            f"WSInfer feeds patches of one scale (mpp), and {store.path} has {scales}. Train and evaluate on a store "
+            "of one scale for it."
         )
     if not store.is_colour:
         raise UserError(f"{store.path} does not hold RGB patches, which are all that WSInfer reads.")
