@@ -208,9 +208,9 @@ def _train(
         return
     info = run.info
     seen = f"{count(info.images, 'image')} of {count(len(info.patients), 'patient')}"
-    sentence = f"{out}: {info.objective} {info.backbone}, {count(info.steps, 'step')}, {seen} in"
+    sentence = f"{info.objective} {info.backbone}, {count(info.steps, 'step')}, {seen} in {info.seconds / 60:.1f} min"
     record = {"run": str(out), **info.model_dump(mode="json", exclude={"patients"})}
-    _show(as_json, info.level_names.speak(f"{sentence} {info.seconds / 60:.1f} min"), record)
+    _show(as_json, f"{out}: {info.level_names.speak(sentence)}", record)
 
 
 @_verb("embed", "store run --set batch=64 --out embeddings", "embed")
@@ -244,8 +244,8 @@ def _embed(
     left_out = f", {count(info.bad_patches, 'unreadable patch')} left out" if info.bad_patches else ""
     of = f"{count(info.rows, 'patch')} of {count(len(info.slides), 'slide')}"
     record = info.model_dump(mode="json", exclude={"slides": True, "model": {"history": {"slides"}}})
-    sentence = info.level_names.speak(f"{out}: {of} as {info.dim} numbers each{left_out}")
-    _show(as_json, sentence, {"embeddings": str(out), **record})
+    sentence = info.level_names.speak(f"{of} as {info.dim} numbers each{left_out}")
+    _show(as_json, f"{out}: {sentence}", {"embeddings": str(out), **record})
 
 
 @_verb("evaluate", "embeddings --set knn.k=50 --out scores", "evaluate")
@@ -369,7 +369,10 @@ def _heatmap(
 ) -> None:
     """Paint class scores over a slide's thumbnail."""
     hidisc.heatmap(store, scores, slide, out, label)
-    _show(as_json, f"{out}: scores of slide {slide}", {"picture": str(out), "slide": slide})
+    from hidisc.verbs.words import find_names
+
+    scored = find_names(store).speak("scores of slide")
+    _show(as_json, f"{out}: {scored} {slide}", {"picture": str(out), "slide": slide})
 
 
 @_verb("explore", "store embeddings scores --cohort cohort.csv")
@@ -391,13 +394,15 @@ def _explore(
     if find_spec("tornado") is None:
         raise UserError("hidisc explore needs the library Tornado. Install it: pip install 'hidisc[explore]'.")
     from hidisc.verbs.explore import save_page
+    from hidisc.verbs.words import find_names
 
     if (save is None) != (patient is None):
         raise UserError("--save and --patient go together: a folder of one patient is written.")
     if save is not None and patient is not None:
         slides = save_page(store, others or [], patient, save, cohort=cohort, say=_say)
         page = save / "index.html"
-        _show(as_json, f"{page}: {count(slides, 'slide')}; open it in a browser", {"page": str(page), "slides": slides})
+        shown = find_names(store).speak(count(slides, "slide"))
+        _show(as_json, f"{page}: {shown}; open it in a browser", {"page": str(page), "slides": slides})
         return
 
     def ready(address: str) -> None:
@@ -443,15 +448,18 @@ def _export(
     """Write an encoder, or embeddings, for other tools."""
     if (scores and to in (Target.BAGS, Target.GEOJSON, Target.ANNDATA)) or (push and to not in _PUSHED):
         raise UserError(f"--scores goes with an encoder, and --push with {', '.join(_PUSHED)}; --to {to} is neither.")
+    from hidisc.verbs.words import find_names
+
+    speak = find_names(artefact).speak
     if to in (Target.BAGS, Target.GEOJSON):
         slides = (
             hidisc.export_bags(artefact, out, say=_say) if to is Target.BAGS else hidisc.export_geojson(artefact, out)
         )
-        _show(as_json, f"{out}: {to} of {count(slides, 'slide')}", {"folder": str(out), "slides": slides})
+        _show(as_json, f"{out}: {to} of {speak(count(slides, 'slide'))}", {"folder": str(out), "slides": slides})
         return
     if to is Target.ANNDATA:
         file, patches = hidisc.export_anndata(artefact, out)
-        _show(as_json, f"{file}: {count(patches, 'patch')}", {"file": str(file), "patches": patches})
+        _show(as_json, f"{file}: {speak(count(patches, 'patch'))}", {"file": str(file), "patches": patches})
         return
     if to is Target.WSINFER:
         file, difference = hidisc.export_wsinfer(artefact, out, scores, say=_say)
@@ -477,10 +485,12 @@ def _views(
 ) -> None:
     """Draw patches and what training makes of them."""
     from hidisc.verbs.views import show_views
+    from hidisc.verbs.words import find_names
 
     config = _load(hidisc.TrainConfig, recipe, changes)
     show_views(store, out, config.views, patches=patches, views=views, seed=seed)
-    sentence = f"{out}: {count(patches, 'patch')}, {count(views, 'view')} of each"
+    drawn = find_names(store).speak(count(patches, "patch"))
+    sentence = f"{out}: {drawn}, {count(views, 'view')} of each"
     _show(as_json, sentence, {"picture": str(out), "patches": patches, "views": views})
 
 
@@ -560,10 +570,12 @@ def _doctor(
 def _measure(store: Path | None, recipe: str | None, changes: list[str] | None, device: str, as_json: bool) -> None:
     """Print how fast this machine is, and what a cohort takes."""
     from hidisc.verbs.measure import as_record, describe, measure
+    from hidisc.verbs.words import find_names
 
     config = _load(hidisc.TrainConfig, recipe, changes)
     rates, size, needs = measure(store, config, device=device, say=_say)
-    _show(as_json, describe(rates, size, needs, config), as_record(rates, size, needs))
+    described = find_names(store).speak(describe(rates, size, needs, config))
+    _show(as_json, described, as_record(rates, size, needs))
 
 
 @_verb("demo", "--quick --out demo")

@@ -219,7 +219,9 @@ def test_a_rectangle_lights_up_points_and_two_names_make_a_probe(watched: Watche
         page.mouse.move(box["x"] + 5, box["y"] + 5)
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] - 5, box["y"] + box["height"] - 5, steps=3)
-        page.mouse.up()
+        with page.expect_response("**/select"):  # both slides have as many patches
+            page.mouse.up()
+        wait_for_drawing(page)
         page.keyboard.up("Shift")
         number = len(session.rows_of_slide[slide])
         page.wait_for_selector(f"#found-title:has-text('{number} patches selected')")

@@ -76,10 +76,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the verb hands to the figure, which is not drawn."""
     seen: dict[str, Any] = {}
 
-    def look(thumbnail: Any, heats: Any, title: str, captions: Any, marked: str | None, um_per_px: Any) -> str:
+    def look(thumbnail: Any, heats: Any, title: str, captions: Any, marked: Any, um_per_px: Any, words: Any) -> str:
         seen.update(
             thumbnail=thumbnail, heats=heats, title=title, captions=captions, marked=marked, um_per_px=um_per_px
         )
+        seen["words"] = words
         return "figure"
 
     monkeypatch.setattr(verb, "draw_heatmap", look)

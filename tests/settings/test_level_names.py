@@ -3,7 +3,7 @@
 import pytest
 
 from hidisc.ground.errors import UserError
-from hidisc.reporting.html import speak_html
+from hidisc.reporting.spoken import speak_html
 from hidisc.settings.level_names import USUAL, LevelNames
 
 SCANS = LevelNames(slide="scan", patch="slice")

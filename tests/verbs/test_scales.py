@@ -1,9 +1,11 @@
 """Several scales as a lab uses them: prepare, import, learn from places, judge scale by scale."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from hidisc.embeddings.embeddings import Embeddings
@@ -12,6 +14,7 @@ from hidisc.ground.errors import UserError
 from hidisc.patches.cut import CutTask
 from hidisc.patches.folders import find_table
 from hidisc.patches.store import PatchError, PatchStore
+from hidisc.patches.table import PatchTable, names_column
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.imports import ImportConfig
@@ -26,6 +29,8 @@ from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.imports import import_patches
 from hidisc.verbs.prepare import prepare
+from hidisc.verbs.wsinfer import export_wsinfer
+from tests.evaluation.made import make_embeddings
 from tests.patches.pictures import noise, write_pictures
 from tests.training.stores import train
 
@@ -223,7 +228,22 @@ def test_scales_are_pooled_over_folds(embeddings: Embeddings, tmp_path: Path) ->
 def test_what_takes_one_scale_says_so(embeddings: Embeddings, store: PatchStore, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has patches of 0.5, 1, 2 um/px, and a bag takes those of the finest scale"):
         export_bags(embeddings.path, tmp_path / "bags")
+    run, scores = embeddings.path / embeddings.info.model.source, judge(embeddings, tmp_path / "scores")
+    with pytest.raises(
+        UserError, match=r"WSInfer feeds patches of one scale \(mpp\), and .*store has 0.5, 1, 2. Train"
+    ):
+        export_wsinfer(run, tmp_path / "qupath", scores.path)
+    assert not (tmp_path / "qupath").exists()
     with pytest.raises(UserError, match="has patches of several scales, and the explorer shows one"):
         open_session(store.path, [], None, lambda _: None)
     with pytest.raises(UserError, match=r"mpp: .* has no patches of 3 um/px. It has 0.5, 1, 2."):
         embed(store.path, "timm:test_resnet", tmp_path / "no", EmbedConfig(mpp=(3.0,)), device="cpu", devices=1)
+
+
+def test_places_without_a_scale_are_of_one_scale(tmp_path: Path) -> None:
+    """A column `place` of the user's own says nothing of scales."""
+    made = make_embeddings(tmp_path / "embeddings")
+    arrow, total = made.table.arrow, len(made)
+    arrow = arrow.set_column(arrow.column_names.index("mpp"), "mpp", pa.nulls(total, pa.float32()))
+    arrow = arrow.append_column("place", names_column(["liver"], [total]))
+    replace(made, table=PatchTable(arrow)).refuse_coarse(None, "a bag")

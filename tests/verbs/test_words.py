@@ -1,33 +1,56 @@
-"""Scans of patients, as ACDC has them, through all commands: no page and no message speaks of slides and patches."""
+"""Scans of patients, as ACDC has them, through all commands: no page and no message speaks of slides and patches.
+
+The same commands on slides still do.
+"""
 
 import re
 from html import unescape
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
+from matplotlib.text import Text
 
-from hidisc.evaluation.scores import Scores
+from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.evaluation.scores import SCORES, Scores
 from hidisc.patches.nifti import find_nifti
+from hidisc.patches.store import STORE
+from hidisc.reporting.heatmap import draw_heatmap
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.imports import VolumesConfig
+from hidisc.settings.level_names import USUAL, LevelNames
 from hidisc.settings.load import load_config
+from hidisc.settings.prepare import PrepareConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
+from hidisc.slides.synthetic import draw_cohort
+from hidisc.training.run import RUN
 from hidisc.verbs.audit import audit
 from hidisc.verbs.benchmark import benchmark
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.imports import import_volumes
+from hidisc.verbs.prepare import prepare
 from hidisc.verbs.report import report
 from hidisc.verbs.train import train
+from hidisc.verbs.words import find_names
 from tests.commands import Forks
 from tests.patches.volumes import draw_volume, write_cohort, write_nifti
 from tests.training.stores import TINY
 
 pytestmark = pytest.mark.whole
 OTHER = re.compile(r"\b\w*(?:slide|patch)\w*", re.I)
+
+
+def learn_and_judge(folder: Path, said: list[str], recipe: str) -> Scores:
+    steps = load_config(TrainConfig, recipe, [*TINY, "optim.steps=2", "batch.images=8"])
+    train(folder / "store", folder / "run", steps, device="cpu", devices=1, say=said.append)
+    embed(folder / "store", folder / "run", folder / "embeddings", device="cpu", devices=1, say=said.append)
+    judged = load_config(EvaluateConfig, None, ["knn.k=5", "bootstrap.resamples=20", "mil.epochs=2"])
+    return evaluate(folder / "embeddings", folder / "scores", judged, device="cpu", say=said.append)
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +62,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     config = load_config(VolumesConfig, None, ["size_px=32", "split.fractions={train: 0.5, test: 0.5}"])
     source = find_nifti(root, config, folder / "patients.csv")
     said.append(import_volumes(source, folder / "store", config, workers=0, say=said.append).sentence())
-    steps = load_config(TrainConfig, "hidisc-patient+mri", [*TINY, "optim.steps=2", "batch.images=8"])
-    train(folder / "store", folder / "run", steps, device="cpu", devices=1, say=said.append)
-    embed(folder / "store", folder / "run", folder / "embeddings", device="cpu", devices=1, say=said.append)
-    judged = load_config(EvaluateConfig, None, ["knn.k=5", "bootstrap.resamples=20", "mil.epochs=2"])
-    scores = evaluate(folder / "embeddings", folder / "scores", judged, device="cpu", say=said.append)
-    said.append(scores.verdict())
+    said.append(learn_and_judge(folder, said, "hidisc-patient+mri").verdict())
     audit([folder / "embeddings"], folder / "audit", AuditConfig(), device="cpu", say=said.append)
     report([folder / "scores"], folder / "report.html", ReportConfig(perplexity=5), say=said.append)
     suite = SuiteConfig.model_validate(
@@ -117,3 +135,110 @@ def test_the_command_line_speaks_so(lab: tuple[Path, list[str]], forks: Forks) -
     ended = forks.run("import", "table", "patients.csv", "--pseudonyms", "key", "--out", "no", folder=folder)
     assert ended.code == 2
     assert "--pseudonyms goes with `import nifti` and `dicom`" in ended.said
+
+
+# What leaves for other tools, and what only reads
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of drawn slides."""
+    folder = tmp_path_factory.mktemp("slides")
+    cohort = draw_cohort(folder, patients=8, slides=1, fields=4, seed=3)
+    config = load_config(PrepareConfig, None, ["grid.size_px=32", "split.fractions={train: 0.5, test: 0.5}"])
+    prepare(cohort, folder / "store", config, workers=0)
+    learn_and_judge(folder, [], "hidisc-patient")
+    return folder
+
+
+def run_others(folder: Path, forks: Forks, unit: str) -> str:
+    """All that the commands which only read say of the artefacts of a folder, and the model card."""
+    commands = (
+        ("export", "run", "--to", "torchscript", "--scores", "scores", "--out", "encoder"),
+        ("export", "run", "--to", "bags", "--out", "no"),
+        ("export", "embeddings", "--to", "bags", "--out", "bags"),
+        ("export", "embeddings", "--to", "geojson", "--out", "boxes"),
+        ("export", "scores", "--to", "geojson", "--out", "tiles"),
+        ("export", "embeddings", "--to", "anndata", "--out", "table"),
+        ("export", "run", "--to", "wsinfer", "--scores", "scores", "--out", "qupath"),
+        ("heatmap", "store", "scores", unit, "--out", "heat.png"),
+        ("heatmap", "store", "scores", "nobody", "--out", "heat.png"),
+        ("views", "store", "--patches", "2", "--views", "2", "--out", "views.png"),
+        ("explore", "store", "embeddings", "--save", "taken", "--patient", unit.partition("/")[0].partition("-")[0]),
+        ("explore", "store", "store", "--no-browser"),
+        ("doctor", "damaged"),
+    )
+    (folder / "damaged").mkdir()
+    for name in ("artefact.json", "config.yaml", STORE):
+        (folder / "damaged" / name).write_bytes((folder / "store" / name).read_bytes())
+    ended = [forks.run(*words, folder=folder) for words in commands]
+    said = [line for each in ended for line in f"{each.said}\n{each.result}".splitlines() if "damaged: " not in line]
+    return "\n".join([*said, (folder / "encoder/README.md").read_text()])
+
+
+def in_sentences(text: str) -> str:
+    """A text without its code, paths, and names of files."""
+    return re.sub(r"```.*?```|`[^`]*`|\S*/\S*|--\S+|\S+\.png", "", text, flags=re.S)
+
+
+def test_exports_pictures_and_the_model_card_speak_of_scans(lab: tuple[Path, list[str]], forks: Forks) -> None:
+    folder = lab[0]
+    unit = Embeddings.load(folder / "embeddings").table.column("slide")[0]
+    text = run_others(folder, forks, unit)
+    assert OTHER.findall(in_sentences(text)) == []
+    for sentence in (
+        "bags: bags of 16 scans",
+        "note: 16 of 16 scans have no known um/px",
+        "embeddings has slices that were imported as files: it is not known where on a scan they are.",
+        "table/embeddings.h5ad: 96 slices",
+        f"scan {unit!r} of store was imported as slices, so it has no thumbnail to paint on.",
+        "'nobody' is no scan of store.",
+        "views.png: 2 slices, 2 views of each",
+        "taken/index.html: 2 scans; open it in a browser",
+        "delete the folders of scans whose slices are damaged",
+        "that turns a slice into",
+        "8 scans of 4 patients; the last training drew from 48 slices.",
+        "| scan | 8 |",
+        "name: slice classification by knn",
+        "Slices of 32 x 32 px",
+    ):
+        assert sentence in text, sentence
+    with h5py.File(next((folder / "bags/h5_files").iterdir())) as file:
+        assert file["coords"].attrs["coords_are"] == "side by side in one row: where the slices lay is not known"
+
+
+def test_those_of_slides_still_speak_of_slides(slides: Path, forks: Forks) -> None:
+    table = Embeddings.load(slides / "embeddings").table
+    unit = table.column("slide")[np.flatnonzero(table.column("split") == "test")[0]]
+    text = run_others(slides, forks, unit)
+    for sentence in (
+        "bags: bags of 8 slides",
+        "boxes: geojson of 8 slides",
+        f"heat.png: scores of slide {unit}",
+        "'nobody' is no slide of store.",
+        "views.png: 2 patches, 2 views of each",
+        "taken/index.html: 1 slide; open it in a browser",
+        "delete the folders of slides whose patches are damaged",
+        "that turns a patch into",
+        "| slide | 4 |",
+        "Patches of 32 x 32 px",
+    ):
+        assert sentence in text, sentence
+    assert not re.search(r"\b(?:scans?|slices?)\b", in_sentences(text))
+
+
+@pytest.mark.parametrize(("names", "word"), [(LevelNames(slide="eye", patch="picture"), "Eye"), (USUAL, "Slide")])
+def test_a_heatmap_names_what_it_shows(names: LevelNames, word: str) -> None:
+    figure = draw_heatmap(np.zeros((9, 9, 3), np.uint8), {"a": np.zeros((9, 9))}, "", words=names)
+    assert word in [text.get_text() for text in figure.findobj(Text)]
+
+
+def test_names_are_found_in_every_artefact_and_are_the_usual_ones_elsewhere(
+    lab: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    scans = LevelNames(slide="scan", patch="slice")
+    assert [find_names(lab[0] / name) for name in ("store", "run", "embeddings", "scores")] == [scans] * 4
+    assert [find_names(tmp_path), find_names(tmp_path / "nothing"), find_names(None)] == [USUAL] * 3
+    for file in (STORE, RUN, EMBEDDINGS, SCORES):
+        (tmp_path / file).write_text("[1")
+    assert find_names(tmp_path) == USUAL

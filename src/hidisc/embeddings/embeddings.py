@@ -102,8 +102,8 @@ class Embeddings:
     def refuse_coarse(self, store: PatchStore | None, reader: str) -> None:
         """Refuse patches of coarser scales than a slide's squares, whose size is all that a reader knows."""
         scales = self.table.scales().tolist()
-        finest = store.scales[0] if store is not None and store.info.scales else scales[0] if scales else None
-        if "place" in self.table.names and scales != [finest]:
+        finest = store.scales[0] if store is not None and store.info.scales else min(scales, default=None)
+        if "place" in self.table.names and any(scale != finest for scale in scales):
             raise UserError(
                 f"{self.path} has patches of {', '.join(f'{scale:g}' for scale in scales)} um/px, and {reader} takes "
                 f"those of the finest scale alone. Embed these: hidisc embed STORE ENCODER --set 'mpp=[{finest:g}]'."

@@ -16,14 +16,18 @@ CENTRE, CORNER = "centre of the patch, level-0 px", "upper left corner of the pa
 _NUMBERS = ("patch", "mpp", "tissue_fraction", "pixel_std")
 
 
+def check_h5ad(embeddings: Embeddings) -> None:
+    """Refuse embeddings that cannot be written, before a folder is made for them."""
+    if find_spec("anndata") is None:
+        raise UserError("--to anndata needs the library anndata. Install it: pip install 'hidisc[anndata]'.")
+    embeddings.refuse_coarse(embeddings.open_store(), "AnnData")
+
+
 def write_h5ad(embeddings: Embeddings, path: Path) -> None:
     """Write `X` (N, D) float32, `obs` with all columns of the patches, `obsm['spatial']` and `uns['hidisc']`.
 
     Memory: all vectors once, as whoever opens the file will need.
     """
-    if find_spec("anndata") is None:
-        raise UserError("--to anndata needs the library anndata. Install it: pip install 'hidisc[anndata]'.")
-    embeddings.refuse_coarse(embeddings.open_store(), "AnnData")
     import anndata
     import pandas
 

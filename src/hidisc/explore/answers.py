@@ -20,12 +20,19 @@ from hidisc.explore.slide import TILE_PX
 from hidisc.ground.errors import UserError
 from hidisc.ground.records import Record
 from hidisc.ground.spreadsheet import format_csv
+from hidisc.ground.text import plural
+from hidisc.settings.level_names import LEVELS
 from hidisc.slides.display import as_rgb, shrink
 
 MOST_POINTS = 20_000
 """Points that the page draws itself; more are drawn here, as one picture."""
 _LISTED = 2_000
 """Patches of a selection that the page marks."""
+
+_FORMS = tuple(
+    f"{article}{form}" for level in LEVELS for article, form in (("", level), ("a ", level), ("", plural(level)))
+)
+"""How the page's own sentences name the levels."""
 
 Answer = dict[str, Any] | bytes | str
 
@@ -113,8 +120,10 @@ class Drawn(OfSet, OfSlide):
 def tell_cohort(session: Session, _: Nothing) -> dict[str, Any]:
     """All that the page must know at first."""
     info, embeddings = session.store.info, session.embeddings
+    speak = session.words.speak
     return {
         "store": session.store.path.resolve().name,
+        "words": {} if session.words.are_usual else {form: speak(form) for form in _FORMS},
         "encoder": embeddings.info.model.name if embeddings is not None else None,
         "vectors": len(session.embedded),
         "patches": len(session.store),
@@ -122,7 +131,7 @@ def tell_cohort(session: Session, _: Nothing) -> dict[str, Any]:
         "tile": TILE_PX,
         "longest": MOST_LETTERS,
         "slides": session.list_slides(),
-        "warnings": sorted({warning for scores in session.scores for warning in scores.info.warnings}),
+        "warnings": sorted({speak(warning) for scores in session.scores for warning in scores.info.warnings}),
         **tell_columns(session),
     }
 
@@ -132,7 +141,7 @@ def tell_columns(session: Session) -> dict[str, Any]:
     columns = [
         {
             "key": key,
-            "title": column.title,
+            "title": session.name_column(key, column),
             "names": column.names,
             "colours": column.colours,
             "counts": np.bincount(column.codes[column.codes >= 0], minlength=len(column.names)).tolist(),
@@ -193,13 +202,17 @@ def tell_patch(session: Session, asked: OfPatch) -> dict[str, Any]:
         shown = session.show(number)
         x, y = shown.corners[np.searchsorted(shown.rows, row)].tolist()
     vector = int(session.vector_of[row])
-    facts = [(column.title, text) for column in session.columns.values() if (text := column.tell(row)) is not None]
+    facts = [
+        (session.name_column(key, column), text)
+        for key, column in session.columns.items()
+        if (text := column.tell(row)) is not None
+    ]
     return {
         "row": row,
         "slide": number,
         "corner": [x, y],
         "place": session.places[vector].tolist() if vector >= 0 else None,
-        "facts": [*facts, ("place on the slide", f"x {x:,}, y {y:,} px")],
+        "facts": [*facts, (session.words.speak("place on the slide"), f"x {x:,}, y {y:,} px")],
     }
 
 
@@ -235,7 +248,7 @@ def tell_slide(session: Session, asked: OfSlide) -> dict[str, Any]:
         "rows": shown.rows.tolist(),
         "corners": shown.corners.tolist(),
         "dropped": shown.dropped.tolist(),
-        "source": shown.source,
+        "source": session.words.speak(shown.source),
     }
 
 
@@ -300,7 +313,7 @@ def offer_uncertain(session: Session, asked: OfSet) -> dict[str, Any]:
     labels = session.labels.find(asked.set)[session.embedded]
     patients = session.store.table.codes("patient")[0][session.embedded].astype(np.int64)
     found, remark = find_uncertain(session.embeddings.vectors, labels, patients)
-    return {**_list_patches(session, session.embedded[found]), "remark": remark}
+    return {**_list_patches(session, session.embedded[found]), "remark": session.words.speak(remark)}
 
 
 def write_slides(session: Session, _: Nothing) -> str:

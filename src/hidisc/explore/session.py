@@ -24,6 +24,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.reporting.evaluated import find_embeddings
 from hidisc.reporting.points import judge_patches
 from hidisc.settings.config import Say
+from hidisc.settings.level_names import LEVELS, LevelNames
 
 Rows = NDArray[np.int64]
 _SEVERAL = "several"
@@ -94,6 +95,15 @@ class Session:
     def columns(self) -> dict[str, Column]:
         """All that patches can be coloured by, by the name that requests use."""
         return {**self._fixed_columns, **{key: column for key, column in self.labels.columns.items() if column.names}}
+
+    @property
+    def words(self) -> LevelNames:
+        """What the page calls the levels."""
+        return self.store.info.level_names
+
+    def name_column(self, key: str, column: Column) -> str:
+        """What the page calls a column; columns of the user's own keep their names."""
+        return self.words.speak(column.title) if key in LEVELS else column.title
 
     def find_column(self, key: str, row: int | None = None) -> Column:
         """A column by its name; `similarity` is that of every patch with one row."""

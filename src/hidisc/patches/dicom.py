@@ -9,7 +9,8 @@ import logging
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.ground.text import count, printable
 from hidisc.patches.people import People
-from hidisc.patches.scan import VolumeSource, list_files
+from hidisc.patches.scan import FoundVolume, VolumeSource, gather_scans, list_files
 from hidisc.patches.volume import Volume, check_size, orient
 from hidisc.settings.imports import VolumesConfig
 from hidisc.slides.cohort import SlideRow
@@ -103,17 +104,14 @@ def find_dicom(
             series[patient, uid].append((instance, columns))
     if not series:
         raise UserError(f"{root} holds no DICOM images with a PatientID. Give the folder of the exported series.")
-    scans = []
+    volumes: list[FoundVolume] = []
     for (patient, uid), found in series.items():
         instances = tuple(instance for instance, _ in found)
         scan = hashlib.sha256(uid.encode()).hexdigest()[:12]
-        row = people.describe(SlideRow(patient, f"{patient}/{scan}", instances[0].path, more=found[0][1]))
-        for name, frame in _list_frames(row.slide, instances, config):
-            scans.append((replace(row, slide=name), DicomSeries(instances, frame)))
+        row = SlideRow(patient, f"{patient}/{scan}", instances[0].path, more=found[0][1])
+        volumes.append((row, _count_frames(instances, config), partial(DicomSeries, instances)))
     said = [f"{count(left_out, 'file')} below {root} left out: no DICOM image of a patient."]
-    key = None if key_file is None else Path(key_file)
-    notes = (*(said if left_out else ()), *people.find_warnings())
-    return VolumeSource(root, tuple(scans), notes, True, key)
+    return gather_scans(root, volumes, people, said if left_out else (), is_private=True)
 
 
 def arrange(instances: Sequence[Instance]) -> list[list[Instance]]:
@@ -222,13 +220,12 @@ def _read_pixels(instance: Instance) -> NDArray[np.float32]:
     return (values * slope + offset) * (-1 if is_inverted else 1)
 
 
-def _list_frames(name: str, instances: Sequence[Instance], config: VolumesConfig) -> list[tuple[str, int | None]]:
-    """Names and numbers of the scans in a series: one, or one per frame."""
+def _count_frames(instances: Sequence[Instance], config: VolumesConfig) -> int:
+    """How many scans are in a series: one, or one per frame."""
     try:
-        frames = len(arrange(instances)) if config.frames else 1
+        return len(arrange(instances)) if config.frames else 1
     except SlideError:
-        frames = 1  # said when it is read
-    return [(name, None)] if frames == 1 else [(f"{name}/frame{frame + 1:03}", frame) for frame in range(frames)]
+        return 1  # said when it is read
 
 
 def _load_pydicom() -> Any:

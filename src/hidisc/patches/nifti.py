@@ -3,7 +3,8 @@
 import logging
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from hidisc.ground.errors import UserError
 from hidisc.ground.paths import AnyPath
 from hidisc.patches.people import People
-from hidisc.patches.scan import VolumeSource, list_files
+from hidisc.patches.scan import VolumeSource, gather_scans, list_files
 from hidisc.patches.volume import Volume, check_size, orient
 from hidisc.settings.imports import VolumesConfig
 from hidisc.slides.cohort import Cohort, SlideRow, refuse
@@ -35,9 +36,9 @@ class NiftiFile:
 
     path: Path
     mask: Path | None = None
-    frame: int | None = None
     mask_name: str = ""
     """What the mask must be called; empty where there need not be one."""
+    frame: int | None = None
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -71,17 +72,18 @@ def find_nifti(
     people = People(patients_csv, key_file)
     rows, warnings = _read_csv(root) if root.is_file() else _walk(root)
     masks = {mask for row in rows if (mask := _find_mask(row.path, config)) is not None}
-    scans = []
-    for row in rows:
-        if row.path not in masks:
-            known, mask = people.describe(row), _find_mask(row.path, config)
-            for name, frame in _list_frames(known, config):
-                file = NiftiFile(row.path, mask, frame, _mask_name(row.path, config))
-                scans.append((replace(known, slide=name), file))
-    if not scans:
+    rows = [row for row in rows if row.path not in masks]
+    if not rows:
         raise UserError(f"{root} holds no volumes at patient/scan.nii.gz. Give the folder of the patients, or a CSV.")
-    key = None if key_file is None else Path(key_file)
-    return VolumeSource(root, tuple(scans), (*warnings, *people.find_warnings()), key is not None, key)
+    volumes = (
+        (
+            row,
+            _count_frames(row.path, config),
+            partial(NiftiFile, row.path, _find_mask(row.path, config), _mask_name(row.path, config)),
+        )
+        for row in rows
+    )
+    return gather_scans(root, volumes, people, warnings, is_private=key_file is not None)
 
 
 def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
@@ -132,17 +134,15 @@ def _find_mask(path: Path, config: VolumesConfig) -> Path | None:
     return next((found for ending in ENDINGS if (found := path.with_name(name + ending)).is_file()), None)
 
 
-def _list_frames(row: SlideRow, config: VolumesConfig) -> list[tuple[str, int | None]]:
-    """Names and numbers of the scans in a file: one, or one per frame."""
+def _count_frames(path: Path, config: VolumesConfig) -> int:
+    """How many scans are in a file: one, or one per frame."""
     if not config.frames:
-        return [(row.slide, None)]
+        return 1
     try:
-        shape = _load_nibabel().load(row.path).shape
+        shape = _load_nibabel().load(path).shape
     except _DAMAGED:
-        return [(row.slide, None)]  # said when it is read
-    if len(shape) < 4 or shape[3] < 2:
-        return [(row.slide, None)]
-    return [(f"{row.slide}/frame{frame + 1:03}", frame) for frame in range(shape[3])]
+        return 1  # said when it is read
+    return max(1, int(shape[3])) if len(shape) > 3 else 1
 
 
 def _read(path: Path, frame: int | None) -> tuple[NDArray[np.float32], tuple[float, float, float]]:

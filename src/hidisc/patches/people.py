@@ -27,7 +27,8 @@ class People:
     def __init__(self, patients_csv: AnyPath | None, key_file: AnyPath | None) -> None:
         self._csv = None if patients_csv is None else Path(patients_csv)
         self._rows = {} if self._csv is None else _read_described(self._csv)
-        self._key = None if key_file is None else _read_key(Path(key_file))
+        self.key_file = None if key_file is None else Path(key_file)
+        self._key = None if self.key_file is None else _read_key(self.key_file)
         self._missing: dict[str, None] = {}
 
     def describe(self, row: SlideRow) -> SlideRow:

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 from hidisc.ground.checksums import digest, sample_file
 from hidisc.ground.files import new_folder
 from hidisc.ground.tasks import Report
+from hidisc.patches.people import People
 from hidisc.patches.record import FIRST_SHARD, SlideRecord, describe_files, name_owner
 from hidisc.patches.task import SlideTask, write_patches
 from hidisc.patches.volume import Volume, cut_slices
@@ -41,6 +43,23 @@ class VolumeSource:
     """Whether names of files may tell who a patient is, so that the store must not hold them."""
     key_file: Path | None = None
     """Where the secret of the pseudonyms is."""
+
+
+FoundVolume = tuple[SlideRow, int, Callable[[int | None], VolumeFiles]]
+"""Whose it is, how many frames it has, and its files for one frame or, with None, for the only one."""
+
+
+def gather_scans(
+    root: Path, volumes: Iterable[FoundVolume], people: People, warnings: Sequence[str], *, is_private: bool
+) -> VolumeSource:
+    """One scan per volume, or per frame where a volume has several, under the names that the store may hold."""
+    scans = []
+    for row, frames, choose_frame in volumes:
+        known = people.describe(row)
+        for frame in range(frames) if frames > 1 else (None,):
+            name = known.slide if frame is None else f"{known.slide}/frame{frame + 1:03}"
+            scans.append((replace(known, slide=name), choose_frame(frame)))
+    return VolumeSource(root, tuple(scans), (*warnings, *people.find_warnings()), is_private, people.key_file)
 
 
 def list_files(root: Path) -> list[Path]:

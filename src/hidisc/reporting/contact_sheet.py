@@ -34,7 +34,10 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
     slides = {slide.slide: slide for slide in store.info.slides if slide.kept}
     if not slides:
         return None
-    problems = find_stain_problems([(slide, store.record(slide)) for slide in slides.values()])
+    finest = _count_finest(store)
+    problems = find_stain_problems(
+        [(slide.model_copy(update={"kept": finest[slide.slide]}), store.record(slide)) for slide in slides.values()]
+    )
     marked = list(problems)[:_MOST_MARKED]
     others = [slide for slide in slides if slide not in problems]
     spread = np.linspace(0, len(others) - 1, min(max(_SLIDES - len(marked), _LEAST_OTHERS), len(others)))
@@ -61,7 +64,8 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
     if problems:
         shown = "all" if len(marked) == len(problems) else f"the worst {len(marked)}"
         text = f"orange: stain not estimated, or more than {FAR_DEG:g} degrees from the median of all slides"
-        sheet = add_caption(sheet, f"{text} ({count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)")
+        text += f" ({count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)"
+        sheet = add_caption(sheet, store.info.level_names.speak(text))
     scanned = any((store.path / slide.folder / SAMPLES).is_file() for slide in chosen)
     text = "upper rows: as scanned; lower rows: as stored" if scanned else "patches as stored"
     return add_caption(sheet, store.info.level_names.speak(text))
@@ -90,6 +94,12 @@ def find_stain_problems(slides: Sequence[tuple[SlideEntry, SlideRecord]]) -> dic
             stain = ("haematoxylin", "eosin")[degrees[row].argmax()]
             problems[estimated[row][0]] = f"stain far from the others ({stain}: {largest:.0f} degrees)"
     return problems
+
+
+def _count_finest(store: PatchStore) -> dict[str, int]:
+    """How many patches of the finest scale each slide has; stains are counted by these."""
+    is_finest = np.ones(len(store), bool) & store.are_finest(store.table.column("mpp"))
+    return {slide: int(is_finest[rows].sum()) for slide, rows in store.table.rows_by("slide").items()}
 
 
 def _find_labels(store: PatchStore) -> dict[str, str]:

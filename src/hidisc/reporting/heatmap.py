@@ -12,6 +12,7 @@ from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar  # type: ig
 from numpy.typing import NDArray
 
 from hidisc.reporting.figures import INK, PALE, break_lines, figure_style, fit, measure, settle
+from hidisc.settings.level_names import USUAL, LevelNames
 
 COLOURS = "viridis"
 """Equal steps of score are equal steps to the eye, in colour, in grey and to the colour-blind."""
@@ -54,11 +55,12 @@ def draw_heatmap(
     captions: Sequence[str] = (),
     marked: str | None = None,
     um_per_px: float | None = None,
+    words: LevelNames = USUAL,
 ) -> Figure:
     """Draw the slide (h, w, 3), then one panel per class: its scores (h, w) from 0 to 1 over the slide in grey.
 
     `captions` are paragraphs under the title; `marked` is the class that is the truth. The slide has a scale bar where
-    `um_per_px`, the micrometres per thumbnail px, is known.
+    `um_per_px`, the micrometres per thumbnail px, is known. `words`: what the slide is called.
     """
     height, width = thumbnail.shape[:2]
     count = 1 + len(heats)
@@ -77,7 +79,7 @@ def draw_heatmap(
         axes.spines[:].set(visible=True, color=PALE)
     first, *others = panels.ravel()[:count]
     first.imshow(thumbnail)
-    first.set_title("Slide", fontsize=_PANEL_PT)
+    first.set_title(words.speak("Slide"), fontsize=_PANEL_PT)
     if um_per_px is not None:
         _add_scale_bar(first, width, height, um_per_px)
     grey = thumbnail.mean(axis=2)

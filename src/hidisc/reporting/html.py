@@ -2,18 +2,17 @@
 
 import base64
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from html import unescape
 from importlib import resources
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from hidisc.reporting.spoken import speak_html
 from hidisc.settings.level_names import USUAL, LevelNames
 
 CITATION = """@inproceedings{jiang2023hierarchical,
@@ -23,11 +22,6 @@ CITATION = """@inproceedings{jiang2023hierarchical,
   booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
   year      = {2023}
 }"""
-
-
-_MARKUP = re.compile(r"(<(?:script|style|pre|code)\b.*?</(?:script|style|pre|code)>|<[^>]*>)", re.S)
-"""What is no text of a page."""
-_ATTRIBUTE = re.compile(r'(?<=\s)((?:alt|aria-label)=")([^"]*)')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +56,6 @@ def fill_template(template: str, *, scripts: Sequence[str], page: BasePage, **va
         policy=policy, css=Markup(_read("page.css")), js=Markup(js), page=page, **values
     )
     return speak_html(html, page.words)
-
-
-def speak_html(page: str, words: LevelNames) -> str:
-    """A page whose text, and the text of its pictures, calls the levels by these words; code stays as it is."""
-    if words.are_usual:
-        return page
-
-    def speak(text: str) -> str:
-        return str(escape(words.speak(unescape(text))))
-
-    parts = _MARKUP.split(page)
-    parts[::2] = map(speak, parts[::2])
-    parts[1::2] = (_ATTRIBUTE.sub(lambda match: f"{match[1]}{speak(match[2])}", part) for part in parts[1::2])
-    return "".join(parts)
 
 
 def list_files(

@@ -43,7 +43,10 @@ _CITE = """```bibtex
 
 
 def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: str, scores: Scores | None) -> str:
-    """What the encoder is, learned from, tells and needs, in counts and never in names; `scores`: its evaluation."""
+    """What the encoder is, learned from, tells and needs, in counts and never in names; `scores`: its evaluation.
+
+    It is in the words of the store that the run learned from.
+    """
     sections = {
         f"{run.objective} encoder, {card.backbone}": _say_what(card, run),
         "What it learned from": _say_history(card, run),
@@ -60,7 +63,7 @@ def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: st
     }
     (title, first), *others = sections.items()
     parts = [f"# {title}", first, *(f"## {heading}\n\n{text}" for heading, text in others)]
-    return "\n\n".join([f"---\n{_describe(card, run, to, scores)}---", *parts]) + "\n"
+    return run.level_names.speak("\n\n".join([f"---\n{_describe(card, run, to, scores)}---", *parts]) + "\n")
 
 
 def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -> str:

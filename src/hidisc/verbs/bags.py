@@ -11,6 +11,7 @@ from hidisc.ground.files import full_disk_said
 from hidisc.ground.paths import AnyPath
 from hidisc.settings.config import Config
 from hidisc.training.run import RUN
+from hidisc.verbs.words import speaks
 
 
 class ExportSettings(Config):
@@ -19,6 +20,7 @@ class ExportSettings(Config):
     to: str
 
 
+@speaks
 def export_bags(embeddings_path: AnyPath, out: AnyPath, say: Say = ignore) -> int:
     """Write embeddings as bags, one HDF5 per slide for CLAM, TRIDENT and STAMP; how many. A killed export goes on."""
     embeddings = open_embeddings(Path(embeddings_path), KIND)

@@ -56,8 +56,9 @@ class Built:
             of = f"{slides - empty:,} of {count(slides, 'slide')} and {shown:,} of {patients}"
         failed = counts["failed_slides"]
         more = f", {count(failed, 'slide')} failed (see {self.out / FAILURES})" if failed else ""
-        sentence = f"{self.out}: {patches} of {of}, {count(counts['dropped'], 'box')} dropped{more}"
-        return self.info.level_names.speak(sentence)
+        noun = "patch" if self.info.scales else "box"  # a box that is dropped has a patch of every scale
+        sentence = f"{patches} of {of}, {count(counts['dropped'], noun)} dropped{more}"
+        return f"{self.out}: {self.info.level_names.speak(sentence)}"
 
     def summary(self) -> dict[str, Any]:
         """Counts for `--json`."""

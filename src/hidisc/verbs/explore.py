@@ -10,8 +10,10 @@ from hidisc.explore.server import LOOPBACK, Server
 from hidisc.explore.session import open_session
 from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.paths import AnyPath
+from hidisc.verbs.words import speaks
 
 
+@speaks
 def save_page(
     store: AnyPath,
     others: Sequence[AnyPath],
@@ -26,6 +28,7 @@ def save_page(
     return save_patient(session, patient, Path(out))
 
 
+@speaks
 def explore(
     store: AnyPath,
     others: Sequence[AnyPath] = (),

@@ -15,8 +15,10 @@ from hidisc.models.preprocessing import PREPROCESSING, Preprocessing, read_prepr
 from hidisc.reporting.model_card import README, write_model_card
 from hidisc.training.run import Run
 from hidisc.verbs.bags import ExportSettings, holds
+from hidisc.verbs.words import speaks
 
 
+@speaks
 def export(
     run_path: AnyPath, out: AnyPath, to: Target, *, scores: AnyPath | None = None, push: str | None = None
 ) -> tuple[Path, float]:

@@ -19,6 +19,7 @@ from hidisc.ground.paths import AnyPath
 from hidisc.patches.geojson import PALETTE, Region, make_box, write_geojson
 from hidisc.patches.store import PatchStore
 from hidisc.verbs.bags import ExportSettings, holds, open_embeddings
+from hidisc.verbs.words import speaks
 
 Numbers = NDArray[Any]
 
@@ -41,6 +42,7 @@ class _Tiles:
         return _Tiles(self.slide[rows], self.x[rows], self.y[rows], self.name[rows], measurements, None)
 
 
+@speaks
 def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
     """Write the patches of embeddings (with their labels) or scores (as predicted) per slide; how many slides."""
     path, out = Path(artefact_path), Path(out)

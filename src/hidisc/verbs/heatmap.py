@@ -12,16 +12,18 @@ from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import write_atomic
 from hidisc.ground.paths import AnyPath
-from hidisc.ground.text import name_some
+from hidisc.ground.text import count, name_some
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.reporting.figures import render
 from hidisc.reporting.heatmap import draw_heatmap, paint
+from hidisc.verbs.words import speaks
 
 SUFFIXES = (".png", ".pdf")
 _NAMED = 5
 """Names in a sentence at most."""
 
 
+@speaks
 def heatmap(
     store_path: AnyPath, scores_path: AnyPath, slide: str, out: AnyPath, label: str | None = None, probe: str = "knn"
 ) -> Path:
@@ -51,6 +53,11 @@ def heatmap(
     # corners are whole pixels, so that patches that touch are up to this far apart; less would leave seams
     extent = ceil(record.size_px * (record.downsample or 1.0))
     painted = rows & store.are_finest(patches.units.get("mpp"))
+    if not painted.any():
+        raise UserError(
+            f"{scores_path} has no patches of the finest scale of {store_path}, {store.scales[0]:g} um/px, of slide "
+            f"{slide!r}, and a heatmap paints these. Embed and evaluate them as well."
+        )
     corners = np.stack([patches.units[axis][painted] for axis in ("x", "y")], axis=1)
     heats = {
         patches.classes[code]: paint(pixels.shape[:2], downsample, corners, extent, patches.scores[painted, code])
@@ -59,13 +66,15 @@ def heatmap(
     truth, pooled = _pool(scores, probe, patches, rows, entry)
     truth_text = "of several labels" if truth is None else repr(truth)
     predicted = f"{patches.classes[int(pooled.argmax())]!r} ({100 * pooled.max():.0f} %)"
+    words = store.info.level_names
+    scales = "" if painted.sum() == rows.sum() else f" of all scales; painted are those of {store.scales[0]:g} um/px"
     captions = (
-        f"patient {entry.patient}, truth {truth_text}, predicted {predicted}",
-        f"{scores.info.model.name}, {probe}, {int(rows.sum()):,} patches",
-        *(f"Warning: {sentence}" for sentence in scores.info.warnings),
+        f"{words.speak('patient')} {entry.patient}, truth {truth_text}, predicted {predicted}",
+        f"{scores.info.model.name}, {probe}, {words.speak(count(int(rows.sum()), 'patch'))}{scales}",
+        *(words.speak(f"Warning: {sentence}") for sentence in scores.info.warnings),
     )
     um_per_px = None if record.mpp is None else record.mpp * downsample
-    figure = draw_heatmap(pixels, heats, f"Slide {slide}", captions, truth, um_per_px)
+    figure = draw_heatmap(pixels, heats, f"{words.speak('Slide')} {slide}", captions, truth, um_per_px, words)
     write_atomic(out, render(figure, out.suffix.lower().removeprefix(".")))
     return out
 

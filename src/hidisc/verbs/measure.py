@@ -233,7 +233,7 @@ def describe(rates: Rates, size: CohortSize, needs: list[Need], config: TrainCon
     lines = [
         f"Measured now, {rates.backbone} at {rates.size_px} px on {rates.device}; rates of a CPU are of one core, "
         f"of which there are {rates.cores}:",
-        f"  prepare   {rates.cut:,.3g} patches/s (drawn slides), {rates.stored_bytes / 1e3:,.3g} KB per patch",
+        f"  prepare   {rates.cut:,.3g} patches/s (drawn here), {rates.stored_bytes / 1e3:,.3g} KB per patch",
         f"  reading   {rates.read:,.4g} patches/s",
         f"  views     {rates.views:,.4g} views/s",
         f"  training  {rates.train:,.4g} images/s, {rates.image_bytes / 1e6:,.3g} MB per image",

@@ -21,11 +21,13 @@ from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
 from hidisc.verbs.bags import ExportSettings
 from hidisc.verbs.export import open_scores
+from hidisc.verbs.words import speaks
 
 _CLOSE = 1e-4
 _LEFT_OUT = " Patches were stain-normalised before it saw them, and QuPath feeds them as scanned: results may be worse."
 
 
+@speaks
 def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say: Say = ignore) -> tuple[Path, float]:
     """Write a patch classifier for WSInfer; (the file, the largest difference of a probability when read back).
 
@@ -45,9 +47,15 @@ def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say:
     embeddings = Embeddings.load(Path(scores) / evaluated.info.embeddings)
     bank = Embeddings.load(Path(scores) / evaluated.info.bank)
     store = embeddings.open_store()
-    if store is None or store.info.mpp is None:
+    if store is None:
         raise UserError(
-            f"the store of {embeddings.path} is not there, has changed, or has no mpp; WSInfer asks for it."
+            f"the store of {embeddings.path} is not there, or has changed since. Put it back, or embed anew."
+        )
+    if store.info.mpp is None:
+        scales = ", ".join(f"{scale:g}" for scale in store.scales) or "none that is known"
+        raise UserError(
+            f"WSInfer feeds patches of one scale (mpp), and {store.path} has {scales}. Train and evaluate on a store "
+            "of one scale for it."
         )
     if not store.is_colour:
         raise UserError(f"{store.path} does not hold RGB patches, which are all that WSInfer reads.")
@@ -62,7 +70,8 @@ def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say:
         is_normalised = ((read_settings(store.path) or {}).get("stain") or {}).get("method") == "macenko"
         if is_normalised:
             say(f"warning:{_LEFT_OUT}")
-        write_atomic(out / README, (card + (f"\n**Stain.**{_LEFT_OUT}\n" if is_normalised else "")).encode())
+            card += run.info.level_names.speak(f"\n**Stain.**{_LEFT_OUT}\n")
+        write_atomic(out / README, card.encode())
         work.finish([SCRIPT, CONFIG, README])
     return out / SCRIPT, difference
 
