@@ -85,7 +85,7 @@ def change_metric(scores: Scores, level: str, metric: str, value: Value) -> Scor
 
 def compared(models: list[EvaluatedModel], level: str, config: BootstrapConfig, seed: int = 0) -> Table:
     """The table of comparisons by the nearest neighbours."""
-    return comparison_table(compare_with_first(models, "knn", level, config, seed), "knn", level, config)
+    return comparison_table(compare_with_first(models, "knn", level, config, seed))
 
 
 def values_of(model: EvaluatedModel, probe: str, level: str, metric: str) -> list[float]:

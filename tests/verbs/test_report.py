@@ -17,6 +17,7 @@ from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchStore
+from hidisc.reporting import compose as composing
 from hidisc.reporting import drawings as writing
 from hidisc.reporting import figures
 from hidisc.reporting.evaluated import gather
@@ -24,7 +25,6 @@ from hidisc.reporting.points import choose_points, find_map_input
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.slides.display import shrink
-from hidisc.verbs import report as verb
 from hidisc.verbs.doctor import verify
 from hidisc.verbs.report import report
 from tests.evaluation.made import make_embeddings
@@ -244,7 +244,7 @@ def test_the_page_comes_last_and_a_stopped_report_is_begun_again(
     out = tmp_path / "report.html"
     quick = QUICK.model_copy(update={"sheet_rows": 0})
     with monkeypatch.context() as patch:
-        patch.setattr(verb, "render", lambda _: 1 / 0)
+        patch.setattr(composing, "fill_template", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             report(judged[:1], out, quick)
     assert not out.exists()

@@ -33,7 +33,7 @@ class FigureFolder:
     def __init__(self, folder: Path, names: Sequence[str], words: LevelNames = USUAL) -> None:
         """`names`: of the encoders, which are parts of the files' names; `words`: what figures call the levels."""
         self._folder, self._words = folder, words
-        self._slugs = {name: _slug(number, name) for number, name in enumerate(names, 1)}
+        self._slugs = {name: make_slug(number, name) for number, name in enumerate(names, 1)}
         self.names: list[str] = []
 
     def slug(self, name: str) -> str:
@@ -69,7 +69,7 @@ def to_address(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def _slug(number: int, name: str) -> str:
+def make_slug(number: int, name: str) -> str:
     """A name as part of a file's name, unique by its number."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
     return f"{number}-{plain}" if plain else str(number)

@@ -45,6 +45,11 @@ class EvaluatedModel:
         return self.info.level_names if self.info else found.info.level_names if found else USUAL
 
     @property
+    def bootstrap(self) -> BootstrapConfig:
+        """How the intervals of its first evaluation were made."""
+        return BootstrapConfig.model_validate(self.scores[0].info.config.get("bootstrap", {}))
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What must stand beside every number of any of its evaluations, each sentence once."""
         return tuple(dict.fromkeys(sentence for scores in self.scores for sentence in scores.info.warnings))
@@ -133,6 +138,9 @@ class Comparison:
 
     model: EvaluatedModel
     first: EvaluatedModel
+    probe: str
+    level: str
+    config: BootstrapConfig
     differences: dict[str, Difference]
     """By the names of METRICS; empty where they cannot be compared."""
     refusal: str = ""
@@ -146,13 +154,15 @@ def compare_with_first(
     judged = [model for model in models if model.find_levels(probe, level)]
     if not judged:
         raise UserError(f"nothing here has been evaluated by the probe {probe!r} at the {level} level.")
-    first, comparisons = judged[0], []
-    for model in judged[1:]:
+    first, *others = judged
+    comparisons = []
+    for model in others:
+        differences, refusal = {}, ""
         try:
             differences = compare_models(model, first, probe, level, config, seed)
-            comparisons.append(Comparison(model, first, differences))
         except UserError as error:
-            comparisons.append(Comparison(model, first, {}, str(error)))
+            refusal = str(error)
+        comparisons.append(Comparison(model, first, probe, level, config, differences, refusal))
     return comparisons
 
 

@@ -7,7 +7,6 @@ from hidisc.ground.text import count, plural
 from hidisc.reporting.cells import Row
 from hidisc.reporting.evaluated import EvaluatedModel, is_one_test
 from hidisc.reporting.table import DASH, LABELLED
-from hidisc.settings.evaluate import BootstrapConfig
 
 _NAMED = 8
 """Most numbers of one reason that are named each."""
@@ -120,7 +119,7 @@ def _merge(reasons: Sequence[str]) -> str:
 def _describe(model: EvaluatedModel) -> str:
     infos = [scores.info for scores in model.scores]
     if len(infos) == 1:
-        asked = BootstrapConfig.model_validate(infos[0].config.get("bootstrap", {}))
+        asked = model.bootstrap
         if not asked.resamples:
             return "One evaluation, without an interval."
         return (

@@ -1,7 +1,7 @@
 """Table: rows of text under a header, as CSV, Markdown, LaTeX and on a page, safe for whatever names hold."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -60,6 +60,10 @@ class Table:
         header, *rows = (tuple(map(words.speak, row)) for row in (self.columns, *self.rows))
         notes = tuple(map(words.speak, self.notes))
         return replace(self, title=words.speak(self.title), columns=header, rows=tuple(rows), notes=notes)
+
+    def without(self, notes: Collection[str]) -> "Table":
+        """The table without notes that the page has already."""
+        return replace(self, notes=tuple(note for note in self.notes if note not in notes))
 
     def to_csv(self) -> str:
         """Header and rows; the notes are a last column, so that no row is read without them."""

@@ -33,7 +33,6 @@ from hidisc.reporting.notes import (
     warning_notes,
 )
 from hidisc.reporting.table import DASH, Table
-from hidisc.settings.evaluate import BootstrapConfig
 
 MANY = ("accuracy", "mca", "auprc", "auroc")
 """Metrics of more than two classes, as in the paper's extended SRH table, and AUROC."""
@@ -149,7 +148,7 @@ def metrics_table(models: Sequence[EvaluatedModel], probe: str) -> Table:
         *other_tests_notes(judged),
         *([f"Not evaluated, so not in the table: {', '.join(unjudged)}."] if unjudged else []),
     )
-    title = f"{PROBES.get(probe, probe)}: how well the classes are predicted"
+    title = f"{PROBES[probe]}: how well the classes are predicted"
     return lay_rows(title, ("Level", "Method", *titles), rows, notes)
 
 
@@ -177,7 +176,7 @@ def by_class_table(models: Sequence[EvaluatedModel], probe: str, level: str) -> 
         *reason_notes(rows, titles),
         *other_tests_notes(judged),
     )
-    title = f"{PROBES.get(probe, probe)}, {level} level: each class against the rest"
+    title = f"{PROBES[probe]}, {level} level: each class against the rest"
     return lay_rows(title, ("Class", "Method", *titles), rows, notes)
 
 
@@ -208,12 +207,9 @@ def diagnostics_table(models: Sequence[EvaluatedModel]) -> Table:
     )
 
 
-def comparison_table(
-    comparisons: Sequence[Comparison], probe: str, level: str, config: BootstrapConfig | None = None
-) -> Table:
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Every model against the first, by bootstrap resamples of the same patients for both."""
-    config = config or BootstrapConfig()
-    first = comparisons[0].first
+    first, config = comparisons[0].first, comparisons[0].config
     info = first.scores[0].info
     names = TWO if len(info.classes) == 2 else MANY
     rows: list[tuple[str, ...]] = []
@@ -239,7 +235,7 @@ def comparison_table(
         reasons = ((f"{metric_title(name)} of {model.name}", differences[name]) for name in names)
         notes += list_reasons((what, gap.value is None, gap.why) for what, gap in reasons)
     return Table(
-        title=f"{PROBES.get(probe, probe)}, {level} level: better than {first.name}?",
+        title=f"{PROBES[comparisons[0].probe]}, {comparisons[0].level} level: better than {first.name}?",
         columns=("Method", "Metric", "Difference", f"{100 * config.interval:g} % interval", "Share"),
         rows=tuple(rows),
         notes=(

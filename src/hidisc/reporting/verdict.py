@@ -14,7 +14,6 @@ from hidisc.models.history import History
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.notes import warning_notes
 from hidisc.reporting.outlook import find_outlook
-from hidisc.settings.evaluate import BootstrapConfig
 
 _TIE = 1e-6
 """Percent; below are rounding errors."""
@@ -66,9 +65,9 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
             break
     else:
         return Verdict(model.name)
-    asked = BootstrapConfig.model_validate(infos[0].config.get("bootstrap", {}))
+    interval = model.bootstrap.interval
     numbers = tuple(
-        _number(title, [level.metrics[metric] for level in levels], asked.interval, guess)
+        _number(title, [level.metrics[metric] for level in levels], interval, guess)
         for metric, title, guess in (("accuracy", "Accuracy", _commonest(levels[0])), ("auroc", "AUROC", 50.0))
     )
     return Verdict(
@@ -79,7 +78,7 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
         outlook=find_outlook(model),
         trust=(
             *_trust(model, infos[0].model, plural(infos[0].levels[0]), numbers[0]),
-            *_doubt(levels, name, asked.interval),
+            *_doubt(levels, name, interval),
         ),
         properties=(*infos[0].audit, *_choose_diagnostics(infos[0].diagnostics)),
     )
@@ -87,7 +86,7 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
 
 def name_judge(probe: str, info: ScoresInfo) -> str:
     """A probe in words."""
-    return f"its {count_voters(info):,} nearest neighbours" if probe == "knn" else _JUDGES.get(probe, probe)
+    return f"its {count_voters(info):,} nearest neighbours" if probe == "knn" else _JUDGES[probe]
 
 
 def count_voters(info: ScoresInfo) -> int:
