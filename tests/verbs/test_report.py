@@ -59,17 +59,12 @@ def judged(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def sketch(patch: pytest.MonkeyPatch) -> None:
     """Have figures drawn but not written out, and some not even drawn: they take most of a small report's time."""
-    pixel = Image.new("RGB", (1, 1))
-
-    def save(_figure: object, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        pixel.save(folder / f"{name}.png")
-        pixel.save(folder / f"{name}.pdf")
-
-    patch.setattr(writing, "save_figure", save)
+    pixel = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(pixel, "PNG")
+    files = {"pdf": b"", "png": pixel.getvalue(), "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>"}
+    patch.setattr(writing, "render", lambda _, suffix: files[suffix])
     for name in ("draw_confusion", "draw_curves"):
-        patch.setattr(figures, name, lambda *_: Figure())
-    patch.setattr(writing, "to_svg", lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+        patch.setattr(composing, name, lambda *_: Figure())
 
 
 @pytest.fixture
@@ -83,13 +78,11 @@ def made(judged: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[
     said: list[str] = []
     out = tmp_path_factory.mktemp("report") / "my report.html"
 
-    def save(figure: Any, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.png").write_bytes(figures.render(figure, "png"))
-        (folder / f"{name}.pdf").write_bytes(b"")  # embedding fonts would take half of the time
+    def render(figure: Any, suffix: str) -> bytes:
+        return b"" if suffix == "pdf" else figures.render(figure, suffix)  # fonts would take half of the time
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "save_figure", save)
+        patch.setattr(writing, "render", render)
         assert report(judged, out, QUICK, said.append) == out
     return out, said
 
@@ -165,7 +158,7 @@ def test_the_encoder_is_named_in_the_title_of_its_matrix(
     judged: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     titles: list[str] = []
-    monkeypatch.setattr(figures, "draw_confusion", lambda _counts, _classes, title: titles.append(title) or Figure())
+    monkeypatch.setattr(composing, "draw_confusion", lambda _counts, _classes, title: titles.append(title) or Figure())
     report(judged, tmp_path / "r.html", QUICK)
     assert titles[:2] == ["first, patient level", "second, patient level"]
     assert "Confusion matrices" in text_of(tmp_path / "r.html")

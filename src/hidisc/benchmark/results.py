@@ -15,9 +15,9 @@ from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.text import count
 from hidisc.reporting.axis import draw_axis
+from hidisc.reporting.confusion import draw_confusion
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.figures import draw_confusion
 from hidisc.reporting.html import fill_template, list_files
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import metrics_table

@@ -7,7 +7,10 @@ from typing import Any
 import yaml
 
 from hidisc.ground.machine import versions
-from hidisc.reporting import figures, tables
+from hidisc.reporting import tables
+from hidisc.reporting.axis import draw_training
+from hidisc.reporting.confusion import draw_confusion
+from hidisc.reporting.curves import draw_curves
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, compare_with_first
 from hidisc.reporting.html import fill_template, list_files
@@ -175,7 +178,7 @@ def _draw_confusions(
             if scored is not None and scored.units:
                 title = f"{model.name}, {level} level"
                 several = f", first of {len(model.scores)} evaluations" if len(model.scores) > 1 else ""
-                figure = figures.draw_confusion(scored.confusion, info.classes, title)
+                figure = draw_confusion(scored.confusion, info.classes, title)
                 name = f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}"
                 group.append(drawn.add(name, figure, f"{title}{several}"))
         groups.append(group)
@@ -196,7 +199,7 @@ def _draw_curves(
             model.name: model.scores[0].predictions(probe, level) for model in judged if model.find_levels(probe, level)
         }
         if any(map(len, lines.values())):
-            figure = figures.draw_curves(lines, info.classes.index(info.positive), f"{level.capitalize()} level")
+            figure = draw_curves(lines, info.classes.index(info.positive), f"{level.capitalize()} level")
             name = f"curves-{judged[0].words.name(level)}"
             found.append(drawn.add(name, figure, f"ROC and precision-recall, {level} level"))
     return found
@@ -204,4 +207,4 @@ def _draw_curves(
 
 def _draw_training(models: Sequence[EvaluatedModel], drawn: FigureFolder) -> Drawing | None:
     rows = {model.name: model.run_metrics for model in models if model.run_metrics}
-    return drawn.add("training", figures.draw_training(rows), "What was logged during training") if rows else None
+    return drawn.add("training", draw_training(rows), "What was logged during training") if rows else None

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from hidisc.reporting.figures import save_figure, to_svg
+from hidisc.ground.files import write_atomic
+from hidisc.reporting.figures import render
 from hidisc.settings.level_names import USUAL, LevelNames
 
 _PX_AN_INCH = 108
@@ -44,7 +45,9 @@ class FigureFolder:
         """Write NAME.pdf and NAME.png."""
         for text in figure.findobj(Text):
             text.set_text(self._words.speak(text.get_text()))
-        save_figure(figure, self._folder, name)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for suffix in ("pdf", "png"):
+            write_atomic(self._folder / f"{name}.{suffix}", render(figure, suffix))
         self.names.append(name)
 
     def add(self, name: str, figure: Figure, caption: str, dots: bool = False) -> Drawing:
@@ -53,7 +56,7 @@ class FigureFolder:
         width_px = round(_PX_AN_INCH * figure.get_figwidth())
         if dots:
             return Drawing(caption, to_address("image/png", _thin(self._folder / f"{name}.png")), width_px)
-        return Drawing(caption, to_address("image/svg+xml", to_svg(figure)), width_px)
+        return Drawing(caption, to_address("image/svg+xml", render(figure, "svg")), width_px)
 
 
 def _thin(path: Path) -> bytes:

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count
-from hidisc.reporting import figures
 from hidisc.reporting.drawings import FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
+from hidisc.reporting.figures import palette
 from hidisc.reporting.points import choose_points, find_map_input, name_points, read_points
+from hidisc.reporting.scatter import draw_crops, draw_map
 from hidisc.reporting.tiles import PatchReader
 from hidisc.settings.report import ReportConfig
 
@@ -47,11 +48,11 @@ def make_map(
         x, y = place_on_grid(xy).T.tolist()
         predicted = None if encoder.predicted is None else encoder.predicted[places].tolist()
         panels.append({"name": encoder.name, "patch": patch.tolist(), "x": x, "y": y, "predicted": predicted})
-        figure = figures.draw_map(xy, label.codes[patch], label.names, encoder.name)
+        figure = draw_map(xy, label.codes[patch], label.names, encoder.name)
         static.append(drawn.add(f"map-{drawn.slug(encoder.name)}", figure, f"{encoder.name}, by class", dots=True))
         if label.names:
             whose = np.array(patients.names, object)[patients.codes[patch]]
-            figure = figures.draw_crops(xy, label.codes[patch], whose, label.names)
+            figure = draw_crops(xy, label.codes[patch], whose, label.names)
             caption = f"{encoder.name}: each class by patient"
             crops.append(drawn.add(f"crops-{drawn.slug(encoder.name)}", figure, caption, dots=True))
     say("reading pictures ...")
@@ -70,7 +71,7 @@ def make_map(
         reasons.append(f"No map of {', '.join(gone)}: its embeddings are gone, or have changed since it was evaluated.")
     data = {
         "sprite": {"side": sprite.side_px, "across": sprite.across, "each": sprite.each} if sprite else None,
-        "colours": figures.palette(len(label.names)),
+        "colours": palette(len(label.names)),
         "columns": [
             {
                 "key": column.key,
