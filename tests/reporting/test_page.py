@@ -18,11 +18,12 @@ from hidisc.models.history import NOTHING, UNKNOWN, History
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.html import fill_template
+from hidisc.reporting.notes import gather_warnings
 from hidisc.reporting.patch_map import place_on_grid
 from hidisc.reporting.sheets import SheetRow, Shown
 from hidisc.reporting.table import Table
 from hidisc.reporting.tables import counts_table, metrics_table
-from hidisc.reporting.verdict import describe, find_verdict, gather_warnings
+from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.level_names import USUAL
 from tests.evaluation.made import make_embeddings
 from tests.reporting.browser import open_browser, open_page
@@ -413,15 +414,15 @@ def test_leaks_and_luck_are_said(scores: Scores) -> None:
 def test_warnings_name_whom_they_are_about(scores: Scores) -> None:
     leaky = changed(scores, leakage=(Finding(kind="warning", sentence=LEAK), Finding(kind="note", sentence="Noted.")))
     one, two = subject_of(leaky, name="one"), subject_of(scores, name="two")
-    assert gather_warnings([one]) == (LEAK,)
-    assert gather_warnings([one, two]) == (f"one: {LEAK}",)
-    assert gather_warnings([one, replace(one, name="two")]) == (LEAK,)
-    assert gather_warnings([two]) == ()
+    assert gather_warnings([one]) == [LEAK]
+    assert gather_warnings([one, two]) == [f"one: {LEAK}"]
+    assert gather_warnings([one, replace(one, name="two")]) == [LEAK]
+    assert gather_warnings([two]) == []
 
 
 def test_a_class_that_cannot_be_recognised_is_a_warning_and_no_leak(scores: Scores) -> None:
     lacking = subject_of(changed(scores, labels=(LACK, LEFT), leakage=()))
-    assert gather_warnings([lacking]) == (LACK.sentence,)
+    assert gather_warnings([lacking]) == [LACK.sentence]
     trust = find_verdict(lacking).trust
     assert trust[:2] == (
         "Read the warning above before you trust these numbers.",

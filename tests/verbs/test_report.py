@@ -18,8 +18,8 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchStore
 from hidisc.reporting import compose as composing
+from hidisc.reporting import confusion, figures
 from hidisc.reporting import drawings as writing
-from hidisc.reporting import figures
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.points import choose_points, find_map_input
 from hidisc.settings.evaluate import EvaluateConfig
@@ -63,8 +63,8 @@ def sketch(patch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (1, 1)).save(pixel, "PNG")
     files = {"pdf": b"", "png": pixel.getvalue(), "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>"}
     patch.setattr(writing, "render", lambda _, suffix: files[suffix])
-    for name in ("draw_confusion", "draw_curves"):
-        patch.setattr(composing, name, lambda *_: Figure())
+    patch.setattr(confusion, "draw_confusion", lambda *_: Figure())
+    patch.setattr(composing, "draw_curves", lambda *_: Figure())
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_the_encoder_is_named_in_the_title_of_its_matrix(
     judged: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     titles: list[str] = []
-    monkeypatch.setattr(composing, "draw_confusion", lambda _counts, _classes, title: titles.append(title) or Figure())
+    monkeypatch.setattr(confusion, "draw_confusion", lambda _counts, _classes, title: titles.append(title) or Figure())
     report(judged, tmp_path / "r.html", QUICK)
     assert titles[:2] == ["first, patient level", "second, patient level"]
     assert "Confusion matrices" in text_of(tmp_path / "r.html")

@@ -8,20 +8,20 @@ import numpy as np
 from hidisc.benchmark.cells import Cell, EvaluationPoint, list_rows
 from hidisc.benchmark.claims import check_claim
 from hidisc.benchmark.floors import floors_table
-from hidisc.benchmark.pooled import group_folds, pooled_scores
+from hidisc.benchmark.pooled import list_finished, pooled_scores
 from hidisc.benchmark.tables import beside_table, cells_table, claims_table, folds_table
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.text import count
 from hidisc.reporting.axis import draw_axis
-from hidisc.reporting.confusion import draw_confusion
+from hidisc.reporting.confusion import add_confusion
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.html import fill_template, list_files
+from hidisc.reporting.notes import gather_warnings
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import metrics_table
-from hidisc.reporting.verdict import gather_warnings
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import to_yaml
 from hidisc.settings.level_names import USUAL
@@ -85,12 +85,7 @@ def _list_scores(cells: Sequence[Cell], out: Path) -> list[tuple[EvaluationPoint
     whole = [
         (point, cell.scores(point)) for cell in cells if cell.fold is None and cell.is_done for point in cell.points
     ]
-    pooled = [
-        (point, pooled_scores(folds, point, out))
-        for folds in group_folds(cells)
-        if all(cell.is_done for cell in folds)
-        for point in folds[0].points
-    ]
+    pooled = [(point, pooled_scores(folds, point, out)) for folds in list_finished(cells) for point in folds[0].points]
     return whole + pooled
 
 
@@ -123,15 +118,15 @@ def _summarise(suite: SuiteConfig, cells: Sequence[Cell], scale: str) -> str:
 
 def _draw_axis(
     suite: SuiteConfig, placed: Sequence[tuple[float | None, EvaluatedModel]], drawn: FigureFolder
-) -> tuple[Drawing, ...]:
+) -> Drawing | None:
     points = [(at, model) for at, model in placed if at is not None]
     if suite.axis is None or not points:
-        return ()
+        return None
     figure = draw_axis(points, suite.axis, suite.evaluate.probes[0])
-    return (drawn.add("axis", figure, f"Metrics over {suite.axis}; a bar is the standard deviation over seeds"),)
+    return drawn.add("axis", figure, f"Metrics over {suite.axis}; a bar is the standard deviation over seeds")
 
 
-def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn: FigureFolder) -> tuple[Drawing, ...]:
+def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn: FigureFolder) -> list[Drawing]:
     """A matrix per method at the finest and at the coarsest level, all its evaluations added up."""
     probe, drawings = suite.evaluate.probes[0], []
     for model in models:
@@ -140,9 +135,5 @@ def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn
             found = model.find_levels(probe, level)
             if found:
                 total = np.sum([scored.confusion for scored in found], axis=0)
-                title = f"{model.name}, {level} level"
-                figure = draw_confusion(total, info.classes, title)
-                drawings.append(
-                    drawn.add(f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}", figure, title)
-                )
-    return tuple(drawings)
+                drawings.append(add_confusion(drawn, model, level, total))
+    return drawings

@@ -9,17 +9,18 @@ import yaml
 from hidisc.ground.machine import versions
 from hidisc.reporting import tables
 from hidisc.reporting.axis import draw_training
-from hidisc.reporting.confusion import draw_confusion
+from hidisc.reporting.confusion import add_confusion
 from hidisc.reporting.curves import draw_curves
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, compare_with_first
 from hidisc.reporting.html import fill_template, list_files
+from hidisc.reporting.notes import gather_warnings
 from hidisc.reporting.patch_map import make_map
 from hidisc.reporting.scales import draw_scales, scales_table
 from hidisc.reporting.sheets import make_sheets
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tiles import PatchReader
-from hidisc.reporting.verdict import describe, find_verdict, gather_warnings
+from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.config import to_yaml
 from hidisc.settings.report import ReportConfig
 
@@ -173,14 +174,10 @@ def _draw_confusions(
     for level in levels:
         group = []
         for model in judged:
-            info = model.scores[0].info
-            scored = info.probes[0].level(level)
+            scored = model.scores[0].info.probes[0].level(level)
             if scored is not None and scored.units:
-                title = f"{model.name}, {level} level"
                 several = f", first of {len(model.scores)} evaluations" if len(model.scores) > 1 else ""
-                figure = draw_confusion(scored.confusion, info.classes, title)
-                name = f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}"
-                group.append(drawn.add(name, figure, f"{title}{several}"))
+                group.append(add_confusion(drawn, model, level, scored.confusion, several))
         groups.append(group)
     return groups if len(judged) > 1 else [[drawing for group in groups for drawing in group]]
 

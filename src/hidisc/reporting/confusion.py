@@ -5,10 +5,21 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from hidisc.reporting.drawings import Drawing, FigureFolder
+from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import FONT_PT, GREY, INK, figure_style, fit, measure, settle
 
 _TICK_IN = 1.3
 """Most width of a class's name beside the matrix."""
+
+
+def add_confusion(
+    drawn: FigureFolder, model: EvaluatedModel, level: str, confusion: Sequence[Sequence[int]], more: str = ""
+) -> Drawing:
+    """Write and show the confusion matrix of a model at a level; `more` of the caption."""
+    title = f"{model.name}, {level} level"
+    figure = draw_confusion(confusion, model.scores[0].info.classes, title)
+    return drawn.add(f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}", figure, f"{title}{more}")
 
 
 @figure_style()

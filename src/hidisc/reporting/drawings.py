@@ -1,7 +1,5 @@
 """Figures on their way to a page: written as files, and shown in it."""
 
-import base64
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from hidisc.ground.files import write_atomic
+from hidisc.reporting.captions import encode, to_address
 from hidisc.reporting.figures import render
 from hidisc.settings.level_names import USUAL, LevelNames
 
@@ -61,15 +60,8 @@ class FigureFolder:
 
 def _thin(path: Path) -> bytes:
     """A PNG with as many colours as a figure needs, a third of the bytes."""
-    buffer = io.BytesIO()
     with Image.open(path) as image:
-        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
-
-
-def to_address(kind: str, data: bytes) -> str:
-    """Data as an address that holds it."""
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+        return encode(image.convert("RGB").quantize(128, dither=Image.Dither.NONE), "PNG", optimize=True)
 
 
 def make_slug(number: int, name: str) -> str:

@@ -41,8 +41,13 @@ class EvaluatedModel:
     @property
     def words(self) -> LevelNames:
         """What its levels are called."""
-        found = next((found for found in self.embeddings if found is not None), None)
-        return self.info.level_names if self.info else found.info.level_names if found else USUAL
+        first = self.scores[0] if self.scores else self.first_embeddings
+        return first.info.level_names if first else USUAL
+
+    @property
+    def first_embeddings(self) -> Embeddings | None:
+        """The first that are there."""
+        return next((found for found in self.embeddings if found is not None), None)
 
     @property
     def bootstrap(self) -> BootstrapConfig:

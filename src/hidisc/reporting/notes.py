@@ -16,10 +16,14 @@ _NUMBER = re.compile(r"(?<![\w'\"-])\d[\d,]*(?![\w'\"])")
 """A number that stands alone, and is no part of a name."""
 
 
+def gather_warnings(models: Sequence[EvaluatedModel]) -> list[str]:
+    """Leakage and classes that cannot be recognised, with whom a sentence is about unless it is about all."""
+    return together(((sentence, model.name) for model in models for sentence in model.warnings), models)
+
+
 def warning_notes(models: Sequence[EvaluatedModel]) -> list[str]:
-    """Leakage and classes that cannot be recognised, which stand beside every number."""
-    pairs = ((sentence, model.name) for model in models for sentence in model.warnings)
-    return [f"Warning: {sentence}" for sentence in together(pairs, models)]
+    """The same as notes, for it must stand beside every number."""
+    return [f"Warning: {sentence}" for sentence in gather_warnings(models)]
 
 
 def label_notes(judged: Sequence[EvaluatedModel]) -> list[str]:

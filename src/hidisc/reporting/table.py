@@ -83,7 +83,7 @@ class Table:
         lines += ["", *(f"- {_markdown(note)}" for note in self.notes)]
         return "\n".join(lines).rstrip() + "\n"
 
-    def to_latex(self, label: str = "") -> str:
+    def to_latex(self, label: str) -> str:
         """A `table*` as the paper's: rules between blocks, the notes in the caption."""
         is_blocked, blocks = self.lead > 1, self.blocks
         letters = ["p{0.4\\textwidth}" if kind else "c" for kind in self.kinds]
@@ -104,9 +104,8 @@ class Table:
         lines.append("    \\end{tabular}")
         caption = " ".join([_embolden(f"{_latex(self.title)}."), *map(_latex, self.notes)])
         lines.append(f"    \\caption{{{caption}}}")
-        if label:
-            lines.append(f"    \\label{{tab:{label}}}")
-        return "\n".join([*lines, "\\end{table*}"]) + "\n"
+        lines += [f"    \\label{{tab:{label}}}", "\\end{table*}"]
+        return "\n".join(lines) + "\n"
 
 
 def write_tables(tables: Mapping[str, Table], folder: Path, words: LevelNames = USUAL) -> None:

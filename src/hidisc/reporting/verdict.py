@@ -12,7 +12,6 @@ from hidisc.ground.files import name_related
 from hidisc.ground.text import count, plural
 from hidisc.models.history import History
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.notes import warning_notes
 from hidisc.reporting.outlook import find_outlook
 
 _TIE = 1e-6
@@ -95,14 +94,9 @@ def count_voters(info: ScoresInfo) -> int:
     return min(int(info.config["knn"]["k"]), bank)
 
 
-def gather_warnings(models: Sequence[EvaluatedModel]) -> tuple[str, ...]:
-    """What must stand beside every number, each sentence once, with whom it is about unless it is about all."""
-    return tuple(note.removeprefix("Warning: ") for note in warning_notes(models))
-
-
 def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
     """Facts of an encoder and of how it was judged, term and text."""
-    found = next((item for item in model.embeddings if item is not None), None)
+    found = model.first_embeddings
     info, first = model.info, model.scores[0] if model.scores else found
     if first is None:
         return ()
