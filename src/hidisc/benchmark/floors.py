@@ -57,8 +57,8 @@ def _measure(suite: SuiteConfig, model: EvaluatedModel, level: str) -> dict[str,
     if not model.find_levels(probe, level):
         return {}
     info = model.scores[0].info
-    trainings = [[scores.predictions(probe, level) for scores in training] for training in model.trainings]
-    return estimate(trainings, info.classes.index(info.positive), evaluate.bootstrap, evaluate.seed)
+    positive = info.classes.index(info.positive)
+    return estimate(model.predictions(probe, level), positive, evaluate.bootstrap, evaluate.seed)
 
 
 def _known(measured: Mapping[str, Value], metric: str) -> float:

@@ -11,6 +11,7 @@ from hidisc.artefacts.artefact import read_kind
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.embeddings.own_labels import add_labels
 from hidisc.evaluation.compare import Difference, compare
+from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import LevelScores, Scores, ScoresInfo
 from hidisc.ground.checksums import digest
 from hidisc.ground.errors import UserError
@@ -68,6 +69,10 @@ class EvaluatedModel:
             key = (card.seed, "") if card.seed is not None else (-1, card.checksum)
             groups.setdefault(key, []).append(scores)
         return tuple(tuple(groups[key]) for key in sorted(groups))
+
+    def predictions(self, probe: str, level: str) -> list[list[Predictions]]:
+        """The predictions of each evaluation of each training."""
+        return [[scores.predictions(probe, level) for scores in training] for training in self.trainings]
 
     @property
     def was_trained(self) -> bool:
@@ -129,10 +134,7 @@ def compare_models(
 
     What cannot be compared is refused.
     """
-    mine, theirs = (
-        [[scores.predictions(probe, level) for scores in training] for training in side.trainings]
-        for side in (one, other)
-    )
+    mine, theirs = (side.predictions(probe, level) for side in (one, other))
     info = other.scores[0].info
     return compare(mine, theirs, info.classes.index(info.positive), config, seed)
 

@@ -1,11 +1,11 @@
 """Am I done? What was learned beyond the floor, whether training was too short, how many patients would tell more."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from hidisc.evaluation.compare import count_needed
-from hidisc.evaluation.scores import LevelScores, ScoresInfo
+from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
 from hidisc.ground.text import plural
 from hidisc.reporting.evaluated import EvaluatedModel
 
@@ -19,15 +19,15 @@ _FEW = 30
 
 def find_outlook(model: EvaluatedModel) -> tuple[str, ...]:
     """Sentences that answer whether there is more to do, and last the next command to try."""
-    infos = [scores.info for scores in model.scores]
-    if not infos or not infos[0].probes or not infos[0].probes[0].levels:
+    info = model.info
+    if info is None or not info.probes or not info.probes[0].levels:
         return ()
-    info, level = infos[0], infos[0].probes[0].levels[-1]
+    level = info.probes[0].levels[-1]
     against_colour = info.floor.verdict(level.level) if info.floor else ""
     is_falling = loss_is_falling(model.run_metrics)
     sentences = [f"It is {against_colour}."] if against_colour else []
-    if against_colour.startswith("no better"):
-        sentences += _count_missing(info, level)
+    if info.floor and against_colour.startswith("no better"):
+        sentences += _count_missing(info.floor.differences[level.level], level, model.bootstrap.interval)
     if is_falling:
         sentences.append("Its loss was still falling when training ended, so it may not have learned all it can.")
     return (*sentences, _next(info, level, against_colour, is_falling))
@@ -43,11 +43,10 @@ def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
     return bool(before - last > _FALL * abs(before))
 
 
-def _count_missing(info: ScoresInfo, level: LevelScores) -> Iterable[str]:
+def _count_missing(differences: Mapping[str, Value], level: LevelScores, interval: float) -> Iterable[str]:
     """How many patients would tell a difference of the size of that to colour alone."""
-    found = info.floor.differences[level.level] if info.floor else {}
-    known = found["auroc"] if found["auroc"].value is not None else found["accuracy"]
-    needed = count_needed(known, level.units, info.config["bootstrap"]["interval"])
+    known = differences["auroc"] if differences["auroc"].value is not None else differences["accuracy"]
+    needed = count_needed(known, level.units, interval)
     if needed is not None and needed > level.units:
         number = f"about {needed:,}" if needed < 10_000 else "more than 10,000"
         yield f"A difference of this size would take {number} test {plural(level.level)} to tell from none."
