@@ -18,27 +18,23 @@ from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from hidisc.evaluation.predictions import Predictions
+from hidisc.reporting.axis import draw_training
+from hidisc.reporting.confusion import draw_confusion
+from hidisc.reporting.curves import draw_curves
+from hidisc.reporting.drawings import FigureFolder
 from hidisc.reporting.figures import (
     GREY,
     MARKERS,
-    MOST_NAMES,
     OKABE_ITO,
     break_lines,
-    draw_confusion,
-    draw_crops,
-    draw_curves,
-    draw_map,
-    draw_training,
     figure_style,
-    find_crop,
     fit,
     measure,
     palette,
     render,
-    save_figure,
     shorten,
-    to_svg,
 )
+from hidisc.reporting.scatter import MOST_NAMES, draw_crops, draw_map, find_crop
 from tests.evaluation.made import make_predictions
 
 HOSTILE = ("$x_1$", "<script>alert(1)</script>", "W" * 300, "two\nlines\0", "患者 🧫", r"$\frac{1}{", "_hidden")
@@ -261,7 +257,10 @@ def test_maps_of_almost_nothing(count: int) -> None:
 def test_many_points_are_stored_as_pixels() -> None:
     xy = np.random.default_rng(0).normal(size=(2001, 2))
     codes = np.zeros(2001, int)
-    many, few = to_svg(draw_map(xy, codes, ["a"], "")), to_svg(draw_map(xy[:2000], codes[:2000], ["a"], ""))
+    many, few = (
+        render(draw_map(xy, codes, ["a"], ""), "svg"),
+        render(draw_map(xy[:2000], codes[:2000], ["a"], ""), "svg"),
+    )
     assert b"<image" in many
     assert b"<image" not in few
     assert len(many) < len(few)
@@ -380,7 +379,7 @@ def test_hostile_names_are_harmless(recwarn: pytest.WarningsRecorder) -> None:
 
 
 def test_hostile_names_stay_out_of_the_svg() -> None:
-    svg = to_svg(draw_all(HOSTILE, "confusion")["confusion"])
+    svg = render(draw_all(HOSTILE, "confusion")["confusion"], "svg")
     assert b"<script" not in svg
     ET.fromstring(svg)
 
@@ -395,9 +394,9 @@ def test_long_titles_take_two_lines_at_most() -> None:
 def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         for name, figure in draw_all(("a", "b"), "map", "classes").items():
-            to_svg(figure) if folder == "two" else None  # what was written before makes no difference
-            save_figure(figure, tmp_path / folder, name)
-            (tmp_path / folder / f"{name}.svg").write_bytes(to_svg(figure))
+            render(figure, "svg") if folder == "two" else None  # what was written before makes no difference
+            FigureFolder(tmp_path / folder, ()).save(name, figure)
+            (tmp_path / folder / f"{name}.svg").write_bytes(render(figure, "svg"))
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == ["classes.pdf", "classes.png", "classes.svg", "map.pdf", "map.png", "map.svg"]
     for name in files:

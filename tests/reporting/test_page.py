@@ -17,13 +17,14 @@ from hidisc.evaluation.scores import Diagnostic, Finding, Scores, Value
 from hidisc.models.history import NOTHING, UNKNOWN, History
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.page import About, Page, Panel, PatchMap, ProbePart, Sheet, _to_grid, render, to_json
-from hidisc.reporting.points import Column
+from hidisc.reporting.html import fill_template
+from hidisc.reporting.notes import gather_warnings
+from hidisc.reporting.patch_map import place_on_grid
 from hidisc.reporting.sheets import SheetRow, Shown
 from hidisc.reporting.table import Table
 from hidisc.reporting.tables import counts_table, metrics_table
-from hidisc.reporting.tiles import Sprite
-from hidisc.reporting.verdict import describe, find_verdict, gather_warnings
+from hidisc.reporting.verdict import describe, find_verdict
+from hidisc.settings.level_names import USUAL
 from tests.evaluation.made import make_embeddings
 from tests.reporting.browser import open_browser, open_page
 from tests.reporting.judged import LACK, LEAK, LEFT, make_scores
@@ -73,36 +74,45 @@ class Reader(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def make_page(name: str = "an encoder", **changes: object) -> Page:
+def render(name: str = "an encoder", **changes: object) -> str:
     """A page with something in every section, all of it called `name`."""
     table = Table(name, ("Method", name), ((name, "1.0"),), (name,))
     shown = Shown(PIXEL, name, name, True, 0.5)
-    column = Column("label", "class", (name, "b"), np.array([0, 1, -1]))
-    patient = Column("patient", "patient", (name,), np.array([0, 0, 0]))
-    panel = Panel(name, np.arange(3), np.array([[0.0, 0], [1, 2], [3, 1]]), np.array([0, 0, 1]))
+    columns = [
+        {"key": "label", "title": "class", "names": (name, "b"), "codes": [0, 1, -1]},
+        {"key": "patient", "title": "patient", "names": (name,), "codes": [0, 0, 0]},
+    ]
+    panel = {"name": name, "patch": [0, 1, 2], "x": [0, 3333, 9999], "y": [0, 6666, 3333], "predicted": [0, 0, 1]}
+    sprite = {"side": 1, "across": 1, "each": 3}
     drawing = Drawing(name, PIXEL, 300)
-    page = Page(
-        title=name,
-        names=(name,),
-        warnings=(),
-        verdicts=(),
-        compared=(name,),
-        compared_note=name,
-        abouts=(About(name, ((name, name),), (table,), f"a: {name}"),),
-        probes=(ProbePart((table,), (table,)),),
-        confusions=((drawing,),),
-        curves=(drawing,),
-        map=PatchMap(name, (panel,), (column, patient), ("#123456",), Sprite((PIXEL,), 1, 1, 3), (name,), (drawing,)),
-        crops=(drawing,),
-        sheets=(Sheet(name, False, (SheetRow(shown, name, (shown,)),), name),),
-        no_sheets=(name,),
-        training=(drawing,),
-        diagnostics=(table,),
-        versions=((name, None),),
-        settings=f"title: {name}",
-        files=((name, (("pdf", "files/a%20b.pdf"),)),),
-    )
-    return replace(page, **changes)  # type: ignore[arg-type]
+    values: dict[str, object] = {
+        "title": name,
+        "names": (name,),
+        "warnings": (),
+        "verdicts": (),
+        "compared": (name,),
+        "compared_note": name,
+        "abouts": ({"name": name, "facts": ((name, name),), "table": table, "settings": f"a: {name}"},),
+        "probes": ({"tables": (table,), "folded": (table,)},),
+        "confusions": ((drawing,),),
+        "curves": (drawing,),
+        "map": {
+            "sentence": name,
+            "reasons": (name,),
+            "data": {"sprite": sprite, "colours": ("#123456",), "columns": columns, "panels": [panel]},
+            "sprites": (PIXEL,),
+            "static": (drawing,),
+            "crops": (drawing,),
+        },
+        "sheets": ({"name": name, "right": False, "rows": (SheetRow(shown, name, (shown,)),), "votes": name},),
+        "no_sheets": (name,),
+        "training": drawing,
+        "diagnostics": table,
+        "versions": {name: None},
+        "settings": f"title: {name}",
+        "files": ((name, (("pdf", "files/a%20b.pdf"),)),),
+    }
+    return fill_template("page.html", USUAL, "page.js", **values | changes)
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +138,8 @@ def changed(scores: Scores, **changes: object) -> Scores:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_are_shown_and_never_obeyed(name: str) -> None:
-    html = render(make_page(name, warnings=(name,)))
-    plain, hostile = Reader(render(make_page("QQ", warnings=("QQ",)))), Reader(html)
+    html = render(name, warnings=(name,))
+    plain, hostile = Reader(render("QQ", warnings=("QQ",))), Reader(html)
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
     for (_, known), (_, found) in zip(plain.elements, hostile.elements, strict=True):
         assert list(found) == list(known)
@@ -142,7 +152,7 @@ def test_names_are_shown_and_never_obeyed(name: str) -> None:
 
 
 def test_nothing_is_asked_of_the_network() -> None:
-    found = Reader(render(make_page()))
+    found = Reader(render())
     loaded = [
         value
         for _, attributes in found.elements
@@ -153,7 +163,7 @@ def test_nothing_is_asked_of_the_network() -> None:
     assert all(value is not None and value.startswith("data:image/") for value in loaded)
     assert found.all("link") == found.all("iframe") == found.all("base") == []
     assert all((link["href"] or "").startswith(("#", "files/")) for link in found.all("a"))
-    html = render(make_page())
+    html = render()
     assert "http://" not in html
     assert "https://" not in html
     assert "url(" not in html
@@ -161,7 +171,7 @@ def test_nothing_is_asked_of_the_network() -> None:
 
 
 def test_only_our_own_script_may_run() -> None:
-    found = Reader(render(make_page()))
+    found = Reader(render())
     (policy,) = [meta["content"] for meta in found.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
     digest = base64.b64encode(hashlib.sha256(found.scripts[-1].encode()).digest()).decode()
     assert policy is not None
@@ -174,14 +184,14 @@ def test_only_our_own_script_may_run() -> None:
 
 
 def test_the_script_never_reads_names_as_html() -> None:
-    script = Reader(render(make_page())).scripts[-1]
+    script = Reader(render()).scripts[-1]
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
         assert way not in script
 
 
 def test_contents_lead_to_the_sections_there_are() -> None:
-    for page in (make_page(), make_page(map=None, probes=(), sheets=(), no_sheets=(), training=(), diagnostics=())):
-        found = Reader(render(page))
+    for html in (render(), render(map=None, probes=(), sheets=(), no_sheets=(), training=None, diagnostics=None)):
+        found = Reader(html)
         sections = [section["id"] for section in found.all("section")]
         assert [f"#{name}" for name in sections] == [link["href"] for link in found.all("a") if link["href"][:1] == "#"]
     assert sections == ["verdict", "evaluated", "map", "about"]
@@ -189,8 +199,7 @@ def test_contents_lead_to_the_sections_there_are() -> None:
 
 
 def test_leakage_stands_on_top_and_above_every_table() -> None:
-    page = make_page("b", warnings=("Patient x was seen.",))
-    html = render(page)
+    html = render("b", warnings=("Patient x was seen.",))
     tables = html.count("<table")
     assert tables == 4
     assert html.count('class="alarm again"') == tables
@@ -198,7 +207,7 @@ def test_leakage_stands_on_top_and_above_every_table() -> None:
     assert html.index('role="alert"') < html.index("<table")
     for piece in html.split("<table")[:-1]:
         assert "Patient x was seen." in piece.rsplit('class="table"', 1)[1]
-    assert 'class="alarm' not in render(make_page("b"))
+    assert 'class="alarm' not in render("b")
 
 
 def test_tables_are_laid_out_as_they_are_meant() -> None:
@@ -209,7 +218,7 @@ def test_tables_are_laid_out_as_they_are_meant() -> None:
     )  # fmt: skip
     assert table.kinds == ["text first", "text", "", "text long"]
     assert table.blocks == {0: 2, 2: 1}
-    html = render(make_page("b", diagnostics=(table,)))
+    html = render("b", diagnostics=table)
     html = html[html.index('id="diagnostics"') : html.index('id="about"')]
     assert re.findall(r"<li><bdi>(.*?)</bdi>", html) == ["A note."]  # warnings stand above the table
     rows = [
@@ -229,7 +238,7 @@ def test_no_word_of_a_table_is_broken_on_a_phone(tmp_path: Path) -> None:
     word, sentence = "oligodendroglioma", "Pseudopseudohypoparathyroidism is a word that nobody wants to see in pieces."
     rows = ((word, f"{word} grade", "100.0 [100.0, 100.0]", sentence), ("W" * 300, "x", "0.0", ""))
     table = Table("t", ("Class", "Method", "Accuracy", "Meaning"), rows, lead=2)
-    (tmp_path / "page.html").write_text(render(make_page("b", diagnostics=(table,))))
+    (tmp_path / "page.html").write_text(render("b", diagnostics=table))
     lines = """() => [...document.querySelectorAll('#diagnostics tbody tr:first-child > *')].map(cell => {
         const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();
         return text.data.split(' ').map(word => {
@@ -245,20 +254,21 @@ def test_no_word_of_a_table_is_broken_on_a_phone(tmp_path: Path) -> None:
 
 
 def test_json_survives_a_script_element() -> None:
-    data = {"a": [*HOSTILE, "\ud800"], "b": [1, None, 0.5]}
-    text = to_json(data)
+    shown = {"sentence": "", "reasons": (), "sprites": (), "static": (), "crops": ()}
+    data = {"a": [*HOSTILE, "\ud800"], "b": [1, None, 0.5], "panels": []}
+    text = Reader(render(map={**shown, "data": data})).scripts[0]
     assert json.loads(text) == data
     assert text.isascii()
     assert not set("<>&") & set(text)
     with pytest.raises(ValueError):
-        to_json(float("nan"))
+        render(map={**shown, "data": {"a": float("nan"), "panels": []}})
 
 
 def test_places_on_the_map_keep_their_proportions() -> None:
-    found = _to_grid(np.array([[0.0, 0.0], [4.0, 2.0], [2.0, 1.0]]))
+    found = place_on_grid(np.array([[0.0, 0.0], [4.0, 2.0], [2.0, 1.0]]))
     assert found[:, 0].tolist() == [0, 9999, 5000]
     assert found[:, 1].tolist() == [2500, 7499, 5000]
-    assert _to_grid(np.ones((3, 2))).tolist() == [[5000, 5000]] * 3
+    assert place_on_grid(np.ones((3, 2))).tolist() == [[5000, 5000]] * 3
 
 
 def test_figures_are_written_and_embedded(tmp_path: Path) -> None:
@@ -321,7 +331,7 @@ def test_an_undefined_number_says_why(scores: Scores) -> None:
     number = find_verdict(subject_of(asked)).numbers[1]
     assert (number.text, number.said, number.value) == ("undefined", "one class only", None)
     assert find_verdict(subject_of(scores, asked)).numbers[1].text == "undefined"  # nor has it a mean
-    html = Reader(render(make_page(verdicts=(find_verdict(subject_of(asked)),)))).text
+    html = Reader(render(verdicts=(find_verdict(subject_of(asked)),))).text
     assert "AUROC undefined (one class only)." in " ".join(html.split())
 
 
@@ -385,7 +395,7 @@ def test_the_most_important_diagnostics_are_in_the_verdict(scores: Scores) -> No
     assert said(site=None, patient=None) == ("About collapse.",)
     assert find_verdict(subject_of(scores)).properties == ()
     verdict = replace(find_verdict(subject_of(scores)), properties=("It has collapsed.",))
-    html = render(make_page(verdicts=(verdict,)))
+    html = render(verdicts=(verdict,))
     assert html.index('id="verdict"') < html.index("It has collapsed.") < html.index('id="evaluated"')
 
 
@@ -404,15 +414,15 @@ def test_leaks_and_luck_are_said(scores: Scores) -> None:
 def test_warnings_name_whom_they_are_about(scores: Scores) -> None:
     leaky = changed(scores, leakage=(Finding(kind="warning", sentence=LEAK), Finding(kind="note", sentence="Noted.")))
     one, two = subject_of(leaky, name="one"), subject_of(scores, name="two")
-    assert gather_warnings([one]) == (LEAK,)
-    assert gather_warnings([one, two]) == (f"one: {LEAK}",)
-    assert gather_warnings([one, replace(one, name="two")]) == (LEAK,)
-    assert gather_warnings([two]) == ()
+    assert gather_warnings([one]) == [LEAK]
+    assert gather_warnings([one, two]) == [f"one: {LEAK}"]
+    assert gather_warnings([one, replace(one, name="two")]) == [LEAK]
+    assert gather_warnings([two]) == []
 
 
 def test_a_class_that_cannot_be_recognised_is_a_warning_and_no_leak(scores: Scores) -> None:
     lacking = subject_of(changed(scores, labels=(LACK, LEFT), leakage=()))
-    assert gather_warnings([lacking]) == (LACK.sentence,)
+    assert gather_warnings([lacking]) == [LACK.sentence]
     trust = find_verdict(lacking).trust
     assert trust[:2] == (
         "Read the warning above before you trust these numbers.",
@@ -422,7 +432,7 @@ def test_a_class_that_cannot_be_recognised_is_a_warning_and_no_leak(scores: Scor
     for table in (counts_table(lacking), metrics_table([lacking], "knn")):
         assert table.notes[0] == f"Warning: {LACK.sentence}"
         assert LEFT.sentence in table.notes
-    html = render(make_page(warnings=gather_warnings([lacking])))
+    html = render(warnings=gather_warnings([lacking]))
     assert "<strong>Warning. Read this before you trust any number on this page.</strong>" in html
     assert "Leakage" not in html
 
@@ -431,7 +441,7 @@ def test_what_was_not_evaluated_has_no_verdict(folder: Path) -> None:
     model = EvaluatedModel("x", (), (make_embeddings(folder / "alone", learned=None),), None)
     verdict = find_verdict(model)
     assert verdict.numbers == ()
-    text = " ".join(Reader(render(make_page(verdicts=(verdict,)))).text.split())
+    text = " ".join(Reader(render(verdicts=(verdict,))).text.split())
     assert "Embedded, not evaluated: there is a map, but no verdict." in text
     facts = dict(describe(model))
     assert facts["Trained on"] == "not known"

@@ -85,7 +85,7 @@ def change_metric(scores: Scores, level: str, metric: str, value: Value) -> Scor
 
 def compared(models: list[EvaluatedModel], level: str, config: BootstrapConfig, seed: int = 0) -> Table:
     """The table of comparisons by the nearest neighbours."""
-    return comparison_table(compare_with_first(models, "knn", level, config, seed), "knn", level, config)
+    return comparison_table(compare_with_first(models, "knn", level, config, seed))
 
 
 def values_of(model: EvaluatedModel, probe: str, level: str, metric: str) -> list[float]:
@@ -318,7 +318,7 @@ def test_leaks_are_printed_on_every_table(tmp_path: Path, two: Embeddings) -> No
     ]
     for table in tables:
         assert table.notes[0] == f"Warning: b: {LEAK}"
-        texts = (table.to_csv(), table.to_markdown(), table.to_latex())
+        texts = (table.to_csv(), table.to_markdown(), table.to_latex("x"))
         assert all("are in the bank and in the queries." in text for text in texts)
     assert counts_table(models[1]).notes[0] == f"Warning: {LEAK}"
     assert counts_table(models[0]).notes == ()
@@ -347,7 +347,7 @@ def test_notes_say_what_stands_in_brackets(tmp_path: Path, three: Embeddings) ->
     assert notes[0] == "In percent. One evaluation, without an interval."
 
 
-def test_units_left_out_other_tests_and_unjudged_rows_are_said(tmp_path: Path, three: Embeddings) -> None:
+def test_units_left_out_and_other_tests_are_said(tmp_path: Path, three: Embeddings) -> None:
     scores = make_scores(tmp_path / "a", three, name="a", group="a", probes=("knn",))
     levels = [
         level.model_copy(update={"left_out": 2 if level.level == "slide" else level.level == "patient"})
@@ -356,14 +356,12 @@ def test_units_left_out_other_tests_and_unjudged_rows_are_said(tmp_path: Path, t
     change(scores, probes=(ProbeScores(name="knn", levels=tuple(levels)).model_dump(),))
     other = make_embeddings(tmp_path / "other", patients=8, slides=1, patches=4)
     make_scores(tmp_path / "b", other, name="b", group="b")
-    alone = make_embeddings(tmp_path / "alone", patients=4, slides=1, patches=4, name="alone")
-    notes = metrics_table(gather([tmp_path / "a", tmp_path / "b", alone.path]), "knn").notes
+    notes = metrics_table(gather([tmp_path / "a", tmp_path / "b"]), "knn").notes
     assert "a: 2 slides with patches of several labels left out." in notes
     assert "a: 1 patient with patches of several labels left out." in notes
     assert (
         "The rows were not all judged by the same patients, so that they cannot be compared with each other." in notes
     )
-    assert "Not evaluated, so not in the table: alone." in notes
 
 
 # ---- the other tables
@@ -460,7 +458,7 @@ def test_diagnostics_by_block_with_their_meaning(tmp_path: Path, three: Embeddin
         table.to_markdown().splitlines()[3].split("|")[-2].strip() == "---"
     )  # words at the left, numbers at the right
     assert table.to_markdown().splitlines()[3].split("|")[3].strip() == "---:"
-    assert "p{0.4\\textwidth}" in table.to_latex()
+    assert "p{0.4\\textwidth}" in table.to_latex("x")
 
 
 def test_comparison_is_that_of_compare(tmp_path: Path, three: Embeddings) -> None:
@@ -511,7 +509,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, three: Embeddings) -> N
     assert any(note.startswith("b is not compared: no patient is in all") for note in table.notes)
     with pytest.raises(UserError, match="nothing here has been evaluated by the probe 'mil' at the patch level"):
         compare_with_first(models, "mil", "patch", BootstrapConfig(), 0)
-    assert table.to_latex()
+    assert table.to_latex("x")
     assert table.to_markdown()
 
 

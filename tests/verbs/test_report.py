@@ -17,14 +17,14 @@ from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchStore
+from hidisc.reporting import compose as composing
+from hidisc.reporting import confusion, figures
 from hidisc.reporting import drawings as writing
-from hidisc.reporting import figures
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.points import choose_points, find_map_input
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.slides.display import shrink
-from hidisc.verbs import report as verb
 from hidisc.verbs.doctor import verify
 from hidisc.verbs.report import report
 from tests.evaluation.made import make_embeddings
@@ -59,17 +59,12 @@ def judged(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def sketch(patch: pytest.MonkeyPatch) -> None:
     """Have figures drawn but not written out, and some not even drawn: they take most of a small report's time."""
-    pixel = Image.new("RGB", (1, 1))
-
-    def save(_figure: object, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        pixel.save(folder / f"{name}.png")
-        pixel.save(folder / f"{name}.pdf")
-
-    patch.setattr(writing, "save_figure", save)
-    for name in ("draw_confusion", "draw_curves"):
-        patch.setattr(figures, name, lambda *_: Figure())
-    patch.setattr(writing, "to_svg", lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+    pixel = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(pixel, "PNG")
+    files = {"pdf": b"", "png": pixel.getvalue(), "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>"}
+    patch.setattr(writing, "render", lambda _, suffix: files[suffix])
+    patch.setattr(confusion, "draw_confusion", lambda *_: Figure())
+    patch.setattr(composing, "draw_curves", lambda *_: Figure())
 
 
 @pytest.fixture
@@ -83,13 +78,11 @@ def made(judged: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[
     said: list[str] = []
     out = tmp_path_factory.mktemp("report") / "my report.html"
 
-    def save(figure: Any, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.png").write_bytes(figures.render(figure, "png"))
-        (folder / f"{name}.pdf").write_bytes(b"")  # embedding fonts would take half of the time
+    def render(figure: Any, suffix: str) -> bytes:
+        return b"" if suffix == "pdf" else figures.render(figure, suffix)  # fonts would take half of the time
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "save_figure", save)
+        patch.setattr(writing, "render", render)
         assert report(judged, out, QUICK, said.append) == out
     return out, said
 
@@ -165,7 +158,7 @@ def test_the_encoder_is_named_in_the_title_of_its_matrix(
     judged: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     titles: list[str] = []
-    monkeypatch.setattr(figures, "draw_confusion", lambda _counts, _classes, title: titles.append(title) or Figure())
+    monkeypatch.setattr(confusion, "draw_confusion", lambda _counts, _classes, title: titles.append(title) or Figure())
     report(judged, tmp_path / "r.html", QUICK)
     assert titles[:2] == ["first, patient level", "second, patient level"]
     assert "Confusion matrices" in text_of(tmp_path / "r.html")
@@ -244,7 +237,7 @@ def test_the_page_comes_last_and_a_stopped_report_is_begun_again(
     out = tmp_path / "report.html"
     quick = QUICK.model_copy(update={"sheet_rows": 0})
     with monkeypatch.context() as patch:
-        patch.setattr(verb, "render", lambda _: 1 / 0)
+        patch.setattr(composing, "fill_template", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             report(judged[:1], out, quick)
     assert not out.exists()

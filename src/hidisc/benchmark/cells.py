@@ -118,7 +118,9 @@ def plan_cells(
                 evaluate = judged.model_copy(update={"folds": rule if folds else FoldsConfig()})
                 found.append(Cell(row, seed, out / CELLS / name, train, points, evaluate))
                 continue
-            train = _keep_checkpoints(train, [point.step for point in points if not point.is_last])
+            kept = {*train.checkpoint.at, *(point.step for point in points if not point.is_last)}
+            checkpoint = train.checkpoint.model_copy(update={"at": tuple(sorted(kept))})
+            train = train.model_copy(update={"checkpoint": checkpoint})
             if not folds:
                 found.append(Cell(row, seed, out / CELLS / name, train, points, judged))
             for fold, patients in enumerate(folds, 1):
@@ -157,12 +159,6 @@ def _plan_points(suite: SuiteConfig, row: RowConfig, train: TrainConfig) -> tupl
     if row.encoder != "trained":
         steps = [0]
     return tuple(EvaluationPoint(step, step == steps[-1], drawn) for step in steps for drawn in range(suite.samplings))
-
-
-def _keep_checkpoints(train: TrainConfig, steps: list[int]) -> TrainConfig:
-    """The settings with the checkpoints of these steps kept too; how often others are written stays the recipe's."""
-    kept = train.checkpoint.model_copy(update={"at": tuple(sorted({*train.checkpoint.at, *steps}))})
-    return train.model_copy(update={"checkpoint": kept})
 
 
 def plan_embedding(suite: SuiteConfig, cell: Cell, point: EvaluationPoint, size_px: int) -> EmbedConfig:

@@ -18,16 +18,11 @@ _MANY = 10_000
 """Patients from which their number is not estimated any more."""
 
 
-def find_floors(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
-    """The models that have learned nothing here: colour, and encoders before their first step."""
-    names = {row.name for row in list_rows(suite) if row.encoder != "trained"}
-    return [model for model in models if model.name in names]
-
-
 def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table | None:
     """Coarsest and finest level: each method's metrics, and by how much it is better than the best of the floors."""
-    floors = find_floors(suite, models)
-    trained = [model for model in models if model not in floors]
+    untrained = {row.name for row in list_rows(suite) if row.encoder != "trained"}
+    floors = [model for model in models if model.name in untrained]
+    trained = [model for model in models if model.name not in untrained]
     if not floors or not trained:
         return None
     info = models[0].scores[0].info
@@ -62,8 +57,8 @@ def _measure(suite: SuiteConfig, model: EvaluatedModel, level: str) -> dict[str,
     if not model.find_levels(probe, level):
         return {}
     info = model.scores[0].info
-    trainings = [[scores.predictions(probe, level) for scores in training] for training in model.trainings]
-    return estimate(trainings, info.classes.index(info.positive), evaluate.bootstrap, evaluate.seed)
+    positive = info.classes.index(info.positive)
+    return estimate(model.predictions(probe, level), positive, evaluate.bootstrap, evaluate.seed)
 
 
 def _known(measured: Mapping[str, Value], metric: str) -> float:

@@ -20,19 +20,18 @@ POOLED = "pooled"
 
 def pool_cells(cells: Sequence[Cell], out: Path, rule: FoldsConfig) -> None:
     """Pool the folds of every row and seed that are all finished."""
-    for folds in group_folds(cells):
-        if all(cell.is_done for cell in folds):
-            for point in folds[0].points:
-                _pool(folds, point, out, rule)
+    for folds in list_finished(cells):
+        for point in folds[0].points:
+            _pool(folds, point, out, rule)
 
 
-def group_folds(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """The cells of each row and seed that has folds, in the order of the folds."""
+def list_finished(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells of each row and seed whose folds are all finished, in the order of the folds."""
     groups: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
         if cell.fold is not None:
             groups.setdefault((cell.row.name, cell.seed), []).append(cell)
-    return list(groups.values())
+    return [folds for folds in groups.values() if all(cell.is_done for cell in folds)]
 
 
 def pooled_scores(folds: Sequence[Cell], point: EvaluationPoint, out: Path) -> Path:

@@ -1,6 +1,6 @@
 """From finished cells to the paper's tables with our numbers in them, figures, claims and a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,26 +8,27 @@ import numpy as np
 from hidisc.benchmark.cells import Cell, EvaluationPoint, list_rows
 from hidisc.benchmark.claims import check_claim
 from hidisc.benchmark.floors import floors_table
-from hidisc.benchmark.pooled import group_folds, pooled_scores
+from hidisc.benchmark.pooled import list_finished, pooled_scores
 from hidisc.benchmark.tables import beside_table, cells_table, claims_table, folds_table
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.text import count
 from hidisc.reporting.axis import draw_axis
-from hidisc.reporting.benchmark import BenchmarkPage, render_benchmark
+from hidisc.reporting.confusion import add_confusion
 from hidisc.reporting.drawings import Drawing, FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.figures import draw_confusion
-from hidisc.reporting.html import list_files
+from hidisc.reporting.html import fill_template, list_files
+from hidisc.reporting.notes import gather_warnings
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import metrics_table
-from hidisc.reporting.verdict import gather_warnings
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import to_yaml
 from hidisc.settings.level_names import USUAL
 
 PAGE = "benchmark.html"
+_PAPER = "paper-"
+"""With which the names of the paper's tables begin."""
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "matplotlib", "torch")
 
 
@@ -39,25 +40,24 @@ def write_results(suite: SuiteConfig, cells: Sequence[Cell], out: Path, scale: s
     words = models[0].words if models else USUAL
     write_tables(tables, out / "tables", words)
     drawn = FigureFolder(out / "figures", [model.name for model in models], words)
-    axis = _draw_axis(suite, placed, drawn)
-    confusions = _draw_confusions(suite, models, drawn)
-    page = BenchmarkPage(
+    html = fill_template(
+        "benchmark.html",
+        words,
         title=suite.title,
         summary=_summarise(suite, cells, scale),
         warnings=gather_warnings(models),
         notes=suite.notes if models else ("No training is finished, so there are no numbers.",),
-        claims=_of(tables, "claims"),
-        results=_of(tables, "floors", "results", "folds"),
-        axis=axis,
-        beside=_of(tables, *map(_beside, suite.paper)),
-        confusions=confusions,
+        claims=tables.get("claims"),
+        results=[tables[name] for name in ("floors", "results", "folds") if name in tables],
+        axis=_draw_axis(suite, placed, drawn),
+        beside=[table for name, table in tables.items() if name.startswith(_PAPER)],
+        confusions=_draw_confusions(suite, models, drawn),
         cells=tables["trainings"],
-        versions=tuple(versions(*_PACKAGES).items()),
+        versions=versions(*_PACKAGES),
         settings=to_yaml(suite),
         files=list_files(drawn.names, tables),
-        words=words,
     )
-    write_atomic(out / PAGE, render_benchmark(page).encode("utf-8", "replace"))
+    write_atomic(out / PAGE, html.encode("utf-8", "replace"))
     return out / PAGE
 
 
@@ -85,12 +85,7 @@ def _list_scores(cells: Sequence[Cell], out: Path) -> list[tuple[EvaluationPoint
     whole = [
         (point, cell.scores(point)) for cell in cells if cell.fold is None and cell.is_done for point in cell.points
     ]
-    pooled = [
-        (point, pooled_scores(folds, point, out))
-        for folds in group_folds(cells)
-        if all(cell.is_done for cell in folds)
-        for point in folds[0].points
-    ]
+    pooled = [(point, pooled_scores(folds, point, out)) for folds in list_finished(cells) for point in folds[0].points]
     return whole + pooled
 
 
@@ -103,21 +98,12 @@ def make_tables(suite: SuiteConfig, cells: Sequence[Cell], models: Sequence[Eval
         made["results"] = metrics_table(models, probe)
         floors = floors_table(suite, models)
         made |= {"floors": floors} if floors else {}
-        made |= {_beside(name): beside_table(suite, named, name) for name in suite.paper}
+        made |= {f"{_PAPER}{name.replace('_', '-')}": beside_table(suite, named, name) for name in suite.paper}
         if suite.claims:
             checked = [check_claim(claim, named, suite.evaluate) for claim in suite.claims]
             made["claims"] = claims_table(checked, models)
         made |= {"folds": folds_table(suite, cells)} if suite.folds.are_used else {}
     return made | {"trainings": cells_table(cells)}
-
-
-def _beside(table: str) -> str:
-    """What the files of a table of the paper are called."""
-    return f"paper-{table.replace('_', '-')}"
-
-
-def _of(tables: Mapping[str, Table], *names: str) -> tuple[Table, ...]:
-    return tuple(tables[name] for name in names if name in tables)
 
 
 def _summarise(suite: SuiteConfig, cells: Sequence[Cell], scale: str) -> str:
@@ -132,15 +118,15 @@ def _summarise(suite: SuiteConfig, cells: Sequence[Cell], scale: str) -> str:
 
 def _draw_axis(
     suite: SuiteConfig, placed: Sequence[tuple[float | None, EvaluatedModel]], drawn: FigureFolder
-) -> tuple[Drawing, ...]:
+) -> Drawing | None:
     points = [(at, model) for at, model in placed if at is not None]
     if suite.axis is None or not points:
-        return ()
+        return None
     figure = draw_axis(points, suite.axis, suite.evaluate.probes[0])
-    return (drawn.add("axis", figure, f"Metrics over {suite.axis}; a bar is the standard deviation over seeds"),)
+    return drawn.add("axis", figure, f"Metrics over {suite.axis}; a bar is the standard deviation over seeds")
 
 
-def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn: FigureFolder) -> tuple[Drawing, ...]:
+def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn: FigureFolder) -> list[Drawing]:
     """A matrix per method at the finest and at the coarsest level, all its evaluations added up."""
     probe, drawings = suite.evaluate.probes[0], []
     for model in models:
@@ -149,9 +135,5 @@ def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn
             found = model.find_levels(probe, level)
             if found:
                 total = np.sum([scored.confusion for scored in found], axis=0)
-                title = f"{model.name}, {level} level"
-                figure = draw_confusion(total, info.classes, title)
-                drawings.append(
-                    drawn.add(f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}", figure, title)
-                )
-    return tuple(drawings)
+                drawings.append(add_confusion(drawn, model, level, total))
+    return drawings

@@ -1,16 +1,17 @@
 """The page of an audit: what was found of every nuisance column, then the numbers, encoders side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hidisc.evaluation.audit import AuditInfo, ColumnAudit, EncoderAudit
 from hidisc.evaluation.scores import Value
 from hidisc.ground.files import write_atomic
 from hidisc.ground.text import count
-from hidisc.reporting.drawings import FigureFolder
-from hidisc.reporting.html import BasePage, fill_template, list_files
+from hidisc.reporting.drawings import make_slug
+from hidisc.reporting.html import fill_template, list_files
 from hidisc.reporting.table import DASH, Table, write_tables
+from hidisc.reporting.verdict import Number
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.config import to_yaml
 
@@ -39,112 +40,59 @@ _EXPLAINED = (
 )
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One number on a line from 0 to 100; None where there is none."""
-
-    title: str
-    text: str
-    range: str
-    value: float | None
-    low: float | None
-    high: float | None
-    guess: float | None
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What was found of one column and encoder."""
-
-    encoder: str
-    outcome: str
-    sentence: str
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True)
-class ColumnPart:
-    """One nuisance column on the page."""
-
-    id: str
-    name: str
-    notes: tuple[str, ...]
-    findings: tuple[Finding, ...]
-    tables: tuple[Table, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditPage(BasePage):
-    """All that the page shows, in its order."""
-
-    summary: str
-    notes: tuple[str, ...]
-    columns: tuple[ColumnPart, ...]
-
-    @property
-    def contents(self) -> tuple[tuple[str, str], ...]:
-        """Sections there are: id and title."""
-        return (
-            ("verdict", "What was found"),
-            *((part.id, part.name) for part in self.columns),
-            ("about", "To cite, versions, files"),
-        )
-
-
 def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
     """Write the page and its tables; returns the names of the tables' files."""
     names = list(dict.fromkeys(column.column for encoder in info.encoders for column in encoder.columns))
-    slugs = FigureFolder(out / "figures", names)
     tables: dict[str, Table] = {}
-    seen: set[str] = set()  # notes that are on the page already
-    parts = []
-    for name in names:
-        slug = slugs.slug(name)
+    parts: list[dict[str, Any]] = []
+    for number, name in enumerate(names, 1):
+        slug = make_slug(number, name)
         pairs = [(encoder, column) for encoder in info.encoders for column in encoder.columns if column.column == name]
-        own = {f"audit-{slug}": _measures_table(name, pairs)}
-        own |= _cohort_tables(slug, name, pairs)
+        own = {f"audit-{slug}": _measures_table(name, pairs), **_cohort_tables(slug, name, pairs)}
         tables |= own
-        findings = tuple(_find(encoder, column) for encoder, column in pairs)
-        notes = tuple(dict.fromkeys(note for _, column in pairs for note in column.notes))
-        shown = [
-            replace(table, notes=tuple(note for note in table.notes if note not in seen)) for table in own.values()
-        ]
-        seen.update(_EXPLAINED)
-        parts.append(ColumnPart(f"column-{slug}", name, notes, findings, tuple(shown)))
+        parts.append(
+            {
+                "id": f"column-{slug}",
+                "name": name,
+                "notes": list(dict.fromkeys(note for _, column in pairs for note in column.notes)),
+                "findings": [(encoder.name, column, _draw_bars(column)) for encoder, column in pairs],
+                "tables": [table.without(_EXPLAINED) if parts else table for table in own.values()],
+            }
+        )
     write_tables(tables, out / "tables", info.level_names)
-    page = AuditPage(
+    html = fill_template(
+        "audit.html",
+        info.level_names,
         title="What does the encoder owe to site and stain?",
         summary=", ".join(
             f"{encoder.name}: {count(encoder.patches, 'patch')} of {count(encoder.patients, 'patient')}"
             for encoder in info.encoders
         ),
-        warnings=(),
-        notes=tuple(f"{encoder.name}: {note}" for encoder in info.encoders for note in encoder.notes),
-        columns=tuple(parts),
-        versions=tuple(info.versions.items()),
+        notes=[f"{encoder.name}: {note}" for encoder in info.encoders for note in encoder.notes],
+        columns=parts,
+        versions=info.versions,
         settings=to_yaml(config),
         files=list_files((), tables),
-        words=info.level_names,
     )
-    html = fill_template("audit.html", scripts=("contents.js",), page=page)
     write_atomic(out / PAGE, html.encode("utf-8", "replace"))
     return [f"tables/{name}.{ending}" for name in tables for ending in ("csv", "md", "tex")]
 
 
-def _find(encoder: EncoderAudit, column: ColumnAudit) -> Finding:
-    bars = (
-        _bar("Robustness", column.robustness, column.robustness_chance),
-        _bar("Told", column.probe, column.probe_chance),
-        _bar("Label, seen", column.seen, None),
-        _bar("Label, unseen", column.unseen, None),
+def _draw_bars(column: ColumnAudit) -> list[Number]:
+    """The numbers of one column and encoder that are drawn, those that are known."""
+    shown = (
+        ("Robustness", column.robustness, column.robustness_chance),
+        ("Told", column.probe, column.probe_chance),
+        ("Label, seen", column.seen, None),
+        ("Label, unseen", column.unseen, None),
     )
-    return Finding(encoder.name, column.outcome, column.sentence, tuple(bar for bar in bars if bar.value is not None))
-
-
-def _bar(title: str, value: Value, chance: float | None) -> Bar:
-    ends = [None if number is None else 100 * number for number in (value.value, value.low, value.high, chance)]
-    text, _, span = value.percent().partition(" ")
-    return Bar(title, text, span, *ends)
+    bars = []
+    for title, known, chance in shown:
+        if known.value is not None:
+            text, _, span = known.percent().partition(" ")
+            ends = [None if end is None else 100 * end for end in (known.value, known.low, known.high, chance)]
+            bars.append(Number(title, text, "", span, *ends))
+    return bars
 
 
 def _measures_table(name: str, pairs: Sequence[tuple[EncoderAudit, ColumnAudit]]) -> Table:

@@ -1,15 +1,78 @@
-"""A metric over a setting or over the steps of a training: the paper's ablation figures."""
+"""Numbers over an axis: the paper's ablation figures, a metric over the scale, and what was logged over the steps."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hidisc.reporting.cells import metric_title, metric_values
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.figures import DASHES, MARKERS, OKABE_ITO, figure_style
+from hidisc.reporting.figures import (
+    DASHES,
+    GREY,
+    MARKERS,
+    TITLE_PT,
+    entry,
+    figure_style,
+    fit,
+    lay_panels,
+    palette,
+    settle,
+)
 
+KNOWN_COLUMNS = ("step", "learning_rate", "grad_norm", "effective_rank", "knn_accuracy", "images_per_s", "wait_share")
+"""Of metrics.csv; every other column is the loss or a term of it."""
 _METRICS = ("accuracy", "mca")
+
+
+@dataclass(frozen=True)
+class Line:
+    """Values (n,) at places (n,)."""
+
+    name: str
+    places: Sequence[float]
+    values: Sequence[float]
+    errors: Any = None
+    """(n,), or down and up (2, n)."""
+    is_floor: bool = False
+    """Whether it is there to compare with: it is grey, without marks, and the last one."""
+
+
+@figure_style()
+def draw_lines(panels: Mapping[str, Sequence[Line]], axis: str, width_in: float, is_log: bool) -> Figure:
+    """Lines with errors in panels side by side, by their titles, with one legend."""
+    figure = Figure(figsize=(width_in, 3.2), layout="constrained")
+    drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
+        colours = palette(sum(not line.is_floor for line in lines))
+        for number, line in enumerate(lines):
+            if line.is_floor:
+                axes.plot(line.places, line.values, color=GREY, label=line.name)
+                continue
+            axes.errorbar(
+                line.places,
+                line.values,
+                yerr=line.errors,
+                label=line.name,
+                color=colours[number],
+                marker=MARKERS[number % len(MARKERS)],
+                linestyle=DASHES[number % len(DASHES)],
+                markersize=4,
+                capsize=2,
+            )
+        if is_log:
+            places = sorted({place for line in lines for place in line.places})
+            axes.set_xscale("log")
+            axes.set_xticks(places, [f"{place:g}" for place in places])  # matplotlib's own are formulas
+            axes.minorticks_off()
+        axes.set_xlabel(axis)
+        axes.set_title(f"{title} in %")
+    figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside right upper")
+    return figure
 
 
 def draw_axis(points: Sequence[tuple[float, EvaluatedModel]], axis: str, probe: str) -> Figure:
@@ -19,32 +82,62 @@ def draw_axis(points: Sequence[tuple[float, EvaluatedModel]], axis: str, probe: 
     """
     points = sorted(points, key=lambda point: point[0])
     places = [at for at, _ in points]
-    levels = list(reversed(points[0][1].scores[0].info.levels)) if points else []
-    with figure_style():
-        figure = Figure(figsize=(9, 3.2), layout="constrained")
-        panels = figure.subplots(1, len(_METRICS), sharey=True, squeeze=False)[0]
-        for panel, metric in zip(panels, _METRICS, strict=True):
-            for number, level in enumerate(levels):
-                values = [metric_values(model, probe, level, metric) for _, model in points]
-                means = [100 * np.mean(found) if len(found) else np.nan for found in values]
-                bars = [100 * np.std(found, ddof=1) if len(found) > 1 else 0.0 for found in values]
-                panel.errorbar(
-                    places,
-                    means,
-                    yerr=bars if any(bars) else None,
-                    label=level,
-                    color=OKABE_ITO[number % len(OKABE_ITO)],
-                    marker=MARKERS[number % len(MARKERS)],
-                    linestyle=DASHES[number % len(DASHES)],
-                    markersize=4,
-                    capsize=2,
-                )
-            if places and min(places) > 0 and max(places) / min(places) >= 100:
-                panel.set_xscale("log")
-                panel.set_xticks(places, [f"{at:g}" for at in places])  # matplotlib's own are formulas
-                panel.minorticks_off()
-            panel.set_xlabel(axis)
-            panel.set_title(f"{metric_title(metric)} in %")
-        if levels:
-            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
-    return figure
+    levels = list(reversed(points[0][1].scores[0].info.levels))
+    panels: dict[str, list[Line]] = {}
+    for metric in _METRICS:
+        lines = panels[metric_title(metric)] = []
+        for level in levels:
+            found = [metric_values(model, probe, level, metric) for _, model in points]
+            means = [100 * float(np.mean(values)) if len(values) else np.nan for values in found]
+            bars = [100 * np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in found]
+            lines.append(Line(level, places, means, bars if any(bars) else None))
+    return draw_lines(panels, axis, 9, min(places) > 0 and max(places) / min(places) >= 100)
+
+
+@figure_style()
+def draw_training(rows_by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
+    """Rows of metrics.csv by name: the loss and its terms, a panel each; then effective rank (and kNN accuracy) of all.
+
+    Losses of different objectives have different scales, so that they are not drawn over each other.
+    """
+    curves = {name: rows for name, rows in rows_by_name.items() if rows}
+    shared = [
+        (column, title)
+        for column, title in (("effective_rank", "Effective rank"), ("knn_accuracy", "Accuracy of neighbours"))
+        if any(column in row for rows in curves.values() for row in rows)
+    ]
+    figure, panels = lay_panels(len(curves) + len(shared), 3, 3.3, 2.9)
+    for axes, (name, rows) in zip(panels, curves.items(), strict=False):
+        terms = [column for column in rows[0] if column not in KNOWN_COLUMNS]
+        _add_lines(axes, {term: _series(rows, term) for term in terms})
+        axes.set_title(f"Loss of {fit(name, 1.9, TITLE_PT, 'bold')}")
+    for axes, (column, title) in zip(panels[len(curves) :], shared, strict=False):
+        series = {name: _series(rows, column) for name, rows in curves.items()}
+        _add_lines(axes, {name: line for name, line in series.items() if line[0]})
+        axes.set_title(title)
+        axes.set_ylim(bottom=0)
+    for axes in panels:
+        axes.set_xlabel("Step")
+    return settle(figure)
+
+
+def _series(rows: Sequence[Mapping[str, float]], column: str) -> tuple[list[float], list[float]]:
+    """Steps and values of a column where it has any."""
+    known = [row for row in rows if math.isfinite(row.get(column, math.nan))]
+    return [row["step"] for row in known], [row[column] for row in known]
+
+
+def _add_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
+    """Lines by name, with a legend that does not hide them."""
+    for number, (name, (steps, values)) in enumerate(lines.items()):
+        axes.plot(
+            steps,
+            values,
+            color=palette(len(lines))[number],
+            linestyle=DASHES[number % len(DASHES)],
+            linewidth=1.6,
+            marker="o" if len(steps) == 1 else None,
+            label=entry(name),
+        )
+    if lines:
+        axes.legend(loc="best", handlelength=2.8)

@@ -1,8 +1,10 @@
-"""Lines of text above pictures of pixels, and the colours of such pictures."""
+"""Pictures of pixels: lines of text above them, their colours, their bytes in files and in pages."""
 
+import base64
 import io
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -34,8 +36,13 @@ def add_caption(
     return captioned
 
 
-def to_jpeg(image: Image.Image) -> bytes:
-    """Return the picture as the bytes of a JPEG file."""
+def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
+    """Return the picture as the bytes of a file of a kind, such as JPEG; `options` are Pillow's."""
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=88)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def to_address(kind: str, data: bytes) -> str:
+    """Return data of a kind, such as image/jpeg, as an address that holds it."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,7 +1,5 @@
 """Figures on their way to a page: written as files, and shown in it."""
 
-import base64
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from hidisc.reporting.figures import save_figure, to_svg
+from hidisc.ground.files import write_atomic
+from hidisc.reporting.captions import encode, to_address
+from hidisc.reporting.figures import render
 from hidisc.settings.level_names import USUAL, LevelNames
 
 _PX_AN_INCH = 108
@@ -33,7 +33,7 @@ class FigureFolder:
     def __init__(self, folder: Path, names: Sequence[str], words: LevelNames = USUAL) -> None:
         """`names`: of the encoders, which are parts of the files' names; `words`: what figures call the levels."""
         self._folder, self._words = folder, words
-        self._slugs = {name: _slug(number, name) for number, name in enumerate(names, 1)}
+        self._slugs = {name: make_slug(number, name) for number, name in enumerate(names, 1)}
         self.names: list[str] = []
 
     def slug(self, name: str) -> str:
@@ -44,7 +44,9 @@ class FigureFolder:
         """Write NAME.pdf and NAME.png."""
         for text in figure.findobj(Text):
             text.set_text(self._words.speak(text.get_text()))
-        save_figure(figure, self._folder, name)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for suffix in ("pdf", "png"):
+            write_atomic(self._folder / f"{name}.{suffix}", render(figure, suffix))
         self.names.append(name)
 
     def add(self, name: str, figure: Figure, caption: str, dots: bool = False) -> Drawing:
@@ -53,23 +55,16 @@ class FigureFolder:
         width_px = round(_PX_AN_INCH * figure.get_figwidth())
         if dots:
             return Drawing(caption, to_address("image/png", _thin(self._folder / f"{name}.png")), width_px)
-        return Drawing(caption, to_address("image/svg+xml", to_svg(figure)), width_px)
+        return Drawing(caption, to_address("image/svg+xml", render(figure, "svg")), width_px)
 
 
 def _thin(path: Path) -> bytes:
     """A PNG with as many colours as a figure needs, a third of the bytes."""
-    buffer = io.BytesIO()
     with Image.open(path) as image:
-        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
+        return encode(image.convert("RGB").quantize(128, dither=Image.Dither.NONE), "PNG", optimize=True)
 
 
-def to_address(kind: str, data: bytes) -> str:
-    """Data as an address that holds it."""
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def _slug(number: int, name: str) -> str:
+def make_slug(number: int, name: str) -> str:
     """A name as part of a file's name, unique by its number."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
     return f"{number}-{plain}" if plain else str(number)

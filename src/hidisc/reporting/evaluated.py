@@ -11,6 +11,7 @@ from hidisc.artefacts.artefact import read_kind
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.embeddings.own_labels import add_labels
 from hidisc.evaluation.compare import Difference, compare
+from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import LevelScores, Scores, ScoresInfo
 from hidisc.ground.checksums import digest
 from hidisc.ground.errors import UserError
@@ -41,8 +42,18 @@ class EvaluatedModel:
     @property
     def words(self) -> LevelNames:
         """What its levels are called."""
-        found = next((found for found in self.embeddings if found is not None), None)
-        return self.info.level_names if self.info else found.info.level_names if found else USUAL
+        first = self.scores[0] if self.scores else self.first_embeddings
+        return first.info.level_names if first else USUAL
+
+    @property
+    def first_embeddings(self) -> Embeddings | None:
+        """The first that are there."""
+        return next((found for found in self.embeddings if found is not None), None)
+
+    @property
+    def bootstrap(self) -> BootstrapConfig:
+        """How the intervals of its first evaluation were made."""
+        return BootstrapConfig.model_validate(self.scores[0].info.config.get("bootstrap", {}))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -58,6 +69,10 @@ class EvaluatedModel:
             key = (card.seed, "") if card.seed is not None else (-1, card.checksum)
             groups.setdefault(key, []).append(scores)
         return tuple(tuple(groups[key]) for key in sorted(groups))
+
+    def predictions(self, probe: str, level: str) -> list[list[Predictions]]:
+        """The predictions of each evaluation of each training."""
+        return [[scores.predictions(probe, level) for scores in training] for training in self.trainings]
 
     @property
     def was_trained(self) -> bool:
@@ -119,10 +134,7 @@ def compare_models(
 
     What cannot be compared is refused.
     """
-    mine, theirs = (
-        [[scores.predictions(probe, level) for scores in training] for training in side.trainings]
-        for side in (one, other)
-    )
+    mine, theirs = (side.predictions(probe, level) for side in (one, other))
     info = other.scores[0].info
     return compare(mine, theirs, info.classes.index(info.positive), config, seed)
 
@@ -133,6 +145,9 @@ class Comparison:
 
     model: EvaluatedModel
     first: EvaluatedModel
+    probe: str
+    level: str
+    config: BootstrapConfig
     differences: dict[str, Difference]
     """By the names of METRICS; empty where they cannot be compared."""
     refusal: str = ""
@@ -146,13 +161,15 @@ def compare_with_first(
     judged = [model for model in models if model.find_levels(probe, level)]
     if not judged:
         raise UserError(f"nothing here has been evaluated by the probe {probe!r} at the {level} level.")
-    first, comparisons = judged[0], []
-    for model in judged[1:]:
+    first, *others = judged
+    comparisons = []
+    for model in others:
+        differences, refusal = {}, ""
         try:
             differences = compare_models(model, first, probe, level, config, seed)
-            comparisons.append(Comparison(model, first, differences))
         except UserError as error:
-            comparisons.append(Comparison(model, first, {}, str(error)))
+            refusal = str(error)
+        comparisons.append(Comparison(model, first, probe, level, config, differences, refusal))
     return comparisons
 
 

@@ -2,8 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -13,7 +12,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from hidisc.reporting.spoken import speak_html
-from hidisc.settings.level_names import USUAL, LevelNames
+from hidisc.settings.level_names import LevelNames
 
 CITATION = """@inproceedings{jiang2023hierarchical,
   title     = {Hierarchical Discriminative Learning Improves Visual Representations of Biomedical Microscopy},
@@ -24,25 +23,9 @@ CITATION = """@inproceedings{jiang2023hierarchical,
 }"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BasePage:
-    """What all pages have."""
-
-    title: str
-    warnings: tuple[str, ...]
-    """What must stand beside every number."""
-    versions: tuple[tuple[str, str | None], ...]
-    settings: str
-    files: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    """Name, and the ending and address of every form it is written in."""
-    citation: str = CITATION
-    words: LevelNames = USUAL
-    """What the levels are called; applied to the page as a whole."""
-
-
-def fill_template(template: str, *, scripts: Sequence[str], page: BasePage, **values: Any) -> str:
-    """A template with its values, all escaped but those marked as HTML; a browser runs no script but `scripts`."""
-    js = "\n".join(map(_read, scripts))
+def fill_template(template: str, words: LevelNames, *scripts: str, **values: Any) -> str:
+    """A template with its values, all of them escaped, in the words of a store; a browser runs only our `scripts`."""
+    js = "\n".join(map(_read, (*scripts, "contents.js")))
     digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
     # styles may be inline, for browsers differ in whether a policy reaches into the SVG figures, which have them
     policy = (
@@ -52,10 +35,9 @@ def fill_template(template: str, *, scripts: Sequence[str], page: BasePage, **va
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_read)
     )
-    html = environment.get_template(template).render(
-        policy=policy, css=Markup(_read("page.css")), js=Markup(js), page=page, **values
-    )
-    return speak_html(html, page.words)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    shared = {"policy": policy, "css": Markup(_read("page.css")), "js": Markup(js), "citation": CITATION}
+    return speak_html(environment.get_template(template).render(**shared, **values), words)
 
 
 def list_files(

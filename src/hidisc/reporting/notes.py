@@ -7,7 +7,6 @@ from hidisc.ground.text import count, plural
 from hidisc.reporting.cells import Row
 from hidisc.reporting.evaluated import EvaluatedModel, is_one_test
 from hidisc.reporting.table import DASH, LABELLED
-from hidisc.settings.evaluate import BootstrapConfig
 
 _NAMED = 8
 """Most numbers of one reason that are named each."""
@@ -17,10 +16,14 @@ _NUMBER = re.compile(r"(?<![\w'\"-])\d[\d,]*(?![\w'\"])")
 """A number that stands alone, and is no part of a name."""
 
 
+def gather_warnings(models: Sequence[EvaluatedModel]) -> list[str]:
+    """Leakage and classes that cannot be recognised, with whom a sentence is about unless it is about all."""
+    return together(((sentence, model.name) for model in models for sentence in model.warnings), models)
+
+
 def warning_notes(models: Sequence[EvaluatedModel]) -> list[str]:
-    """Leakage and classes that cannot be recognised, which stand beside every number."""
-    pairs = ((sentence, model.name) for model in models for sentence in model.warnings)
-    return [f"Warning: {sentence}" for sentence in together(pairs, models)]
+    """The same as notes, for it must stand beside every number."""
+    return [f"Warning: {sentence}" for sentence in gather_warnings(models)]
 
 
 def label_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
@@ -120,7 +123,7 @@ def _merge(reasons: Sequence[str]) -> str:
 def _describe(model: EvaluatedModel) -> str:
     infos = [scores.info for scores in model.scores]
     if len(infos) == 1:
-        asked = BootstrapConfig.model_validate(infos[0].config.get("bootstrap", {}))
+        asked = model.bootstrap
         if not asked.resamples:
             return "One evaluation, without an interval."
         return (

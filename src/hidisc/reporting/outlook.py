@@ -1,11 +1,11 @@
 """Am I done? What was learned beyond the floor, whether training was too short, how many patients would tell more."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from hidisc.evaluation.compare import count_needed
-from hidisc.evaluation.scores import LevelScores, ScoresInfo
+from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
 from hidisc.ground.text import plural
 from hidisc.reporting.evaluated import EvaluatedModel
 
@@ -19,15 +19,18 @@ _FEW = 30
 
 def find_outlook(model: EvaluatedModel) -> tuple[str, ...]:
     """Sentences that answer whether there is more to do, and last the next command to try."""
-    infos = [scores.info for scores in model.scores]
-    if not infos or not infos[0].probes or not infos[0].probes[0].levels:
+    info = model.info
+    if info is None or not info.probes or not info.probes[0].levels:
         return ()
-    level = infos[0].probes[0].levels[-1]
+    level = info.probes[0].levels[-1]
+    against_colour = info.floor.verdict(level.level) if info.floor else ""
     is_falling = loss_is_falling(model.run_metrics)
-    sentences = [*_compare_with_colour(infos, level)]
+    sentences = [f"It is {against_colour}."] if against_colour else []
+    if info.floor and against_colour.startswith("no better"):
+        sentences += _count_missing(info.floor.differences[level.level], level, model.bootstrap.interval)
     if is_falling:
         sentences.append("Its loss was still falling when training ended, so it may not have learned all it can.")
-    return (*sentences, _next(infos[0], level, is_falling))
+    return (*sentences, _next(info, level, against_colour, is_falling))
 
 
 def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
@@ -40,32 +43,25 @@ def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
     return bool(before - last > _FALL * abs(before))
 
 
-def _compare_with_colour(infos: Sequence[ScoresInfo], level: LevelScores) -> Iterable[str]:
-    """The verdict against colour alone, and how many patients would tell a difference of that size."""
-    floor = infos[0].floor
-    said = floor.verdict(level.level) if floor else ""
-    if not floor or not said:
-        return
-    yield f"It is {said}."
-    if said.startswith("no better"):
-        found = floor.differences[level.level]
-        known = found["auroc"] if found["auroc"].value is not None else found["accuracy"]
-        needed = count_needed(known, level.units, infos[0].config["bootstrap"]["interval"])
-        if needed is not None and needed > level.units:
-            number = f"about {needed:,}" if needed < 10_000 else "more than 10,000"
-            yield f"A difference of this size would take {number} test {plural(level.level)} to tell from none."
+def _count_missing(differences: Mapping[str, Value], level: LevelScores, interval: float) -> Iterable[str]:
+    """How many patients would tell a difference of the size of that to colour alone."""
+    known = differences["auroc"] if differences["auroc"].value is not None else differences["accuracy"]
+    needed = count_needed(known, level.units, interval)
+    if needed is not None and needed > level.units:
+        number = f"about {needed:,}" if needed < 10_000 else "more than 10,000"
+        yield f"A difference of this size would take {number} test {plural(level.level)} to tell from none."
 
 
-def _next(info: ScoresInfo, level: LevelScores, is_falling: bool) -> str:
+def _next(info: ScoresInfo, level: LevelScores, against_colour: str, is_falling: bool) -> str:
     """What to do next, a command where there is one."""
-    said = info.floor.verdict(level.level) if info.floor else ""
+    is_better = not against_colour or against_colour.startswith("better")
     if any(item.name == "collapse" and item.meaning.startswith("COLLAPSED") for item in info.diagnostics):
         return "Next: train again: its embeddings are nearly all the same, so the numbers mean little."
     if is_falling:
         return "Next: train longer, with --set optim.steps=... of twice as many steps and a new --out."
-    if said and not said.startswith("better") and not info.model.history.is_complete:  # it has started from weights
+    if not is_better and not info.model.history.is_complete:  # it has started from weights
         return "Next: see with `hidisc audit EMBEDDINGS --out AUDIT` what it looks at, and add patients if you can."
-    if said and not said.startswith("better"):
+    if not is_better:
         return (
             "Next: start from weights that know pictures, with `hidisc train STORE --recipe "
             "hidisc-patient+small-cohort --out RUN`, and see with `hidisc audit EMBEDDINGS --out AUDIT` what it "

@@ -17,13 +17,14 @@ from hidisc.ground.text import count
 from hidisc.patches.record import SlideRecord
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.patches.table import PatchTable
-from hidisc.reporting.captions import PAPER, add_caption, to_jpeg
+from hidisc.reporting.captions import PAPER, add_caption, encode
 from hidisc.reporting.contact_sheet import draw_contact_sheet
 
 KEPT, DROPPED = (0, 132, 80), (214, 69, 38)
 COUNTS = "counts.csv"
 _LEAST_PX = 640
 """Width of a slide's picture at least, so that what is said above it can be read."""
+_QUALITY = 88
 _Corners = dict[str, NDArray[np.int32]]
 """Level-0 corners (N, 2) of the boxes of each slide."""
 
@@ -40,7 +41,7 @@ def draw_store(out: Path) -> None:
             pass
     sheet = draw_contact_sheet(store)
     if sheet is not None:
-        write_atomic(folder / "contact_sheet.jpg", to_jpeg(sheet))
+        write_atomic(folder / "contact_sheet.jpg", encode(sheet, "JPEG", quality=_QUALITY))
     write_atomic(folder / COUNTS, _counts(store))
 
 
@@ -85,7 +86,8 @@ def _draw_slide(store: PatchStore, slide: SlideEntry, kept: _Corners, dropped: _
     legend = (("kept", KEPT), ("dropped", DROPPED))
     counts = (len(of.get(slide.slide, ())) for of in (kept, dropped))
     title = "{}: {:,} kept, {:,} dropped".format(slide.slide, *counts)
-    write_atomic(folder / f"{Path(slide.folder).name}.jpg", to_jpeg(add_caption(picture, title, right=legend)))
+    captioned = add_caption(picture, title, right=legend)
+    write_atomic(folder / f"{Path(slide.folder).name}.jpg", encode(captioned, "JPEG", quality=_QUALITY))
 
 
 def explain_no_patches(record: SlideRecord) -> str:

@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hidisc.evaluation.scores import LevelScores
+from hidisc.reporting.axis import Line, draw_lines
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.figures import DASHES, GREY, MARKERS, figure_style, palette, shorten
+from hidisc.reporting.figures import shorten
 from hidisc.reporting.table import DASH, Table
 
 _METRICS = {"accuracy": "Accuracy", "mca": "MCA", "auroc": "AUROC"}
@@ -32,39 +33,17 @@ def scales_table(models: Sequence[EvaluatedModel]) -> Table:
 
 def draw_scales(models: Sequence[EvaluatedModel]) -> Figure:
     """Accuracy over mpp, a panel per level and a line per model; bars are intervals, the grey line is colour alone."""
-    levels = [level.level for level in models[0].scores[0].info.scales[0].levels][::-1]
-    colours = palette(len(models))
-    with figure_style():
-        figure = Figure(figsize=(3.0 * len(levels) + 1.5, 3.2), layout="constrained")
-        panels = figure.subplots(1, len(levels), sharey=True, squeeze=False)[0]
-        for panel, level in zip(panels, levels, strict=True):
-            for number, model in enumerate(models):
-                scales = model.scores[0].info.scales
-                at = [scale.mpp for scale in scales]
-                style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4}
-                values, bars = _read([scale.levels for scale in scales], level)
-                panel.errorbar(
-                    at,
-                    values,
-                    yerr=bars,
-                    label=shorten(model.name),
-                    color=colours[number],
-                    linestyle=DASHES[number % len(DASHES)],
-                    capsize=2,
-                    **style,
-                )
-            scales = models[0].scores[0].info.scales
-            if any(scale.floor for scale in scales):
-                floor, _ = _read([scale.floor for scale in scales], level)
-                panel.plot([scale.mpp for scale in scales], floor, color=GREY, label="colour alone")
-            places = sorted({scale.mpp for model in models for scale in model.scores[0].info.scales})
-            panel.set_xscale("log")
-            panel.set_xticks(places, [f"{place:g}" for place in places])  # matplotlib's own are formulas
-            panel.minorticks_off()
-            panel.set_xlabel("um/px")
-            panel.set_title(f"{level.capitalize()} accuracy in %")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
-    return figure
+    scales = [model.scores[0].info.scales for model in models]
+    panels: dict[str, list[Line]] = {}
+    for level in [level.level for level in scales[0][0].levels][::-1]:
+        lines = panels[f"{level.capitalize()} accuracy"] = []
+        for model, found in zip(models, scales, strict=True):
+            values, errors = _read([scale.levels for scale in found], level)
+            lines.append(Line(shorten(model.name), [scale.mpp for scale in found], values, errors))
+        if any(scale.floor for scale in scales[0]):
+            values, _ = _read([scale.floor for scale in scales[0]], level)
+            lines.append(Line("colour alone", [scale.mpp for scale in scales[0]], values, is_floor=True))
+    return draw_lines(panels, "um/px", 3.0 * len(panels) + 1.5, is_log=True)
 
 
 def _read(scales: Sequence[Sequence[LevelScores]], level: str) -> tuple[list[float], np.ndarray]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,8 +13,16 @@ from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.scores import ScoresInfo
+from hidisc.ground.files import name_related
+from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.reporting.drawings import FigureFolder
+from hidisc.reporting.evaluated import EvaluatedModel, find_embeddings
 from hidisc.reporting.figures import GREY, INK, figure_style, shorten
+from hidisc.reporting.points import judge_patches
 from hidisc.reporting.tiles import PatchReader, from_uri, to_uri
+from hidisc.reporting.verdict import count_voters
+from hidisc.settings.report import ReportConfig
 
 SHEET_PX = 112
 """Side of a picture on a sheet: larger than on the map, for there are few."""
@@ -43,6 +52,50 @@ class SheetRow:
     query: Shown
     predicted: str
     neighbours: tuple[Shown, ...]
+
+
+def make_sheets(
+    judged: Sequence[EvaluatedModel], reader: PatchReader, drawn: FigureFolder, config: ReportConfig
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Nearest neighbours of patches predicted correctly and wrongly by each model; and why there are none of some."""
+    sheets, reasons = [], []
+    for model in judged if config.sheet_rows else ():
+        pairs = zip(model.scores, model.embeddings, strict=True)
+        scores, queries = next((pair for pair in pairs if pair[1] is not None), (model.scores[0], None))
+        bank = find_embeddings(scores, scores.info.bank)
+        predictions, neighbours = judge_patches(scores), scores.neighbours()
+        if queries is None:
+            reasons.append(f"None of {model.name}: its embeddings are gone, or have changed since it was evaluated.")
+        elif bank is None or (neighbours is not None and neighbours[0].max(initial=0) >= len(bank)):
+            home = name_related(scores.info.bank, scores.path)
+            reasons.append(
+                f"None of {model.name}: the embeddings of its reference patients ({home!r}) are gone or changed."
+            )
+        elif predictions is None or neighbours is None:
+            reasons.append(f"None of {model.name}: no neighbours were kept (knn.keep=0), or no patches were judged.")
+        else:
+            rng = make_rng(config.seed, Purpose.SHEET_PATCHES)
+            label = str(scores.info.config["label"])
+            votes = _say_votes(scores.info, neighbours[0].shape[1])
+            for right in (True, False):
+                chosen = choose_queries(predictions, config.sheet_rows, right, rng)
+                rows = make_sheet(reader, queries, bank, predictions, neighbours, chosen, label)
+                sheets.append({"name": model.name, "right": right, "rows": rows, "votes": votes})
+                if rows:
+                    name = f"neighbours-{drawn.slug(model.name)}-{'right' if right else 'wrong'}"
+                    drawn.save(name, draw_sheet(rows))
+    return sheets, [*reasons, *(f"No pictures: {reason}" for reason in reader.missing if sheets)]
+
+
+def _say_votes(info: ScoresInfo, shown: int) -> str:
+    """How many neighbours vote on the class of a patch, and how many of them are on the sheet."""
+    if "knn" not in {probe.name for probe in info.probes}:
+        return f"The {shown:,} most similar patches of the reference patients are shown."
+    voters = count_voters(info)
+    return (
+        f"The {voters:,} nearest patches of the reference patients vote on the class of a patch, the more similar ones "
+        f"with more weight; the {min(shown, voters):,} nearest are shown."
+    )
 
 
 def choose_queries(predictions: Predictions, count: int, right: bool, rng: np.random.Generator) -> NDArray[np.int64]:

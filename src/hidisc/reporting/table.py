@@ -1,7 +1,7 @@
 """Table: rows of text under a header, as CSV, Markdown, LaTeX and on a page, safe for whatever names hold."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -61,6 +61,10 @@ class Table:
         notes = tuple(map(words.speak, self.notes))
         return replace(self, title=words.speak(self.title), columns=header, rows=tuple(rows), notes=notes)
 
+    def without(self, notes: Collection[str]) -> "Table":
+        """The table without notes that the page has already."""
+        return replace(self, notes=tuple(note for note in self.notes if note not in notes))
+
     def to_csv(self) -> str:
         """Header and rows; the notes are a last column, so that no row is read without them."""
         notes = [" ".join(self.notes)] if self.notes else []
@@ -79,7 +83,7 @@ class Table:
         lines += ["", *(f"- {_markdown(note)}" for note in self.notes)]
         return "\n".join(lines).rstrip() + "\n"
 
-    def to_latex(self, label: str = "") -> str:
+    def to_latex(self, label: str) -> str:
         """A `table*` as the paper's: rules between blocks, the notes in the caption."""
         is_blocked, blocks = self.lead > 1, self.blocks
         letters = ["p{0.4\\textwidth}" if kind else "c" for kind in self.kinds]
@@ -100,9 +104,8 @@ class Table:
         lines.append("    \\end{tabular}")
         caption = " ".join([_embolden(f"{_latex(self.title)}."), *map(_latex, self.notes)])
         lines.append(f"    \\caption{{{caption}}}")
-        if label:
-            lines.append(f"    \\label{{tab:{label}}}")
-        return "\n".join([*lines, "\\end{table*}"]) + "\n"
+        lines += [f"    \\label{{tab:{label}}}", "\\end{table*}"]
+        return "\n".join(lines) + "\n"
 
 
 def write_tables(tables: Mapping[str, Table], folder: Path, words: LevelNames = USUAL) -> None:

@@ -1,10 +1,9 @@
 """Tables of a report: every one is long, a row per level or class and method."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count, plural
@@ -33,7 +32,7 @@ from hidisc.reporting.notes import (
     warning_notes,
 )
 from hidisc.reporting.table import DASH, Table
-from hidisc.settings.evaluate import BootstrapConfig
+from hidisc.settings.level_names import LEVELS
 
 MANY = ("accuracy", "mca", "auprc", "auroc")
 """Metrics of more than two classes, as in the paper's extended SRH table, and AUROC."""
@@ -48,56 +47,48 @@ _ABBREVIATIONS = (
 
 
 def counts_table(model: EvaluatedModel) -> Table:
-    """Patients, slides and patches of each class of the reference and of the test patients."""
+    """Patients, slides and patches of each class of the reference and of the test patients.
+
+    Of embeddings that were not evaluated: of every label and split.
+    """
     info = model.info
+    levels: tuple[str, ...] = info.levels if info else LEVELS
     if info is None:
-        return _count_embedded(model)
-    parts = {part: f"{title} ({', '.join(info.config[part])})" for part, title in _PARTS.items()}
-    units: dict[tuple[str, str], dict[str, int]] = {(item.label, item.part): item.units for item in info.counts}
-    notes = [*warning_notes([model]), *label_notes([model])]
-    if any(scores.info.counts != info.counts for scores in model.scores):
-        notes.append(f"Of {len(model.scores)} evaluations, which differ in their counts, the first is shown.")
+        units = _count_embedded(model)
+        notes = ["Embedded, not evaluated: run `hidisc evaluate`."]
+    else:
+        titles = {part: f"{title} ({', '.join(info.config[part])})" for part, title in _PARTS.items()}
+        units = {(label, title): {} for label in info.classes for title in titles.values()}
+        units |= {(item.label, titles[item.part]): item.units for item in info.counts}
+        notes = [*warning_notes([model]), *label_notes([model])]
+        if any(scores.info.counts != info.counts for scores in model.scores):
+            notes.append(f"Of {len(model.scores)} evaluations, which differ in their counts, the first is shown.")
     return Table(
         title=f"Data of {model.name}",
-        columns=("Class", "Split", *(plural(level).capitalize() for level in info.levels)),
-        rows=tuple(
-            (label, title, *(f"{units.get((label, part), {}).get(level, 0):,}" for level in info.levels))
-            for label in info.classes
-            for part, title in parts.items()
-        ),
+        columns=("Class", "Split", *(plural(level).capitalize() for level in levels)),
+        rows=tuple((*names, *(f"{found.get(level, 0):,}" for level in levels)) for names, found in units.items()),
         notes=tuple(notes),
         lead=2,
     )
 
 
-def _count_embedded(model: EvaluatedModel) -> Table:
-    """Counts of embeddings that were not evaluated: every split of the store, every label."""
-    table = next(found for found in model.embeddings if found is not None).table
+def _count_embedded(model: EvaluatedModel) -> dict[tuple[str, str], dict[str, int]]:
+    """Units of every label and split of embeddings, by level."""
+    assert model.first_embeddings is not None
+    table = model.first_embeddings.table
     label_of, split_of = (
         np.array([str(name or f"no {kind}") for name in table.column(kind)], object) for kind in ("label", "split")
     )
-
-    def count_units(rows: NDArray[Any]) -> Iterator[str]:
-        for level in ("patient", "slide"):
-            yield f"{len(set(table.column(level)[rows])):,}"
-        yield f"{int(rows.sum()):,}"
-
-    return Table(
-        title=f"Data of {model.name}",
-        columns=("Class", "Split", "Patients", "Slides", "Patches"),
-        rows=tuple(
-            (label, split, *count_units((label_of == label) & (split_of == split)))
-            for label in sorted(set(label_of))
-            for split in sorted(set(split_of))
-        ),
-        notes=("Embedded, not evaluated: run `hidisc evaluate`.",),
-        lead=2,
-    )
+    units = {}
+    for names in product(sorted(set(label_of)), sorted(set(split_of))):
+        rows = (label_of == names[0]) & (split_of == names[1])
+        counts = {level: len(set(table.column(level)[rows])) for level in ("patient", "slide")}
+        units[names] = {**counts, "patch": int(rows.sum())}
+    return units
 
 
-def metrics_table(models: Sequence[EvaluatedModel], probe: str) -> Table:
+def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
     """Every model at every level by one probe, finest level first."""
-    judged = [model for model in models if model.scores]
     info = judged[0].scores[0].info
     levels = [level for level in reversed(info.levels) if any(model.find_levels(probe, level) for model in judged)]
     if not levels:
@@ -135,7 +126,6 @@ def metrics_table(models: Sequence[EvaluatedModel], probe: str) -> Table:
         if item.name == probe
         for remark in item.remarks
     )
-    unjudged = [model.name for model in models if not model.scores]
     notes = (
         *warning_notes(judged),
         *number_notes(judged),
@@ -147,15 +137,13 @@ def metrics_table(models: Sequence[EvaluatedModel], probe: str) -> Table:
         *together(left_out, judged),
         *together(remarks, judged),
         *other_tests_notes(judged),
-        *([f"Not evaluated, so not in the table: {', '.join(unjudged)}."] if unjudged else []),
     )
-    title = f"{PROBES.get(probe, probe)}: how well the classes are predicted"
+    title = f"{PROBES[probe]}: how well the classes are predicted"
     return lay_rows(title, ("Level", "Method", *titles), rows, notes)
 
 
-def by_class_table(models: Sequence[EvaluatedModel], probe: str, level: str) -> Table:
+def by_class_table(judged: Sequence[EvaluatedModel], probe: str, level: str) -> Table:
     """Every class against the rest, at one level by one probe."""
-    judged = [model for model in models if model.scores]
     classes = judged[0].scores[0].info.classes
     titles = [metric_title(name) for name in BY_CLASS]
     scored = next((found[0] for model in judged if (found := model.find_levels(probe, level))), None)
@@ -177,13 +165,12 @@ def by_class_table(models: Sequence[EvaluatedModel], probe: str, level: str) -> 
         *reason_notes(rows, titles),
         *other_tests_notes(judged),
     )
-    title = f"{PROBES.get(probe, probe)}, {level} level: each class against the rest"
+    title = f"{PROBES[probe]}, {level} level: each class against the rest"
     return lay_rows(title, ("Class", "Method", *titles), rows, notes)
 
 
-def diagnostics_table(models: Sequence[EvaluatedModel]) -> Table:
+def diagnostics_table(judged: Sequence[EvaluatedModel]) -> Table:
     """Properties of the embeddings, with what they mean."""
-    judged = [model for model in models if model.scores]
     names = dict.fromkeys(item.name for model in judged for scores in model.scores for item in scores.info.diagnostics)
     rows: list[tuple[str, ...]] = []
     for name in names:
@@ -208,12 +195,9 @@ def diagnostics_table(models: Sequence[EvaluatedModel]) -> Table:
     )
 
 
-def comparison_table(
-    comparisons: Sequence[Comparison], probe: str, level: str, config: BootstrapConfig | None = None
-) -> Table:
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Every model against the first, by bootstrap resamples of the same patients for both."""
-    config = config or BootstrapConfig()
-    first = comparisons[0].first
+    first, config = comparisons[0].first, comparisons[0].config
     info = first.scores[0].info
     names = TWO if len(info.classes) == 2 else MANY
     rows: list[tuple[str, ...]] = []
@@ -239,7 +223,7 @@ def comparison_table(
         reasons = ((f"{metric_title(name)} of {model.name}", differences[name]) for name in names)
         notes += list_reasons((what, gap.value is None, gap.why) for what, gap in reasons)
     return Table(
-        title=f"{PROBES.get(probe, probe)}, {level} level: better than {first.name}?",
+        title=f"{PROBES[comparisons[0].probe]}, {comparisons[0].level} level: better than {first.name}?",
         columns=("Method", "Metric", "Difference", f"{100 * config.interval:g} % interval", "Share"),
         rows=tuple(rows),
         notes=(

@@ -15,6 +15,7 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.duplicates import store_rows
 from hidisc.ground.machine import count_cores
 from hidisc.patches.store import PatchError, PatchStore
+from hidisc.reporting.captions import encode, to_address
 from hidisc.slides.display import as_rgb, shrink
 
 GREY = 214
@@ -97,9 +98,8 @@ def pack_sprite(tiles: NDArray[np.uint8]) -> Sprite:
 
 def to_uri(rgb: NDArray[np.uint8], sharp: bool = False) -> str:
     """Return a picture (H, W, 3) as the address of a JPEG that holds all of it; `sharp` keeps all of its colour."""
-    buffer = io.BytesIO()
-    Image.fromarray(rgb).save(buffer, "JPEG", quality=_QUALITY, subsampling=0 if sharp else 2, optimize=True)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    options = {"quality": _QUALITY, "subsampling": 0 if sharp else 2, "optimize": True}
+    return to_address("image/jpeg", encode(Image.fromarray(rgb), "JPEG", **options))
 
 
 def from_uri(uri: str) -> NDArray[np.uint8]:

@@ -12,9 +12,7 @@ from hidisc.ground.files import name_related
 from hidisc.ground.text import count, plural
 from hidisc.models.history import History
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.notes import warning_notes
 from hidisc.reporting.outlook import find_outlook
-from hidisc.settings.evaluate import BootstrapConfig
 
 _TIE = 1e-6
 """Percent; below are rounding errors."""
@@ -66,9 +64,9 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
             break
     else:
         return Verdict(model.name)
-    asked = BootstrapConfig.model_validate(infos[0].config.get("bootstrap", {}))
+    interval = model.bootstrap.interval
     numbers = tuple(
-        _number(title, [level.metrics[metric] for level in levels], asked.interval, guess)
+        _number(title, [level.metrics[metric] for level in levels], interval, guess)
         for metric, title, guess in (("accuracy", "Accuracy", _commonest(levels[0])), ("auroc", "AUROC", 50.0))
     )
     return Verdict(
@@ -79,7 +77,7 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
         outlook=find_outlook(model),
         trust=(
             *_trust(model, infos[0].model, plural(infos[0].levels[0]), numbers[0]),
-            *_doubt(levels, name, asked.interval),
+            *_doubt(levels, name, interval),
         ),
         properties=(*infos[0].audit, *_choose_diagnostics(infos[0].diagnostics)),
     )
@@ -87,7 +85,7 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
 
 def name_judge(probe: str, info: ScoresInfo) -> str:
     """A probe in words."""
-    return f"its {count_voters(info):,} nearest neighbours" if probe == "knn" else _JUDGES.get(probe, probe)
+    return f"its {count_voters(info):,} nearest neighbours" if probe == "knn" else _JUDGES[probe]
 
 
 def count_voters(info: ScoresInfo) -> int:
@@ -96,14 +94,9 @@ def count_voters(info: ScoresInfo) -> int:
     return min(int(info.config["knn"]["k"]), bank)
 
 
-def gather_warnings(models: Sequence[EvaluatedModel]) -> tuple[str, ...]:
-    """What must stand beside every number, each sentence once, with whom it is about unless it is about all."""
-    return tuple(note.removeprefix("Warning: ") for note in warning_notes(models))
-
-
 def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
     """Facts of an encoder and of how it was judged, term and text."""
-    found = next((item for item in model.embeddings if item is not None), None)
+    found = model.first_embeddings
     info, first = model.info, model.scores[0] if model.scores else found
     if first is None:
         return ()

@@ -1,6 +1,5 @@
 """A picture of patches and their random views."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from hidisc.ground.files import write_atomic
-from hidisc.reporting.captions import INK, PAPER
+from hidisc.reporting.captions import INK, PAPER, encode
 from hidisc.slides.display import as_rgb
 
 MIN_TILE_PX, MAX_TILE_PX = 128, 224
@@ -43,9 +42,7 @@ def draw_views(originals: Tensor, views: Tensor, *local: Tensor, out: Path) -> N
     for y, tiles in zip(top, rows, strict=False):
         for x, tile in zip(left, tiles, strict=True):
             panel.paste(tile, (x, y))
-    buffer = io.BytesIO()
-    panel.save(buffer, "PNG")
-    write_atomic(out, buffer.getvalue())
+    write_atomic(out, encode(panel, "PNG"))
 
 
 def _draw_row(patch: Tensor, views: Sequence[Tensor]) -> list[Image.Image]:

@@ -10,7 +10,6 @@ from hidisc.ground.files import LOCK, full_disk_said, relate, write_atomic
 from hidisc.ground.paths import AnyPath
 from hidisc.reporting.compose import compose
 from hidisc.reporting.evaluated import gather
-from hidisc.reporting.page import render
 from hidisc.settings.report import ReportConfig
 
 _OWN = (LOCK, CONFIG, MANIFEST)
@@ -36,7 +35,7 @@ def report(paths: Sequence[AnyPath], out: AnyPath, config: ReportConfig | None =
         if out.exists() and page in (work.find_problems() or {}):
             raise UserError(f"{out} has been changed since it was written. Delete it to have it made anew.")
         if not work.is_finished(say):
-            write_atomic(out, render(compose(models, files, config, say)).encode("utf-8", "replace"))
+            write_atomic(out, compose(models, files, config, say).encode("utf-8", "replace"))
             made = sorted(path for path in files.rglob("*") if path.is_file() and path.name not in _OWN)
             work.finish([page, *(path.relative_to(files).as_posix() for path in made)])
     return out

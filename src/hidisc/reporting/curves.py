@@ -1,0 +1,123 @@
+"""ROC and precision-recall curves."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from hidisc.evaluation.metrics import measure_areas
+from hidisc.evaluation.predictions import Predictions
+from hidisc.reporting.figures import DASHES, GREY, LEGEND_PT, Floats, figure_style, fit, palette, settle
+
+_POINTS = 1001
+"""Most points of a curve; more cannot be seen."""
+
+
+@figure_style()
+def draw_curves(predictions: Mapping[str, Predictions], positive: int, title: str) -> Figure:
+    """ROC and precision-recall side by side, areas in percent in the legends, chance as a thin line.
+
+    Two classes: a line per model, for the positive class. More: the mean over the classes, a line per model; of a
+    single model, a line per class. Classes that are absent, or all there is, have no curve.
+    """
+    lines = _choose_lines(predictions, positive)
+    figure = Figure(figsize=(7.6, 3.7 + 0.17 * max(0, len(lines) - 2)))
+    panels = figure.subplots(1, 2)
+    colours = palette(len(lines))
+    for number, (name, found, codes) in enumerate(lines):
+        line: dict[str, Any] = {"color": colours[number], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.6}
+        short = fit(name, 1.5, LEGEND_PT)
+        areas = measure_areas(found)  # (2, L)
+        known = [code for code in codes if not np.isnan(areas[0, code])]
+        if 0 < len(known) < len(codes):
+            short += f" ({len(known)} of {len(codes)} classes)"
+        for axes, trace, of_class in zip(panels, (_trace_roc, _trace_precision), areas, strict=True):
+            area = f"{100 * np.mean(of_class[known]):.1f}" if known else "–"
+            curve = _mean_curve(_trace_folds(trace, found, known)) if known else ([], [])
+            axes.plot(*curve, label=f"{area}  {short}", **line)
+    _add_chance(panels[0], panels[1], lines, colours)
+    for axes, panel, name, across, up in (
+        (panels[0], "ROC", "AUROC (%)", "1 - specificity", "Sensitivity"),
+        (panels[1], "Precision and recall", "AUPRC (%)", "Recall (sensitivity)", "Precision"),
+    ):
+        axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", xlabel=across, ylabel=up)
+        axes.set(xticks=np.linspace(0, 1, 6), yticks=np.linspace(0, 1, 6))
+        axes.legend(title=name, loc="upper center", bbox_to_anchor=(0.5, -0.16), alignment="left", handlelength=3.2)
+        axes.set_title(panel)
+    return settle(figure, title)
+
+
+_Line = tuple[str, Predictions, list[int]]
+"""A curve's name, whose predictions it is of, and the classes it is the mean over."""
+
+
+def _choose_lines(predictions: Mapping[str, Predictions], positive: int) -> list[_Line]:
+    lines: list[_Line] = []
+    for name, found in predictions.items():
+        if len(found.classes) == 2:
+            lines.append((name, found, [positive]))
+        elif len(predictions) == 1:
+            lines += [(label, found, [code]) for code, label in enumerate(found.classes)]
+        else:
+            lines.append((name, found, list(range(len(found.classes)))))
+    return lines
+
+
+_Curve = tuple[Floats, Floats]
+
+
+def _trace_folds(
+    trace: Callable[[NDArray[np.bool_], Floats], _Curve], found: Predictions, codes: Sequence[int]
+) -> list[_Curve]:
+    """The curve of every class in every fold that has units of the class and others."""
+    curves = []
+    for members in found.split_by_fold():
+        truth, scores = found.truth[members], found.scores[members]
+        there = [code for code in codes if 0 < int((truth == code).sum()) < len(truth)]
+        curves += [trace(truth == code, scores[:, code]) for code in there]
+    return curves
+
+
+def _trace_roc(is_class: NDArray[np.bool_], score: Floats) -> _Curve:
+    """The ROC curve of a class against the rest."""
+    from sklearn.metrics import roc_curve
+
+    across, up, _ = roc_curve(is_class, score)
+    return across, up
+
+
+def _trace_precision(is_class: NDArray[np.bool_], score: Floats) -> _Curve:
+    """Precision by recall as the average precision reads it: up to a recall, the precision where it is reached."""
+    from sklearn.metrics import precision_recall_curve
+
+    precision, recall, _ = precision_recall_curve(is_class, score)
+    first = np.r_[True, np.diff(recall[::-1]) > 0]  # the highest threshold of each recall
+    recall, precision = recall[::-1][first], precision[::-1][first]
+    return np.repeat(recall, 2)[1:-1], np.repeat(precision, 2)[2:]
+
+
+def _mean_curve(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """One curve as it is, or with fewer points; of several, the mean height at every place."""
+    if len(curves) == 1 and len(curves[0][0]) <= _POINTS:
+        return curves[0]
+    grid = np.linspace(0, 1, _POINTS)
+    heights = np.mean([np.interp(grid, across, up) for across, up in curves], axis=0)
+    first = np.mean([up[0] for _, up in curves])  # where a curve rises at once, interpolation knows the upper end only
+    return np.r_[0.0, grid], np.r_[first, heights]
+
+
+def _add_chance(roc: Axes, precision: Axes, lines: Sequence[_Line], colours: Sequence[str]) -> None:
+    """What guessing gives: the diagonal, and the share of positives: one line, or one per curve where they differ."""
+    looks: dict[str, Any] = {"linewidth": 0.8, "zorder": 0}
+    roc.plot([0, 1], [0, 1], color=GREY, **looks)
+    shares = [
+        float(np.mean([(found.truth == code).mean() for code in codes])) for _, found, codes in lines if len(found)
+    ]
+    if shares and np.ptp(shares) < 0.005:
+        precision.axhline(shares[0], color=GREY, **looks)
+        return
+    for share, colour in zip(shares, colours, strict=False):
+        precision.axhline(share, color=colour, alpha=0.45, **looks)
