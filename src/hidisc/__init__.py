@@ -78,7 +78,7 @@ The map of the package, in the order data flows:
     training/   batches -> Run                                   fit checkpoint run
     embeddings/ PatchStore + any encoder -> Embeddings           model choose extract blocks bags
     evaluation/ Embeddings -> Scores                             task knn linear mil pooling metrics bootstrap leakage
-    reporting/  pages and pictures to look at                    page tables figures tsne heatmap prepared views
+    reporting/  pages and pictures to look at                    compose tables figures tsne heatmap prepared views
     benchmark/  suites of trainings -> the paper's tables        cells claims published results tables
     explore/    a cohort in a browser                            server answers session slide projection similar labels
     verbs/      one file per command, read top to bottom         prepare train embed evaluate report benchmark

@@ -313,8 +313,8 @@ def _benchmark(
     suite: Annotated[
         str,
         typer.Argument(
-            help="main, weak, lambda, learning-rate, batch-size, iterations, hierarchical, stain, or a YAML file; "
-            "+tcga over it samples patches as the paper does for TCGA."
+            help="main, weak, lambda, learning-rate, batch-size, iterations, hierarchical, distillation, stain, "
+            "small-cohort, or a YAML file; +tcga over it samples patches as the paper does for TCGA."
         ),
     ],
     store: Annotated[Path, _there("A patch store with labels and held-out patients.")],

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hidisc.settings.config import Config, Pace
 
@@ -60,22 +60,23 @@ STRONG: tuple[Op, ...] = tuple(op for op in get_args(Op) if op not in ("stain", 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def _check_range(given: tuple[float, float]) -> tuple[float, float]:
-    if not 0 < given[0] <= given[1]:
-        raise ValueError("a range is [low, high] above 0, such as [0.4, 1]")
-    return given
+class PartConfig(Config):
+    """Views that show a part of a patch."""
+
+    @field_validator("scale", check_fields=False)
+    @classmethod
+    def _is_range(cls, given: tuple[float, float] | None) -> tuple[float, float] | None:
+        if given is not None and not 0 < given[0] <= given[1]:
+            raise ValueError("a range is [low, high] above 0, such as [0.4, 1]")
+        return given
 
 
-PartOfPatch = Annotated[tuple[Share, Share], AfterValidator(_check_range)]
-"""Range of the share of a patch that a view shows."""
-
-
-class GlobalViewsConfig(Config):
+class GlobalViewsConfig(PartConfig):
     """The views of each patch that `batch.views` counts; by default the whole patch as it is stored."""
 
     size_px: int | None = Field(None, ge=8, le=4096)
     """Side in pixels of global views; null is that of the patches."""
-    scale: PartOfPatch | None = None
+    scale: tuple[Share, Share] | None = None
     """Range of the share of the patch that a global view shows, drawn for every view; null shows all of it."""
     coarser: tuple[float, float] | None = None
     """Range of how much coarser than its patch a view is, drawn for every view; null: as the patch. Sets size_px."""
@@ -91,14 +92,14 @@ class GlobalViewsConfig(Config):
         return self
 
 
-class LocalViewsConfig(Config):
+class LocalViewsConfig(PartConfig):
     """Further, smaller views of each patch that show a part of it (multi-crop); `batch.images` does not count them."""
 
     number: int = Field(0, ge=0, le=64)
     """Number of local views of each patch."""
     size_px: int = Field(96, ge=8, le=4096)
     """Side in pixels of local views; a transformer needs model.options={dynamic_img_size: true} for two sizes."""
-    scale: PartOfPatch = (0.05, 0.4)
+    scale: tuple[Share, Share] = (0.05, 0.4)
     """Range of the share of the patch that a local view shows, drawn for every view."""
 
 
