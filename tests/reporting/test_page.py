@@ -296,7 +296,7 @@ def test_the_verdict_is_of_patients_with_its_interval(scores: Scores) -> None:
     assert value.high is not None
     assert accuracy.text == f"{100 * value.value:.1f}"
     assert accuracy.range == f"{100 * value.low:.1f} to {100 * value.high:.1f}"
-    assert accuracy.said == f"95\N{NO-BREAK SPACE}% interval {accuracy.range}"
+    assert accuracy.said == f"95 % interval {accuracy.range}"
     assert (accuracy.low, accuracy.high) == pytest.approx((100 * value.low, 100 * value.high))
     assert accuracy.guess == pytest.approx(100 / 3)
     assert auroc.text == f"{100 * (level.metrics['auroc'].value or 0):.1f}"

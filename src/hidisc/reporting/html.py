@@ -33,7 +33,12 @@ def fill_template(template: str, words: LevelNames, *scripts: str, **values: Any
         f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     )
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_read)
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(_read),
+        finalize=_keep_percent,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     shared = {"policy": policy, "css": Markup(_read("page.css")), "js": Markup(js), "citation": CITATION}
@@ -50,6 +55,11 @@ def list_files(
         for kind, found, endings in kinds
         for name in found
     )
+
+
+def _keep_percent(value: Any) -> Any:
+    """Text in which no line ends between a number and its percent sign."""
+    return value.replace(" %", "\N{NO-BREAK SPACE}%") if type(value) is str else value
 
 
 @cache

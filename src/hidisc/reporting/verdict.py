@@ -164,7 +164,7 @@ def _number(title: str, values: Sequence[Value], interval: float, guess: float) 
     if low is None or high is None:
         return Number(title, f"{mean:.1f}", values[0].why, "", mean, guess=guess)
     ends = f"{100 * low:.1f} to {100 * high:.1f}"
-    said = f"{100 * interval:g}\N{NO-BREAK SPACE}% interval {ends}"
+    said = f"{100 * interval:g} % interval {ends}"
     return Number(title, f"{mean:.1f}", said, ends, mean, 100 * low, 100 * high, guess)
 
 
