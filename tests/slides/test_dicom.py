@@ -51,7 +51,7 @@ def test_the_files_of_a_folder_are_drafted_as_one_slide_and_prepared(drawn: np.n
         write_dicom(tmp_path / "in" / name, drawn, 0.5)
     drafted = draft_rows(tmp_path / "in", NamePattern("{patient}/{slide}"))
     assert [(row.names["patient"], row.names["slide"]) for row in drafted.rows] == [("P1", "a"), ("P2", "b")]
-    assert [row.doubts for row in drafted.rows] == [["2 DICOM files of one folder are taken for one slide"]] * 2
+    assert [row.doubts for row in drafted.rows] == [["2 DICOM files of one folder are treated as one slide"]] * 2
     draft_cohort(tmp_path / "in" / "P1", tmp_path / "cohort.csv", "{patient}")
     config = load_config(PrepareConfig, None, ["grid.size_px=48", "stain.method=none"])
     prepare(tmp_path / "cohort.csv", tmp_path / "store", config, workers=0)

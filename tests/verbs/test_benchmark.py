@@ -227,6 +227,18 @@ def test_what_cannot_be_done_is_said(
     assert str(raised.value) == sentence
 
 
+def test_weights_that_are_missing_are_said_before_anything_is_trained(store: Path, suite: Path, tmp_path: Path) -> None:
+    missing = "{name: A, recipe: simclr+weak, changes: [model.weights=gone.safetensors]}"
+    config = load(suite, f"rows=[{{name: SimCLR, recipe: simclr+weak}}, {missing}]", "claims=[]")
+    with pytest.raises(UserError) as raised:
+        benchmark(config, store, tmp_path / "out", device="cpu")
+    assert str(raised.value) == (
+        "this suite has rows that start from the weights gone.safetensors, and there is no such file here. Put it into "
+        'this folder; docs/training.md, "Starting from weights", says how to get one.'
+    )
+    assert not (tmp_path / "out").exists()
+
+
 def test_doctor_finds_what_is_damaged_in_a_cell(store: Path, suite: Path, tmp_path: Path) -> None:
     out, row = tmp_path / "out", "rows=[{name: SimCLR, recipe: simclr+weak}]"
     benchmark(load(suite, row, "claims=[]", "seeds=1"), store, out, workers=1, device="cpu")

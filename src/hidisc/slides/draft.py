@@ -186,7 +186,7 @@ def _join_dicom(rows: Iterable[DraftRow]) -> list[DraftRow]:
             files[row.path.parent].append(row)
     for first, *others in files.values():
         if others:
-            first.doubts.append(f"{len(others) + 1} DICOM files of one folder are taken for one slide")
+            first.doubts.append(f"{len(others) + 1} DICOM files of one folder are treated as one slide")
     return joined
 
 

@@ -116,12 +116,17 @@ def benchmark(
 
 def _hash_weights(cells: Sequence[Cell]) -> dict[str, str]:
     """Checksums of the starting weights, so that no table mixes trainings from a file and from what replaced it."""
-    given = sorted({cell.train.model.weights for cell in cells if cell.train.model.weights})
+    given = sorted({cell.train.model.weights for cell in cells if cell.train.model.weights} - {"hub"})
+    for name in given:
+        if not Path(name).exists():
+            raise UserError(
+                f"this suite has rows that start from the weights {name}, and there is no such file here. Put it into "
+                'this folder; docs/training.md, "Starting from weights", says how to get one.'
+            )
     files = {name: [Path(name), *sorted(Path(name).glob("*.safetensors"))] for name in given}
     return {
         f"the weights {name}": digest([hash_file(path) for path in paths if path.is_file()])
         for name, paths in files.items()
-        if Path(name).exists()
     }
 
 
