@@ -14,6 +14,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hidisc.artefacts import artefact
 from hidisc.artefacts.artefact import (
     CONFIG,
     MANIFEST,
@@ -148,6 +149,26 @@ def test_a_strangers_config_is_not_overwritten(tmp_path: Path, text: bytes) -> N
     (tmp_path / CONFIG).write_bytes(text)
     assert f"holds something else ({CONFIG})" in refusal(tmp_path)
     assert (tmp_path / CONFIG).read_bytes() == text
+
+
+def test_who_begins_the_folder_at_the_same_moment_is_no_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of jobs that start at once, one writes `config.yaml` just after another has looked for it."""
+    out, read_config = tmp_path / "out", artefact._read_config
+    out.mkdir()
+    with begun(tmp_path / "twin"):
+        pass
+
+    def read_too_early(path: Path) -> dict[str, object] | None:
+        record = read_config(path)
+        if path == out and record is None:
+            shutil.copy(tmp_path / "twin" / "config.yaml", out)
+        return record
+
+    monkeypatch.setattr(artefact, "_read_config", read_too_early)
+    with begun(out):
+        assert read_config(out) == read_config(tmp_path / "twin")
 
 
 def test_what_is_refused_is_not_swept(tmp_path: Path) -> None:

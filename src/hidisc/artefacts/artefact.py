@@ -190,7 +190,7 @@ def make(
     `inputs`: checksums of what it is made from, by name. `taken_over`: groups of settings whose change is taken over,
     beside those that declare it themselves. `hint`: what else to do about other settings.
     """
-    if out.is_dir() and _read_config(out) is None and not (out / MANIFEST).is_file():
+    if out.is_dir() and not (out / MANIFEST).is_file():
         _refuse_other_content(out)  # before a lock is left among them
     make_folder(out)
     config = _declare(kind, settings, inputs)
@@ -270,9 +270,12 @@ def _compare(
 
 
 def _refuse_other_content(out: Path) -> None:
-    """Refuse a folder with files that hidisc did not write."""
+    """Refuse a folder with files and no `config.yaml` of hidisc.
+
+    Files are listed before it is read: another process may write it, and then its files, at any moment.
+    """
     names = sorted(path.name for path in out.iterdir() if path.name not in (LOCK, OWNER) and not is_part(path))
-    if names:
+    if names and _read_config(out) is None:
         raise UserError(
             f"{out} holds something else ({', '.join(names[:3])}) and is not overwritten. "
             "Give a new or empty folder for --out."
