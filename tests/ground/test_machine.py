@@ -1,8 +1,10 @@
 """What the machine gives a process."""
 
 import os
+import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,3 +22,36 @@ def test_versions() -> None:
     found = versions("numpy", "no-such-package")
     assert found["numpy"]
     assert found["no-such-package"] is None
+
+
+_COUNT_FAULTS = """
+import resource, sys
+from hidisc.ground.machine import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for megabytes in range(16, 31):  # by default, a block larger than all before is given back as soon as it is freed
+    b"x" * (megabytes * 1_000_000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc keeps memory as it likes")
+def test_freed_memory_is_kept_unless_the_user_has_set_it() -> None:
+    huge = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if huge.exists() and "[always]" in huge.read_text():
+        pytest.skip("this kernel gives memory in huge pages, so that pages cannot be counted")
+    by_user = {"GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}
+    plain = {name: value for name, value in os.environ.items() if name not in by_user}
+
+    def count_pages(how: str, **env: str) -> int:
+        command = [sys.executable, "-c", _COUNT_FAULTS, how]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True, env=plain | env).stdout)
+
+    largest, all_blocks = (
+        bytes_ // os.sysconf("SC_PAGE_SIZE") for bytes_ in (30_000_000, sum(range(16, 31)) * 1_000_000)
+    )
+    assert count_pages("leave") > 0.9 * all_blocks
+    assert count_pages("keep") < 1.1 * largest
+    assert count_pages("keep", MALLOC_MMAP_THRESHOLD_="1000000") > 0.9 * all_blocks

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hidisc.artefacts.artefact import Work
 from hidisc.ground.errors import UserError
+from hidisc.ground.machine import keep_freed_memory
 from hidisc.training.failures import FailureWatch, OthersEndedError, release_frames
 
 _failure_watches: WeakKeyDictionary[Fabric, FailureWatch] = WeakKeyDictionary()
@@ -42,6 +43,8 @@ def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterat
         raise UserError("precision 16 is for GPUs and there is none here. Set it to bf16 or 32.")
     is_ours = not torch.distributed.is_initialized()
     fabric.launch()
+    if fabric.device.type == "cpu":
+        keep_freed_memory()
     watch = _start_watch(fabric) if fabric.world_size > 1 else None
     failed = True
     try:
