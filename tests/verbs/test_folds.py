@@ -112,6 +112,31 @@ def test_a_fold_that_was_judged_anew_is_pooled_anew(whole: Path, store: Path, su
     assert [name for name in before if before[name] != after[name]] == ["fold 1"]
 
 
+def test_patients_that_a_row_leaves_out_are_left_out_in_every_fold(store: Path, suite: Path, tmp_path: Path) -> None:
+    rows = """rows=[{name: all, recipe: hidisc-patient+weak},
+        {name: without P0, recipe: hidisc-patient+weak, changes: ['data.leave_out=[P0]']}]"""
+    config = load_config(SuiteConfig, str(suite), [rows, "seeds=1", "floors=false"])
+    assert benchmark(config, store, tmp_path / "out", workers=1, device="cpu").failed == 0
+    learned = {
+        name: [set(Run.load(run).info.patients) for run in sorted((tmp_path / "out").glob(f"cells/{name}-*/run"))]
+        for name in ("01-all", "02-without-p0")
+    }
+    assert [patients - {"P0"} for patients in learned["01-all"]] == learned["02-without-p0"]
+    assert any("P0" in patients for patients in learned["01-all"])
+    pooled = gather(sorted((tmp_path / "out" / "pooled").iterdir()))
+    assert [len(model.scores) for model in pooled] == [1, 1], "two rows, and not two seeds of one"
+    assert "P0" in Scores.load(pooled[1].scores[0].path).predictions("knn", "patient").clusters, "and still judged"
+
+
+def test_a_row_that_names_splits_is_refused(store: Path, suite: Path, tmp_path: Path) -> None:
+    rows = "rows=[{name: a, recipe: simclr+weak, changes: ['data.splits=[test]']}]"
+    config = load_config(SuiteConfig, str(suite), [rows])
+    with pytest.raises(
+        UserError, match=r"the row 'a' learns from data.splits = \['test'\], but with folds every .* all "
+    ):
+        benchmark(config, store, tmp_path / "out", workers=1, device="cpu")
+
+
 def test_weights_that_were_replaced_are_refused(store: Path, suite: Path, tmp_path: Path) -> None:
     weights = tmp_path / "weights.safetensors"
     weights.write_bytes(b"one")

@@ -123,8 +123,15 @@ def plan_cells(
             train = train.model_copy(update={"checkpoint": checkpoint})
             if not folds:
                 found.append(Cell(row, seed, out / CELLS / name, train, points, judged))
+            elif train.data.splits != TrainConfig().data.splits:
+                raise UserError(
+                    f"the row {row.name!r} learns from data.splits = {list(train.data.splits)}, but with folds every "
+                    "training learns from all patients outside its fold. Leave data.splits out; data.leave_out names "
+                    "patients that are never learned from."
+                )
             for fold, patients in enumerate(folds, 1):
-                data = train.data.model_copy(update={"splits": splits, "leave_out": patients})
+                never = dict.fromkeys((*train.data.leave_out, *patients))  # those of the row in every fold
+                data = train.data.model_copy(update={"splits": splits, "leave_out": tuple(never)})
                 evaluate = judged.model_copy(update={"test_patients": patients})
                 one = train.model_copy(update={"data": data})
                 found.append(Cell(row, seed, out / CELLS / f"{name}-fold-{fold}", one, points, evaluate, fold))

@@ -63,6 +63,9 @@ def _describe(folds: Sequence[Cell], parts: Sequence[Scores]) -> ModelCard:
         history = history.then(card.history.slides, card.history.labels_used)
     history = history.model_copy(update={"is_complete": all(card.history.is_complete for card in cards)})
     train = folds[0].train.model_dump(mode="json", exclude={"seed": True, "data": {"leave_out"}})
+    never = set[str].intersection(*(set(cell.train.data.leave_out) for cell in folds))
+    if never:  # what the row itself leaves out, in every fold
+        train["data"]["leave_out"] = sorted(never)
     return cards[0].model_copy(
         update={
             "source": f"{len(folds)} folds",
