@@ -2,7 +2,8 @@
 
     python bench/embedding.py
 
-ResNet-18, 96 px, batches of 256, all threads on both sides. Ours reads JPEG patches of a store, embeds and writes them.
+ResNet-18, 96 px, all threads on both sides. Ours reads JPEG patches of a store, embeds and writes them, in batches of
+256 as by default. The bare passes are of 64 patches, which is faster than 256 on a CPU, and of 256.
 """
 
 import tempfile
@@ -22,7 +23,7 @@ from hidisc.settings.embed import EmbedConfig
 from hidisc.training.processes import start
 from training import SIZE_PX, make_store
 
-BATCH, TURNS = 256, 9
+BATCH, FASTEST, TURNS = 256, 64, 9
 
 
 def ours_per_s(store: PatchStore, out: Path) -> float:
@@ -38,11 +39,11 @@ def ours_per_s(store: PatchStore, out: Path) -> float:
         return len(rows) / (time.perf_counter() - began)
 
 
-def bare_per_s(store: PatchStore) -> float:
-    """Patches a second of the same network on one batch in memory, as many batches."""
+def bare_per_s(store: PatchStore, batch: int) -> float:
+    """Patches a second of the same network on one batch in memory, as many patches."""
     net = open_model("timm:resnet18", store, EmbedConfig()).net.to(memory_format=torch.channels_last)
-    x = torch.rand(BATCH, 3, SIZE_PX, SIZE_PX).to(memory_format=torch.channels_last)
-    sizes = [BATCH] * (len(store) // BATCH) + [len(store) % BATCH] * (len(store) % BATCH > 0)
+    x = torch.rand(batch, 3, SIZE_PX, SIZE_PX).to(memory_format=torch.channels_last)
+    sizes = [batch] * (len(store) // batch) + [len(store) % batch] * (len(store) % batch > 0)
     began = time.perf_counter()
     with torch.inference_mode():
         for size in sizes:
@@ -55,9 +56,17 @@ def claims() -> list[Claim]:
     with tempfile.TemporaryDirectory() as name:
         store = make_store(Path(name), patients=60)
         folders = (Path(name) / f"e{turn}" for turn in range(TURNS))
-        rates = median_rates(TURNS, bare=lambda: bare_per_s(store), ours=lambda: ours_per_s(store, next(folders)))
-    title = "embed : bare inference on tensors in memory, ResNet-18, 96 px"
-    return [Claim(title, rates["ours"], rates["bare"], "patches/s", 0.95)]
+        rates = median_rates(
+            TURNS,
+            fastest=lambda: bare_per_s(store, FASTEST),
+            large=lambda: bare_per_s(store, BATCH),
+            ours=lambda: ours_per_s(store, next(folders)),
+        )
+    title = "embed : bare inference on tensors in memory, ResNet-18, 96 px, passes of"
+    return [
+        Claim(f"{title} {FASTEST}", rates["ours"], rates["fastest"], "patches/s", 0.95),
+        Claim(f"{title} {BATCH}", rates["ours"], rates["large"], "patches/s", 1.0),
+    ]
 
 
 if __name__ == "__main__":

@@ -44,8 +44,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 
-def test_the_encoders_own_vectors_in_the_order_of_the_table(store: Path, run: Path, tmp_path: Path) -> None:
-    found, opened = made(store, run, tmp_path / "e"), PatchStore.load(store)
+@pytest.mark.parametrize("batch", [2, 96])  # the second goes through the network in two parts
+def test_the_encoders_own_vectors_in_the_order_of_the_table(store: Path, run: Path, tmp_path: Path, batch: int) -> None:
+    found, opened = made(store, run, tmp_path / "e", batch=batch), PatchStore.load(store)
     x = torch.from_numpy(as_input(opened.read_many(range(len(opened))), "unit")).permute(0, 3, 1, 2)
     with torch.inference_mode():
         expected = Run.load(run).encoder().features(x)

@@ -28,6 +28,8 @@ from hidisc.training.training_set import list_slides
 
 _BATCHES = 16
 """Batches between two writes; at most this many are lost to a crash on each device."""
+_AT_ONCE = 64
+"""Patches that a CPU embeds at once: what a network makes of more of them fits neither its caches nor kept memory."""
 _ROWS = 4096
 """Rows copied at once."""
 _FEW = 1000
@@ -110,9 +112,10 @@ def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor
 
 
 def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor, rule: InputRule) -> Tensor:
+    parts = pixels.split(_AT_ONCE) if pixels.device.type == "cpu" else (pixels,)
     with fabric.autocast():
-        vectors: Tensor = net(to_input(pixels, rule))
-    return vectors.float()
+        vectors = [net(to_input(part, rule)) for part in parts]
+    return torch.cat(vectors).float()
 
 
 def _check(vectors: NDArray[Any], store: PatchStore, rows: NDArray[np.int64], dtype: str) -> None:

@@ -41,7 +41,7 @@ class EmbedConfig(Config):
     precision: Annotated[Literal["32", "bf16", "16"], BeforeValidator(str)] = "32"
     """Arithmetic of the encoder: 32-bit, or mixed precision with bfloat16 (bf16) or float16 (16)."""
     batch: int = Field(256, ge=1)
-    """Number of patches per forward pass."""
+    """Number of patches that are read and embedded together; a CPU embeds them 64 at a time."""
     threads: Annotated[int | None, Pace()] = Field(None, ge=1, le=64)
     """Threads that read and decode patches ahead; null means one per core, at most 8."""
     prefetch: Annotated[int, Pace()] = Field(4, ge=1, le=64)
