@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.evaluation.compare import Difference, count_needed
+from hidisc.evaluation.compare import Difference, count_needed, say_needed
 from hidisc.evaluation.scores import Diagnostic, FloorScores, Scores, Value
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.outlook import find_outlook, loss_is_falling
@@ -35,7 +35,7 @@ def test_better_than_colour(scores: Scores) -> None:
 
 def test_no_better_than_colour_says_how_many_patients_would_tell(scores: Scores) -> None:
     found = outlook(scores, Value(value=0.05, low=-0.05, high=0.15))
-    assert found[1] == "A difference of this size would take about 295 test patients to tell from none."
+    assert found[1] == "A difference of this size would take about 300 test patients to tell from none."
     assert "hidisc-patient+small-cohort" in found[2]
     tiny = outlook(scores, Value(value=0.001, low=-0.1, high=0.1))
     assert "more than 10,000 test patients" in tiny[1]
@@ -81,6 +81,11 @@ def test_the_number_of_patients_is_the_textbooks(tmp_path: Path) -> None:
     assert count_needed(value, n, 0.95) == int(np.ceil(((1.959964 + 0.841621) * sd / difference) ** 2))
     assert count_needed(Value(value=0.0, low=-0.1, high=0.1), n, 0.95) is None
     assert Difference(0.06, 0.06, 0.06, 1.0, 50).patients_needed is None
+
+
+def test_an_estimate_is_said_with_the_digits_it_has() -> None:
+    said = [say_needed(patients) for patients in (7, 46, 101, 4_945, 9_990, 10_000)]
+    assert said == ["about 7", "about 46", "about 110", "about 5,000", "about 10,000", "more than 10,000"]
 
 
 def test_a_collapsed_encoder_is_to_be_trained_again(scores: Scores) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hidisc.benchmark.cells import list_rows
-from hidisc.evaluation.compare import Difference, estimate
+from hidisc.evaluation.compare import Difference, estimate, say_needed
 from hidisc.evaluation.scores import Value
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import plural
@@ -14,8 +14,6 @@ from hidisc.reporting.table import DASH, Table
 from hidisc.settings.benchmark import SuiteConfig
 
 _METRICS = ("auroc", "mca")
-_MANY = 10_000
-"""Patients from which their number is not estimated any more."""
 
 
 def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table | None:
@@ -86,6 +84,5 @@ def say_verdict(found: Difference, floor: str) -> str:
     if found.verdict != "unclear":
         return f"{found.verdict} than {floor}"
     needed = found.patients_needed if (found.value or 0) > 0 else None
-    number = f"about {needed:,}" if needed and needed < _MANY else f"more than {_MANY:,}"
-    more = f"; {number} {plural(found.cluster)} would tell a difference of this size" if needed else ""
+    more = f"; {say_needed(needed)} {plural(found.cluster)} would tell a difference of this size" if needed else ""
     return f"no better than {floor}{more}"

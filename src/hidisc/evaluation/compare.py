@@ -22,6 +22,9 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
 from hidisc.settings.evaluate import BootstrapConfig
 
+_MANY = 10_000
+"""Patients from which their number is not estimated any more."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -112,6 +115,14 @@ def count_needed(difference: Value, patients: int, interval: float) -> int | Non
     half = NormalDist().inv_cdf((1 + interval) / 2)
     error = (high - low) / (2 * half)
     return max(2, math.ceil(patients * ((half + NormalDist().inv_cdf(0.8)) * error / value) ** 2))
+
+
+def say_needed(patients: int) -> str:
+    """A number of patients from `count_needed` in words, with the two digits that such an estimate has."""
+    if patients >= _MANY:
+        return f"more than {_MANY:,}"
+    unit = 10 ** max(0, len(str(patients)) - 2)
+    return f"about {math.ceil(patients / unit) * unit:,}"
 
 
 Trainings = Sequence[Sequence[Predictions]]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hidisc.evaluation.compare import count_needed
+from hidisc.evaluation.compare import count_needed, say_needed
 from hidisc.evaluation.scores import LevelScores, ScoresInfo, Value
 from hidisc.ground.text import plural
 from hidisc.reporting.evaluated import EvaluatedModel
@@ -48,8 +48,8 @@ def _count_missing(differences: Mapping[str, Value], level: LevelScores, interva
     known = differences["auroc"] if differences["auroc"].value is not None else differences["accuracy"]
     needed = count_needed(known, level.units, interval)
     if needed is not None and needed > level.units:
-        number = f"about {needed:,}" if needed < 10_000 else "more than 10,000"
-        yield f"A difference of this size would take {number} test {plural(level.level)} to tell from none."
+        patients = f"{say_needed(needed)} test {plural(level.level)}"
+        yield f"A difference of this size would take {patients} to tell from none."
 
 
 def _next(info: ScoresInfo, level: LevelScores, against_colour: str, is_falling: bool) -> str:
