@@ -98,5 +98,5 @@ def test_few_patients_are_told_of_folds(tmp_path: Path) -> None:
     few = make_scores(tmp_path / "s", make_embeddings(tmp_path / "e"), probes=("knn",))
     assert outlook(few, None)[-1] == (
         "Next: judge it by all patients, not by 9: `hidisc benchmark small-cohort STORE --out BENCHMARK` trains "
-        "several methods in folds, for about 45 minutes on two cores."
+        "several methods in folds, for about half an hour on two cores."
     )

@@ -70,6 +70,6 @@ def _next(info: ScoresInfo, level: LevelScores, against_colour: str, is_falling:
     if level.units < _FEW and not info.folds:
         return (
             f"Next: judge it by all {plural(level.level)}, not by {level.units}: `hidisc benchmark small-cohort STORE "
-            "--out BENCHMARK` trains several methods in folds, for about 45 minutes on two cores."
+            "--out BENCHMARK` trains several methods in folds, for about half an hour on two cores."
         )
     return "Next: look at `hidisc heatmap`, and at the confusion matrices below."
