@@ -8,6 +8,7 @@ import pytest
 from hidisc.benchmark.cells import plan_cells, plan_embedding
 from hidisc.ground.errors import UserError
 from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.config import keep_facts
 from hidisc.settings.load import list_recipes, load_config
 from hidisc.settings.train import TrainConfig
 
@@ -63,6 +64,15 @@ def test_the_suite_for_small_cohorts_trains_as_the_recipe_for_them(tmp_path: Pat
     ]
     weights = "model.weights=tf_efficientnet_lite0.safetensors"
     assert cell.train == load_config(TrainConfig, "hidisc-patient+small-cohort", [weights])
+
+
+def test_a_benchmark_goes_on_when_its_suite_says_another_time() -> None:
+    facts = [
+        keep_facts(SuiteConfig, load("small-cohort", *changes).model_dump(mode="json"))
+        for changes in ([], ["small.time=an hour"], ["small.changes=[optim.steps=5]"])
+    ]
+    assert facts[0] == facts[1]
+    assert facts[0] != facts[2]
 
 
 def test_seeds_come_round_after_round(tmp_path: Path) -> None:

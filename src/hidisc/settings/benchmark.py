@@ -1,11 +1,11 @@
 """Settings of `hidisc benchmark`: a suite is a table of the paper as rows to train and claims to check."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hidisc.settings.config import Config
+from hidisc.settings.config import Config, Pace
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.folds import FoldsConfig
 
@@ -58,7 +58,7 @@ class ScaleConfig(Config):
     """Recipe that is put over the row's own recipe, as b in `a+b`."""
     changes: tuple[str, ...] = ()
     """Settings that are put over both recipes."""
-    time: str = ""
+    time: Annotated[str, Pace()] = ""
     """Expected time, in words."""
 
 
