@@ -2,6 +2,8 @@
 
 import gc
 import os
+import platform
+import resource
 import signal
 import socket
 import time
@@ -43,6 +45,23 @@ def test_an_error_ends_its_own_task_only() -> None:
 @pytest.mark.whole
 def test_worker_processes_come_to_the_same() -> None:
     assert outcomes(workers=2) == outcomes(workers=0)
+
+
+def count_faults(megabytes: int, report: Report) -> int:
+    """How many pages the kernel gives for twelve blocks that are freed one after the other."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(12):
+        b"x" * (megabytes * 1_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc keeps memory as it likes")
+def test_worker_processes_keep_the_memory_they_free() -> None:
+    """Dask sets MALLOC_TRIM_THRESHOLD_=65536 for its workers, with which each block would be given anew."""
+    (outcome,) = run_tasks(count_faults, [5], workers=1)
+    assert outcome.result is not None
+    assert outcome.result < 2.5 * 5_000_000 / os.sysconf("SC_PAGE_SIZE")
 
 
 def test_progress_arrives() -> None:

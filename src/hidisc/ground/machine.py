@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+from functools import cache
 from importlib import metadata
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -16,12 +17,13 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@cache
 def keep_freed_memory() -> None:
     """Let this process keep the memory that it frees, for its next step: no more than its peak.
 
     By default, glibc gives the memory of a training step back to the kernel at its end, and the kernel clears the same
     pages for the next step. In Dask's workers, whose environment has MALLOC_TRIM_THRESHOLD_=65536, that is half of the
-    time of a small network on a CPU (bench/memory.py). Other C libraries stay as they are.
+    time of a small network on a CPU (bench/memory.py). Other C libraries stay as they are. A second call does nothing.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

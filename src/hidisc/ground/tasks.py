@@ -12,6 +12,7 @@ from multiprocessing import resource_tracker
 from typing import Any, Generic, TypeVar
 
 from hidisc.ground.errors import UserError
+from hidisc.ground.machine import keep_freed_memory
 from hidisc.ground.steps import reached
 
 Task = TypeVar("Task")
@@ -93,6 +94,7 @@ def _on_worker(work: Callable[[Any, Report], Any], task: Any) -> Any:
     """Run a task on a worker, sending progress at most once a second."""
     import distributed
 
+    keep_freed_memory()  # Dask has every block given back to the kernel at once
     worker = distributed.get_worker()
     sent, waiting = time.monotonic(), 0
 
