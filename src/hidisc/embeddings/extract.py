@@ -112,7 +112,7 @@ def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor
 
 
 def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor, rule: InputRule) -> Tensor:
-    parts = pixels.split(_AT_ONCE) if pixels.device.type == "cpu" else (pixels,)
+    parts = torch.split(pixels, _AT_ONCE) if pixels.device.type == "cpu" else (pixels,)
     with fabric.autocast():
         vectors = [net(to_input(part, rule)) for part in parts]
     return torch.cat(vectors).float()
