@@ -60,6 +60,26 @@ def test_the_time_left_is_measured_from_the_first_update_on(
     assert screen.getvalue().splitlines() == ["0/2 slides", "1/2 slides  5 min left"]
 
 
+def test_no_time_left_is_told_from_less_than_a_hundredth_or_a_minute(
+    monkeypatch: pytest.MonkeyPatch, wait: Callable[[float], None]
+) -> None:
+    """While its workers start, a benchmark does three steps in the time of three hundred."""
+    screen = print_to(monkeypatch)
+    with show_progress("training", 10_000) as bar:
+        bar.update(0, "0/50 trainings")
+        for seconds, done in ((5, 3), (30, 99), (24, 99), (10, 99)):
+            wait(seconds)
+            bar.update(done, f"{done} steps")
+        assert bar.speed == 99 / 69
+    assert screen.getvalue().splitlines() == ["3 steps", "99 steps", "99 steps  115 min left"]
+    screen = print_to(monkeypatch)
+    with show_progress("training", 10_000) as bar:
+        bar.update(0, "0/50 trainings")
+        wait(10)
+        bar.update(100, "100 steps")
+    assert screen.getvalue().splitlines() == ["100 steps  16 min left"]
+
+
 def test_training_shows_the_loss_from_the_first_step(
     monkeypatch: pytest.MonkeyPatch, wait: Callable[[float], None]
 ) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # torch and all, which a bar for slides does without
 
 _FIRST_S, _EVERY_S = 5, 30
 """Seconds until the first line, and between lines, where there is no live bar (a SLURM log)."""
+_ENOUGH, _ENOUGH_S = 0.01, 60
+"""The share of the total, or the seconds, after which a time left can be told: at first it would be hours too long."""
 
 
 class _Bar(Progress):
@@ -55,7 +57,7 @@ class ProgressBar:
         began, done_before = self._began = self._began or (now, done)
         self.speed = (done - done_before) / max(now - began, 1e-6)
         left = ""
-        if self.speed:
+        if self.speed and (done - done_before >= _ENOUGH * self._total or now - began >= _ENOUGH_S):
             seconds = max(self._total - done, 0) / self.speed
             left = f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:,.0f} min left"
         self._bar.update(self._task, completed=done, text=text, left=left)
