@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from hidisc.verbs.progress import show_patches, show_progress, show_training
 def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A clock that stands still until the function is called with seconds."""
     now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))  # not the clock of other threads
 
     def wait(seconds: float) -> None:
         nonlocal now
