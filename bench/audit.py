@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from harness import Claim
 from hidisc.artefacts.artefact import Artefact, Manifest
+from hidisc.auditing.measure import run_audit
 from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.evaluation.auditing import run_audit
-from hidisc.models.history import NOTHING
+from hidisc.models.card import NOTHING
 from hidisc.patches.table import PatchTable, names_column
 from hidisc.settings.audit import AuditConfig
 

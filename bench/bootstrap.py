@@ -19,7 +19,7 @@ from sklearn.metrics import (
 )
 
 from harness import Claim, best_of, on_one_thread
-from hidisc.evaluation.bootstrap import draw_weights, name_clusters, resample, score_level
+from hidisc.evaluation.compare import draw_weights, name_clusters, resample, score_level
 from hidisc.evaluation.predictions import Predictions
 from hidisc.settings.evaluate import BootstrapConfig
 

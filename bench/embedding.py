@@ -14,10 +14,9 @@ import torch
 
 from harness import Claim, median_rates
 from hidisc.artefacts.artefact import make
-from hidisc.embeddings.choose import choose_rows
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS
 from hidisc.embeddings.extract import extract
-from hidisc.embeddings.model import open_model
+from hidisc.embeddings.model import choose_rows, open_model
 from hidisc.patches.store import PatchStore
 from hidisc.settings.embed import EmbedConfig
 from hidisc.training.processes import start

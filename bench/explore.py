@@ -26,15 +26,13 @@ from PIL import Image
 from harness import Claim, best_of
 from hidisc.artefacts.artefact import CONFIG, FORMAT, MANIFEST, Manifest, read_manifest
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.evaluation.clusters import CLUSTERS
-from hidisc.explore.projection import PlacedPatches, save_map
-from hidisc.ground.checksums import describe_file, seal
-from hidisc.models.history import UNKNOWN
+from hidisc.explorer.projection import CLUSTERS, PlacedPatches, save_map
+from hidisc.ground.files import describe_file, seal
+from hidisc.models.card import UNKNOWN
 from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import SCHEMA, PatchTable, names_column
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.prepare import GridConfig, PrepareConfig
+from hidisc.settings.prepare import GridConfig, ImportConfig, PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.imports import import_patches
 from hidisc.verbs.prepare import prepare

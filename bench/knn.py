@@ -21,8 +21,7 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 
 from harness import Claim, median_rates, on_threads, peak_bytes
-from hidisc.evaluation.neighbours import find_neighbours
-from hidisc.evaluation.rounding import has_fast_bfloat16
+from hidisc.evaluation.neighbours import find_neighbours, has_fast_bfloat16
 
 BANK, DIM, QUERIES, K = 200_000, 512, 3_000, 200
 SIZES = (10_000, 100_000, 1_000_000)

@@ -18,7 +18,7 @@ import torch
 from harness import Claim, on_one_thread
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import build_learner, build_optimizer, choose_training_set
 from hidisc.training.processes import start

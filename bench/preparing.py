@@ -26,12 +26,11 @@ from harness import Claim, on_one_thread
 from hidisc.patches.cut import CutTask, cut_slide
 from hidisc.patches.record import BOXES, SlideRecord
 from hidisc.patches.shard import Shard
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import SlideRow
-from hidisc.slides.pyramid import write_pyramid
 from hidisc.slides.stain import Stains, normalise
-from hidisc.slides.synthetic import DIAGNOSES, draw_patient, draw_slide, draw_staining
+from hidisc.slides.synthetic import DIAGNOSES, draw_patient, draw_slide, draw_staining, write_pyramid
 from hidisc.slides.wsi import CACHE_BYTES
 
 FIELDS, FIELD_PX, MPP, CUT_PX, TILE_PX, ROUNDS = 144, 600, 0.25, 300, 256, 3

@@ -23,9 +23,9 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 
 from harness import Claim, on_one_thread
-from hidisc.evaluation.knn import predict_by_neighbours, vote
-from hidisc.evaluation.linear import linear_scores
-from hidisc.evaluation.mil import GatedAttention, mil_predictions
+from hidisc.evaluation.probes.attention import GatedAttention, mil_predictions
+from hidisc.evaluation.probes.knn import predict_by_neighbours, vote
+from hidisc.evaluation.probes.linear import linear_scores
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.settings.evaluate import KnnConfig, LinearConfig, MilConfig
 

@@ -22,8 +22,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.prepare import PixelsConfig
+from hidisc.settings.prepare import ImportConfig, PixelsConfig
 from hidisc.settings.train import BatchConfig, DataConfig
 from hidisc.verbs.imports import import_patches
 from reads import write_files

@@ -21,8 +21,7 @@ from harness import Claim, best_of, on_one_thread
 from hidisc.patches import shard
 from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.prepare import PixelsConfig
+from hidisc.settings.prepare import ImportConfig, PixelsConfig
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import read_scaled
 from hidisc.slides.synthetic import draw_cohort

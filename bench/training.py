@@ -20,12 +20,12 @@ from harness import Claim, peak_bytes
 from hidisc.models.encoder import build_encoder
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import GridConfig, PrepareConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.training.fit import fit
-from hidisc.training.metrics import METRICS, read_metrics
+from hidisc.training.log import METRICS, read_metrics
 from hidisc.training.processes import start
 from hidisc.verbs.prepare import prepare
 

@@ -27,13 +27,12 @@ from torchvision.transforms import transforms as v1
 from torchvision.transforms import v2
 
 from harness import Claim, median_rates, on_one_thread
-from hidisc.patches.opensrh import META, SPLIT, find_opensrh
+from hidisc.patches.folders import META, SPLIT, find_opensrh
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.prepare import PixelsConfig
+from hidisc.settings.prepare import ImportConfig, PixelsConfig
 from hidisc.settings.train import BatchConfig, ComputeConfig, DataConfig, TrainConfig, ViewsConfig
 from hidisc.training.step import ViewMaker
 from hidisc.verbs.imports import import_patches

@@ -16,8 +16,8 @@ from hidisc.artefacts.artefact import MANIFEST, read_manifest
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.embeddings.model import open_model
 from hidisc.evaluation.scores import Scores
-from hidisc.ground.checksums import FileEntry
 from hidisc.ground.errors import UserError
+from hidisc.ground.files import FileEntry
 from hidisc.models.encoder import Encoder
 from hidisc.patches.store import PatchStore
 from hidisc.settings.embed import EmbedConfig

@@ -13,7 +13,7 @@ from hidisc.verbs.doctor import verify
 
 
 class Kills(Kind):
-    """Commands killed at named steps of `hidisc.ground.steps`."""
+    """Commands killed at named steps of `hidisc.ground.stop`."""
 
     name, limit_s = "kills", 900
 

@@ -12,10 +12,10 @@ from PIL import Image
 
 from fuzz.harness import INPUT, Judge, Kind, Outcome, Wrong, judge
 from fuzz.mutations import Rng, mutate
-from hidisc.slides.pyramid import write_pyramid
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import read_scaled, read_thumbnail
 from hidisc.slides.slide import Slide
+from hidisc.slides.synthetic import write_pyramid
 
 WIDTH, HEIGHT, TILE = 200, 144, 64
 THUMBNAIL_PX = 96

@@ -15,7 +15,7 @@ from pathlib import Path
 from fuzz.harness import INPUT, Judge, Kind, Outcome, Wrong, judge
 from fuzz.mutations import Rng, mutate
 from hidisc.patches.folders import find_folder, find_table
-from hidisc.patches.sources import Source
+from hidisc.patches.pack import Source
 from hidisc.slides.cohort import Cohort
 
 PATIENTS, SLIDES = 5, 2

@@ -17,11 +17,12 @@ from PIL import Image
 import hidisc.verbs.benchmark
 import hidisc.verbs.doctor
 import hidisc.verbs.export
+import hidisc.verbs.export_vectors
 import hidisc.verbs.imports
 import hidisc.verbs.prepare
 import hidisc.verbs.report  # noqa: F401 - what commands import when they need it, once for all of them
 from hidisc.cli import main
-from hidisc.ground import steps
+from hidisc.ground import stop
 from hidisc.ground.files import LOCK
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.training.checkpoint import read_checkpoint
@@ -148,10 +149,10 @@ def _become(words: list[str], said: Path, at: str, trace: Path | None) -> None:
         os.dup2(output, number)
     torch.set_num_threads(1)
     if at:
-        steps.watch_steps(steps.signal_at(at))
+        stop.watch_steps(stop.signal_at(at))
     elif trace is not None:
         with trace.open("w", buffering=1) as file:
-            steps.watch_steps(lambda step, name: print(step, name, file=file))
+            stop.watch_steps(lambda step, name: print(step, name, file=file))
             _call(words)
         return
     _call(words)

@@ -14,7 +14,7 @@ from pathlib import Path
 import typer.main
 
 from hidisc.cli import app
-from hidisc.ground import steps
+from hidisc.ground import stop
 
 ENVIRONMENT = {
     **os.environ,
@@ -26,11 +26,13 @@ LIMIT_S = 600
 FORKS = """
 import atexit, gc, json, os, runpy, signal, sys, threading, traceback
 import hidisc.__main__
+import hidisc.verbs.export_vectors
 import hidisc.verbs.cell, hidisc.verbs.doctor, hidisc.verbs.export, hidisc.verbs.heatmap, hidisc.verbs.imports
 import hidisc.verbs.demo, hidisc.verbs.prepare, hidisc.verbs.report, hidisc.verbs.views
-import hidisc.evaluation.linear, hidisc.evaluation.mil, hidisc.reporting.tsne  # what commands import when they need it
+import hidisc.evaluation.probes.linear, hidisc.evaluation.probes.attention
+import hidisc.reporting.tsne  # what commands import when they need it
 import distributed, pyarrow.dataset, rich.progress
-from hidisc.ground import steps
+from hidisc.ground import stop as steps
 from hidisc.cli import main
 
 def become(order):
@@ -93,9 +95,9 @@ for child in children:
 
 
 def signal_at(step: str, number: int = 1, file: str = "*", *, sent: str = "SIGKILL", to: str = "process") -> str:
-    """The order to send a signal when a command reaches a step of `hidisc.ground.steps` for the `number`th time."""
+    """The order to send a signal when a command reaches a step of `hidisc.ground.stop` for the `number`th time."""
     order = f"{sent} {to} {number} {step} {file}"
-    steps.signal_at(order)  # refuses a step that does not exist
+    stop.signal_at(order)  # refuses a step that does not exist
     return order
 
 
@@ -148,7 +150,7 @@ class Forks:
             "script": str(script or ""),
             "folder": str(folder or self._folder),
             "ranks": ranks,
-            "environment": (torchrun(ranks) if ranks > 1 else {}) | ({steps.VARIABLE: at} if at else {}),
+            "environment": (torchrun(ranks) if ranks > 1 else {}) | ({stop.VARIABLE: at} if at else {}),
             "output": list(map(str, output)),
             "limit": LIMIT_S,
         }
@@ -243,7 +245,7 @@ def run(*command: str | Path, at: str = "", timeout: float = LIMIT_S) -> Ended:
         capture_output=True,
         text=True,
         check=False,
-        env={**ENVIRONMENT, **({steps.VARIABLE: at} if at else {})},
+        env={**ENVIRONMENT, **({stop.VARIABLE: at} if at else {})},
         timeout=timeout,
     )
     return Ended(done.returncode, done.stdout, done.stderr)

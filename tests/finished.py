@@ -6,8 +6,7 @@ from pathlib import Path
 import yaml
 
 from hidisc.artefacts.artefact import CONFIG, FORMAT, MANIFEST, Manifest, read_manifest
-from hidisc.ground.checksums import describe_file, seal
-from hidisc.ground.files import LOCK
+from hidisc.ground.files import LOCK, describe_file, seal
 
 
 def finish(folder: Path, kind: str, inputs: Mapping[str, str] | None = None) -> None:

@@ -13,7 +13,7 @@ import hidisc
 ROOT = Path(hidisc.__file__).parent
 GROUND = ["ground", "settings", "artefacts"]
 STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "embeddings", "evaluation"]
-STAGES += ["reporting", "benchmark", "explore", "verbs", "cli", "__main__"]
+STAGES += ["auditing", "reporting", "benchmarking", "explorer", "verbs", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}
 LIBRARIES = """
 anndata colorcet dask distributed h5py huggingface_hub imagecodecs jinja2 lightning lightning_fabric matplotlib numpy
@@ -25,10 +25,10 @@ sklearn tifffile timm torch torchvision
 LOADED = {
     "cli": "",
     "verbs.doctor verbs.settings": "",
-    "verbs.prepare verbs.imports verbs.cohort": "imagecodecs numpy openslide PIL pyarrow rich simplejpeg tifffile",
+    "verbs.prepare verbs.imports": "imagecodecs numpy openslide PIL pyarrow rich simplejpeg tifffile",
     "verbs.report verbs.heatmap verbs.benchmark": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich",
     "verbs.explore": "imagecodecs numpy openslide PIL pyarrow simplejpeg tifffile",
-    "verbs.bags verbs.geojson verbs.anndata training.run": "h5py imagecodecs numpy PIL pyarrow",
+    "verbs.export_vectors training.run": "h5py imagecodecs numpy PIL pyarrow",
     "verbs.demo": "imagecodecs jinja2 matplotlib numpy openslide PIL pyarrow rich simplejpeg tifffile",
     "verbs.evaluate verbs.views verbs.predict models.encoder objectives.hidisc": (
         "huggingface_hub imagecodecs numpy PIL pyarrow rich safetensors torch"
@@ -59,12 +59,12 @@ DOORS = {
     "openpyxl": {"ground"},
     "nibabel": {"patches"},
     "pydicom": {"patches"},
-    "sklearn": {"evaluation", "reporting"},  # curves are drawn where figures are
+    "sklearn": {"evaluation", "auditing", "reporting", "explorer"},  # curves are drawn where figures are
     "matplotlib": {"reporting"},
     "openTSNE": {"reporting"},
     "jinja2": {"reporting"},
     "rich": {"verbs"},
-    "tornado": {"explore"},
+    "tornado": {"explorer"},
     "typer": {"cli"},
 }
 

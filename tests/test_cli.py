@@ -13,12 +13,10 @@ from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
-from hidisc.settings.config import Config
+from hidisc.settings.config import Config, load_config
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.load import load_config
-from hidisc.settings.prepare import PrepareConfig
+from hidisc.settings.prepare import ImportConfig, PrepareConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort

@@ -9,7 +9,7 @@ from tests.commands import Forks, signal_at
 
 SCRIPT = """
 import os, signal, sys
-from hidisc.ground.steps import reached
+from hidisc.ground.stop import reached
 print(os.getcwd(), sys.argv[1:], signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)
 reached("slide.done")
 print("went on", file=sys.stderr)

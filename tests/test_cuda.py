@@ -17,27 +17,27 @@ from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hidisc.embeddings import extract
-from hidisc.evaluation import tiles
+from hidisc.evaluation import neighbours
 from hidisc.evaluation.neighbours import find_neighbours
 from hidisc.models.batch_norm import BatchNormOfAllRanks
-from hidisc.models.effective_rank import effective_rank
+from hidisc.models.encoder import effective_rank
 from hidisc.models.foreign import Prepared
 from hidisc.objectives import hidisc
 from hidisc.objectives.objective import list_objectives
 from hidisc.patches.store import PatchStore
-from hidisc.sampling import colour, filters, views
+from hidisc.sampling import operations, views
 from hidisc.sampling.batches import Batches
 from hidisc.sampling.cohort_stain import Stains, StainTable, measure_stains
 from hidisc.sampling.transfer import to_device
 from hidisc.sampling.views import DRAWS, make_views
 from hidisc.settings.train import ViewsConfig
-from hidisc.training import sanity, step
+from hidisc.training import monitor as sanity
+from hidisc.training import step
 from hidisc.training.build import build_learner, build_optimizer, choose_training_set
-from hidisc.training.monitor import Monitor
+from hidisc.training.monitor import Monitor, note_finite
 from hidisc.training.processes import Fabric
-from hidisc.training.sanity import note_finite
 from hidisc.training.step import take_step
-from hidisc.verbs import predict
+from hidisc.verbs import prepare
 from tests.fake_gpu import CUDA, fake_gpu, move
 from tests.training.stores import make_store, tiny
 
@@ -209,14 +209,14 @@ def test_labels_that_a_supervised_run_predicts(store: PatchStore, monkeypatch: p
     run = Training(store, *objective("supervised"))
     encoder = run.learner_on_cpu.encoder.eval()
     with fake_gpu(monkeypatch):
-        codes, scores = predict._predict(move(encoder), np.zeros((5, 32, 32, 3), np.float32), "cuda:0")  # type: ignore[arg-type]
+        codes, scores = prepare._predict(move(encoder), np.zeros((5, 32, 32, 3), np.float32), "cuda:0")  # type: ignore[arg-type]
     assert codes.shape == scores.shape == (5,)
 
 
 @pytest.mark.parametrize("memory_gb", [1.0, 4e-5], ids=["whole", "in pieces"])
 @pytest.mark.parametrize("columns", [4096, 64], ids=["one tile", "tiles"])
 def test_neighbours(gpu: list[str], monkeypatch: pytest.MonkeyPatch, memory_gb: float, columns: int) -> None:
-    monkeypatch.setattr(tiles, "_COLUMNS", columns)
+    monkeypatch.setattr(neighbours, "_COLUMNS", columns)
     rng = np.random.default_rng(0)
     queries, bank = (rng.random((rows, 8), np.float32) for rows in (5, 300))
     for _, near, places in find_neighbours(queries, bank, 4, memory_gb, "cuda:0"):
@@ -248,7 +248,7 @@ def test_the_fake_one_is_quiet_when_all_is_well(plain: Training, monkeypatch: py
 
 
 def test_a_tensor_on_the_cpu_is_noticed(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(colour, "constant", lambda values, like: torch.tensor(values))
+    monkeypatch.setattr(operations, "constant", lambda values, like: torch.tensor(values))
     assert "found at least two devices, cuda:0" in failure_of(plain, monkeypatch)
 
 
@@ -265,7 +265,7 @@ def test_a_buffer_on_the_cpu_is_noticed(plain: Training, monkeypatch: pytest.Mon
 
 
 def test_a_generator_on_the_cpu_is_noticed(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filters, "start_generator", lambda generator, device: generator)
+    monkeypatch.setattr(operations, "start_generator", lambda generator, device: generator)
     assert "Expected a 'cuda' device type for generator but found 'cpu'" in failure_of(plain, monkeypatch)
 
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from hidisc import PatchStore, Run, draw_cohort, prepare
 from hidisc.models.encoder import Encoder
-from hidisc.patches.inputs import as_input
-from hidisc.settings.load import load_config
+from hidisc.patches.store import as_input
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import GridConfig, PrepareConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import Morphology

@@ -17,12 +17,10 @@ from hidisc.objectives.objective import list_objectives, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
-from hidisc.settings.config import list_settings
+from hidisc.settings.config import VERBS, list_recipes, list_settings
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.imports import ImportConfig, VolumesConfig
-from hidisc.settings.load import VERBS, list_recipes
-from hidisc.settings.prepare import PrepareConfig
+from hidisc.settings.prepare import ImportConfig, PrepareConfig, VolumesConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort

@@ -599,7 +599,7 @@ def _demo(
 
 def _load(model: "type[AnyConfig]", recipe: str | None, changes: list[str] | None, **flags: Any) -> "AnyConfig":
     """The settings of a verb; `flags` are options that stand for a setting, None where they were not given."""
-    from hidisc.settings.load import load_config
+    from hidisc.settings.config import load_config
 
     given = [f"{name}={value}" for name, value in flags.items() if value is not None]
     return load_config(model, recipe, [*(changes or []), *given], _say)

@@ -28,8 +28,7 @@ from hidisc.artefacts.artefact import (
 )
 from hidisc.artefacts.lock import hold
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import LOCK, PART, beside
-from hidisc.ground.records import Record
+from hidisc.ground.files import LOCK, PART, Record, beside
 from hidisc.settings.config import Config, Pace, TakenOver
 
 

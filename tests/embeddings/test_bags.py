@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from hidisc.embeddings import bags
 from hidisc.embeddings.bags import EVERYTHING, FEATURES, SLIDES, STAMP, TENSORS, write_bags
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.ground.checksums import FileEntry
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import PART
+from hidisc.ground.files import PART, FileEntry
 from hidisc.ground.spreadsheet import unguard_cell
-from hidisc.models.history import UNKNOWN
+from hidisc.models.card import UNKNOWN
 from hidisc.patches.record import SlideRecord, folder_name
 from hidisc.patches.store import STORE, PatchStore, SlideEntry, StoreInfo
 from hidisc.patches.table import SCHEMA, PatchTable

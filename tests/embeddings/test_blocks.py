@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.embeddings.blocks import BlockFile
+from hidisc.embeddings.extract import BlockFile
 
 
 @pytest.mark.parametrize(("rows", "block"), [(10, 4), (8, 4), (3, 4), (1, 1)])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.embeddings.choose import choose_rows
+from hidisc.embeddings.model import choose_rows
 from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
 from hidisc.settings.embed import EmbedConfig

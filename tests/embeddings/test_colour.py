@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from hidisc.artefacts.artefact import read_settings
-from hidisc.embeddings.choose import choose_rows
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.embeddings.model import open_model
+from hidisc.embeddings.model import choose_rows, open_model
 from hidisc.ground.errors import UserError
-from hidisc.models.history import NOTHING
-from hidisc.patches.inputs import as_input
-from hidisc.patches.store import PatchStore
+from hidisc.models.card import NOTHING
+from hidisc.patches.store import PatchStore, as_input
 from hidisc.settings.embed import EmbedConfig, ForeignConfig
 from hidisc.verbs.embed import embed
 from tests.embeddings.test_model import store_like

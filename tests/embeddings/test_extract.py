@@ -17,13 +17,12 @@ from hidisc.embeddings import extract
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.ground.errors import UserError
 from hidisc.models.card import WEIGHTS
-from hidisc.patches.inputs import as_input
-from hidisc.patches.store import PatchStore
+from hidisc.patches.store import PatchStore, as_input
 from hidisc.settings.embed import EmbedConfig
 from hidisc.training.run import Run
-from hidisc.verbs.bags import export_bags
 from hidisc.verbs.doctor import verify
 from hidisc.verbs.embed import embed
+from hidisc.verbs.export_vectors import export_bags
 from tests.commands import Forks, signal_at
 from tests.training.stores import damage, make_store, train
 

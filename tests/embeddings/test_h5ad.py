@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.embeddings import h5ad
-from hidisc.embeddings.h5ad import CENTRE, CORNER
+from hidisc.embeddings import bags
+from hidisc.embeddings.bags import CENTRE, CORNER
 from hidisc.ground.errors import UserError
-from hidisc.verbs.anndata import export_anndata
+from hidisc.verbs.export_vectors import export_anndata
 from tests.embeddings.test_bags import DOWNSAMPLE, PLAIN, SIZE, Made
 from tests.evaluation.made import make_embeddings
 
@@ -71,6 +71,6 @@ def test_a_finished_file_is_left_alone_and_other_embeddings_are_refused(tmp_path
 
 def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_embeddings(tmp_path / "emb")
-    monkeypatch.setattr(h5ad, "find_spec", lambda _: None)
+    monkeypatch.setattr(bags, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"--to anndata needs the library anndata. Install it: pip install 'hidisc\[an"):
         export_anndata(made.path, tmp_path / "out")

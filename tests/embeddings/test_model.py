@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from hidisc.artefacts.artefact import CONFIG, MANIFEST
 from hidisc.embeddings.model import OpenedModel, open_model
-from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
-from hidisc.models.card import CARD, WEIGHTS
+from hidisc.ground.files import hash_file
+from hidisc.models.card import CARD, NOTHING, UNKNOWN, WEIGHTS, History, hash_name
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.models.export import export_encoder
-from hidisc.models.history import NOTHING, UNKNOWN, History, hash_name
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore, StoreInfo
 from hidisc.settings.embed import EmbedConfig, ForeignConfig

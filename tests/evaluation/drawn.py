@@ -8,7 +8,7 @@ import numpy as np
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.patches.folders import find_folder
 from hidisc.settings.embed import EmbedConfig
-from hidisc.settings.imports import ImportConfig
+from hidisc.settings.prepare import ImportConfig
 from hidisc.slides.synthetic import DIAGNOSES, SITES, draw_patient, draw_slide, draw_staining
 from hidisc.verbs.embed import embed
 from hidisc.verbs.imports import import_patches

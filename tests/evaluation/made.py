@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.evaluation.predictions import Predictions
-from hidisc.models.history import UNKNOWN, History
+from hidisc.models.card import UNKNOWN, History
 from hidisc.patches.record import SlideId
 from hidisc.patches.table import SCHEMA, PatchTable
 from tests.finished import finish, refinish

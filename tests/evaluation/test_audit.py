@@ -9,16 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 
+from hidisc.auditing import shortcuts as shortcuts
+from hidisc.auditing.audit import INSEPARABLE, SIGNIFICANT, ColumnAudit, EncoderAudit, judge
+from hidisc.auditing.measure import run_audit
+from hidisc.auditing.nuisance import cluster_colours, cramers_v, find_nuisances, permute_labels, share_groups
+from hidisc.auditing.shortcuts import (
+    Sample,
+    above_chance,
+    add_resamples,
+    average_cells,
+    count_shared,
+    draw_reference,
+    expect_shared,
+    find_other_patients,
+    sum_pairs,
+    to_value,
+)
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation import shortcuts
-from hidisc.evaluation.association import cramers_v, permute_labels, share_groups
-from hidisc.evaluation.audit import ColumnAudit, EncoderAudit
-from hidisc.evaluation.auditing import run_audit
-from hidisc.evaluation.flags import INSEPARABLE, SIGNIFICANT, judge
-from hidisc.evaluation.nuisance import cluster_colours, find_nuisances
-from hidisc.evaluation.robustness import count_shared, expect_shared, find_other_patients, sum_pairs
 from hidisc.evaluation.scores import Value
-from hidisc.evaluation.shortcuts import Sample, above_chance, add_resamples, average_cells, draw_reference, to_value
 from hidisc.ground.errors import UserError
 from hidisc.settings.audit import AuditConfig
 from tests.evaluation.drawn import draw_embeddings

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hidisc.evaluation import clusters
-from hidisc.evaluation.clusters import find_clusters
+from hidisc.explorer import projection
+from hidisc.explorer.projection import find_clusters
 
 
 def draw_groups(rows: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
@@ -17,8 +17,8 @@ def draw_groups(rows: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("most", [20_000, 400])
 def test_groups_of_directions_are_found_also_from_a_sample(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "SAMPLE", most)
-    monkeypatch.setattr(clusters, "_BLOCK", 300)
+    monkeypatch.setattr(projection, "CLUSTER_SAMPLE", most)
+    monkeypatch.setattr(projection, "_BLOCK_ROWS", 300)
     vectors, group = draw_groups(2000, 8)
     found = find_clusters(vectors, seed=0)
     pairs = set(zip(group.tolist(), found.tolist(), strict=True))

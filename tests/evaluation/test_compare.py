@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hidisc.evaluation.bootstrap import draw_trainings, draw_weights, name_clusters, resample
-from hidisc.evaluation.compare import Difference, compare
+from hidisc.evaluation.compare import Difference, compare, draw_trainings, draw_weights, name_clusters, resample
 from hidisc.evaluation.metrics import measure
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_score
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation.bootstrap import draw_weights, name_clusters, resample
+from hidisc.evaluation.compare import draw_weights, name_clusters, resample
 from hidisc.evaluation.cross_validation import pool_predictions
 from hidisc.evaluation.metrics import measure
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
-from hidisc.patches.folds import make_folds
+from hidisc.patches.splits import make_folds
+from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.load import load_config
 from hidisc.verbs.evaluate import evaluate
 from tests.evaluation.made import make_embeddings
 

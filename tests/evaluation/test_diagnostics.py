@@ -13,19 +13,20 @@ import torch
 from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation import geometry
-from hidisc.evaluation.diagnostics import diagnose, sample_patches
-from hidisc.evaluation.geometry import (
+from hidisc.evaluation import diagnostics
+from hidisc.evaluation.diagnostics import (
     chance_share,
+    diagnose,
     mean_distance,
     neighbour_share,
+    sample_patches,
     uniformity,
     unit_means,
     variance_share,
 )
 from hidisc.evaluation.scores import Diagnostic
 from hidisc.evaluation.task import LabelledPatches, Task, choose_task
-from hidisc.models.effective_rank import effective_rank
+from hidisc.models.encoder import effective_rank
 from hidisc.patches.table import PatchTable
 from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings
@@ -149,7 +150,7 @@ def ragged(request: pytest.FixtureRequest) -> list[Patch]:
 
 
 def test_numbers_are_those_of_the_slow_loops(ragged: list[Patch], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(geometry, "_BLOCK", 7)
+    monkeypatch.setattr(diagnostics, "_BLOCK", 7)
     found = look(ragged)
     z = unit([patch.z for patch in ragged])
     everyone, itself = np.zeros(len(z), np.int64), np.arange(len(z))

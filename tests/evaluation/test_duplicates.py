@@ -17,7 +17,7 @@ from hidisc.evaluation.duplicates import compare, find_duplicates, store_rows, t
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.errors import UserError
-from hidisc.models.history import UNKNOWN
+from hidisc.models.card import UNKNOWN
 from hidisc.patches.store import PatchStore
 from hidisc.settings.evaluate import LeakageConfig
 from hidisc.settings.prepare import FilterConfig

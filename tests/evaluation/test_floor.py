@@ -10,8 +10,8 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation import floor as floor_module
 from hidisc.evaluation.floor import colour_of
 from hidisc.evaluation.scores import FloorScores, Value
+from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.load import load_config
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from tests.training.stores import make_store

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidisc.evaluation.folds import assign_folds, count_before, find_lacking, find_patients, sample_per_patient
+from hidisc.evaluation.probes.folds import assign_folds, count_before, find_lacking, find_patients, sample_per_patient
 from hidisc.evaluation.task import choose_task
 from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.evaluation.knn import predict_by_neighbours, vote
 from hidisc.evaluation.neighbours import find_neighbours
+from hidisc.evaluation.probes.knn import predict_by_neighbours, vote
 from hidisc.evaluation.task import choose_task
 from hidisc.settings.evaluate import EvaluateConfig, KnnConfig
 from tests.evaluation.made import make_embeddings

@@ -13,7 +13,7 @@ from hidisc.evaluation.leakage import find_overlap, refuse_leaks, slides_of
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.ground.errors import UserError
-from hidisc.models.history import NOTHING, UNKNOWN, History
+from hidisc.models.card import NOTHING, UNKNOWN, History
 from hidisc.patches.record import SlideId
 from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings

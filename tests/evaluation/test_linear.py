@@ -12,9 +12,9 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from hidisc.evaluation import linear
-from hidisc.evaluation.folds import find_patients
-from hidisc.evaluation.linear import PenaltyChoice, choose_penalty, fit_models, linear_scores
+from hidisc.evaluation.probes import linear as linear
+from hidisc.evaluation.probes.folds import find_patients
+from hidisc.evaluation.probes.linear import PenaltyChoice, choose_penalty, fit_models, linear_scores
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.settings.evaluate import EvaluateConfig, LinearConfig
 from tests.evaluation.made import make_embeddings

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
-from hidisc.evaluation import mil
-from hidisc.evaluation.linear import linear_scores
-from hidisc.evaluation.mil import GatedAttention, Vectors, find_bags, hold_out, mil_predictions, train
+from hidisc.evaluation.probes import attention as mil
+from hidisc.evaluation.probes.attention import GatedAttention, Vectors, find_bags, hold_out, mil_predictions, train
+from hidisc.evaluation.probes.linear import linear_scores
 from hidisc.evaluation.task import LabelledPatches, Task, choose_task
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.patches.table import PatchTable

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
 from hidisc.evaluation import neighbours
-from hidisc.evaluation.neighbours import find_neighbours, to_unit
-from hidisc.evaluation.rounding import RoundedBank
+from hidisc.evaluation.neighbours import RoundedBank, find_neighbours, to_unit
 
 
 def draw(seed: int, rows: int, dim: int, dtype: str) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidisc.evaluation.pooling import patch_predictions, pool_patches, pool_units
+from hidisc.evaluation.predictions import patch_predictions, pool_patches, pool_units
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.settings.evaluate import EvaluateConfig
 from tests.evaluation.made import make_embeddings

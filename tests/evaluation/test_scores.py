@@ -4,7 +4,7 @@ import json
 
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.scores import Count, LevelScores, ProbeScores, ScoresInfo, Value
-from hidisc.models.history import NOTHING
+from hidisc.models.card import NOTHING
 from hidisc.settings.evaluate import EvaluateConfig
 
 

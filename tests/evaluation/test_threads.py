@@ -5,8 +5,8 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from hidisc.evaluation import threads
-from hidisc.evaluation.threads import use_threads
+from hidisc.evaluation import neighbours
+from hidisc.evaluation.neighbours import use_threads
 
 
 def count_blas() -> set[int]:
@@ -15,7 +15,7 @@ def count_blas() -> set[int]:
 
 
 def test_threads_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "count_cores", lambda: 3)
+    monkeypatch.setattr(neighbours, "count_cores", lambda: 3)
     before, before_blas = torch.get_num_threads(), count_blas()
     torch.set_num_threads(8)
     try:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidisc.ground.checksums import (
+from hidisc.ground.files import (
+    Record,
     crc32,
     crc_file,
     describe_file,
@@ -19,7 +20,6 @@ from hidisc.ground.checksums import (
     seal,
     unseal,
 )
-from hidisc.ground.records import Record
 
 
 class Known(Record):

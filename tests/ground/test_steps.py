@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import hidisc
-from hidisc.ground import steps
+from hidisc.ground import stop
 from hidisc.ground.files import new_folder, write_atomic
-from hidisc.ground.steps import STEPS, VARIABLE, reached, signal_at, watch_steps
+from hidisc.ground.stop import STEPS, VARIABLE, reached, signal_at, watch_steps
 
 SOURCES = sorted(Path(hidisc.__file__).parent.rglob("*.py"))
 
@@ -30,7 +30,7 @@ def watched() -> Iterator[list[tuple[str, str]]]:
 def test_nobody_watches_unless_a_test_asks_for_it() -> None:
     assert VARIABLE.startswith("HIDISC_TEST_")
     assert VARIABLE not in os.environ
-    assert steps._watch is None
+    assert stop._watch is None
     reached("file.written", Path("store.json"))
 
 
@@ -79,7 +79,7 @@ def test_an_order_that_names_nothing_is_refused(order: str) -> None:
 
 
 def test_the_variable_is_read_on_import() -> None:
-    code = "from hidisc.ground.steps import reached\n"
+    code = "from hidisc.ground.stop import reached\n"
     code += "for n in range(3):\n    print(n, flush=True)\n    reached('slide.done')"
     done = subprocess.run(
         [sys.executable, "-c", code],

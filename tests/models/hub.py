@@ -71,6 +71,6 @@ def make_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """A hub in a folder, in the place of the one on the network."""
     no_network(monkeypatch)
     hub = Hub(folder)
-    monkeypatch.setattr("hidisc.models.hub.hf_hub_download", hub.download)
+    monkeypatch.setattr("hidisc.models.backbone.hf_hub_download", hub.download)
     monkeypatch.setattr("timm.models._hub.hf_hub_download", hub.download)
     return hub

@@ -120,7 +120,7 @@ def test_a_hub_out_of_reach_says_what_to_do(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("hidisc.models.hub.hf_hub_download", fail)
+    monkeypatch.setattr("hidisc.models.backbone.hf_hub_download", fail)
     sentence = (
         r"^the weights of 'test_resnet' cannot be fetched \(no route to host\)\. Download them elsewhere and give the "
         r"\.safetensors file as model\.weights\.$"

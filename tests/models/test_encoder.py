@@ -7,11 +7,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from hidisc.ground.checksums import hash_file, seal
 from hidisc.ground.errors import UserError
-from hidisc.models.card import CARD, WEIGHTS, EncoderCard, read_card
+from hidisc.ground.files import hash_file, seal
+from hidisc.models.card import CARD, NOTHING, WEIGHTS, EncoderCard, History, read_card
 from hidisc.models.encoder import Encoder, build_encoder
-from hidisc.models.history import NOTHING, History
 from hidisc.patches.record import SlideId
 from hidisc.settings.train import HeadConfig
 from tests.models.hub import make_hub

@@ -16,7 +16,7 @@ from hidisc.ground.errors import UserError
 from hidisc.models import export as module
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.models.export import PREPROCESSING, export_encoder
-from hidisc.patches.inputs import as_input
+from hidisc.patches.store import as_input
 from hidisc.settings.train import HeadConfig
 
 

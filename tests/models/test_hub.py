@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import save_file
 
 from hidisc.ground.errors import UserError
-from hidisc.models import hub as module
+from hidisc.models import backbone as module
+from hidisc.models.backbone import Architecture, find_architecture
 from hidisc.models.card import CARD, WEIGHTS
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.models.export import export_encoder, open_timm_folder
-from hidisc.models.hub import Architecture, find_architecture
 from tests.models.hub import Hub, make_hub, no_network
 
 

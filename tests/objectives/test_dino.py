@@ -12,8 +12,7 @@ from torch import Tensor
 from hidisc.ground.errors import UserError
 from hidisc.models.encoder import Encoder, Images, build_encoder
 from hidisc.objectives.dino import Loss, compare, measure_entropy, sinkhorn
-from hidisc.objectives.objective import Losses, Rows, load_settings
-from hidisc.objectives.spread import spread_out
+from hidisc.objectives.objective import Losses, Rows, load_settings, spread_out
 from hidisc.settings.train import HeadConfig
 from tests import oracles
 

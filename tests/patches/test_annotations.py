@@ -8,8 +8,7 @@ import shapely
 from shapely.geometry import Polygon
 
 from hidisc.ground.errors import UserError
-from hidisc.patches.annotations import Annotations, fill, load_annotations
-from hidisc.patches.geojson import Region, make_box, write_geojson
+from hidisc.patches.annotations import Annotations, Region, fill, load_annotations, make_box, write_geojson
 from hidisc.settings.prepare import AnnotationsConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import lay_grid

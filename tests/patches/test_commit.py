@@ -19,8 +19,7 @@ from hidisc.patches.record import SlideRecord, describe_files, slide_folder
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import STORE, PatchStore
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
+from hidisc.settings.prepare import FilterConfig, ImportConfig, PixelsConfig, SplitConfig
 from hidisc.verbs.build import Built
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import contents, noise, pictures_of, write_pictures

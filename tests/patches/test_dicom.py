@@ -12,7 +12,7 @@ from hidisc.ground.errors import UserError
 from hidisc.patches.dicom import find_dicom
 from hidisc.patches.nifti import find_nifti
 from hidisc.patches.store import PatchStore
-from hidisc.settings.imports import VolumesConfig
+from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.slide import SlideError
 from hidisc.verbs.build import Built
 from hidisc.verbs.imports import import_volumes

@@ -10,10 +10,9 @@ from PIL import Image
 
 from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder, find_table
-from hidisc.patches.pack import PackTask
-from hidisc.patches.sources import Source
+from hidisc.patches.pack import PackTask, Source
 from hidisc.patches.store import PatchStore
-from hidisc.settings.imports import ImportConfig
+from hidisc.settings.prepare import ImportConfig
 from hidisc.slides.slide import SlideError
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import noise, pictures_of, write_pictures

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hidisc.ground.errors import UserError
-from hidisc.patches.folds import make_folds
+from hidisc.patches.splits import make_folds
 from hidisc.patches.table import SCHEMA, PatchTable
-from hidisc.settings.folds import FoldsConfig
+from hidisc.settings.evaluate import FoldsConfig
 
 WHERE = Path("store")
 

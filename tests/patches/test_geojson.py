@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shapely.geometry import MultiPolygon, Polygon, mapping, shape
 
 from hidisc.ground.errors import UserError
-from hidisc.patches.geojson import Region, make_box, read_geojson, write_geojson
+from hidisc.patches.annotations import Region, make_box, read_geojson, write_geojson
 
 
 def star(x: float, y: float, radius: float, seed: int, corners: int = 12) -> np.ndarray:

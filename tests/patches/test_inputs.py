@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hidisc.patches.inputs import as_input, input_channels
+from hidisc.patches.store import as_input, input_channels
 from tests.patches.pictures import noise
 
 

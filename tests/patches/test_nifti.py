@@ -9,9 +9,9 @@ import pytest
 
 from hidisc.ground.errors import UserError
 from hidisc.patches.nifti import find_nifti
-from hidisc.patches.scan import ScanTask
 from hidisc.patches.store import PatchStore
-from hidisc.settings.imports import VolumesConfig
+from hidisc.patches.volume import ScanTask
+from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.slide import SlideError
 from hidisc.verbs.build import Built
 from hidisc.verbs.imports import import_volumes

@@ -9,8 +9,8 @@ import pytest
 import tifffile
 
 from hidisc.ground.errors import UserError
-from hidisc.patches.opensrh import META, SPLIT, find_opensrh
-from hidisc.patches.sources import Source
+from hidisc.patches.folders import META, SPLIT, find_opensrh
+from hidisc.patches.pack import Source
 from hidisc.patches.store import PatchStore
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import noise

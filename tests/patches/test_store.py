@@ -21,7 +21,7 @@ from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder
 from hidisc.patches.record import RECORD, SlideRecord
 from hidisc.patches.store import PATCHES, STORE, PatchError, PatchStore
-from hidisc.settings.imports import ImportConfig
+from hidisc.settings.prepare import ImportConfig
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import Pictures, make_store, pictures_of
 

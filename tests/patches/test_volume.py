@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hidisc.patches.volume import MAX_VALUES, Volume, check_size, cut_slices, orient
-from hidisc.settings.imports import VolumesConfig
+from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.slide import SlideError
 from tests.patches.volumes import SPACING, draw_volume, nibabel
 

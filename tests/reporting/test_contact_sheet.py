@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hidisc.ground.checksums import FileEntry
+from hidisc.ground.files import FileEntry
 from hidisc.patches.folders import find_table
 from hidisc.patches.record import SlideRecord, slide_folder
 from hidisc.patches.store import PatchStore, SlideEntry
-from hidisc.reporting import contact_sheet
-from hidisc.reporting.captions import ORANGE, add_caption
-from hidisc.reporting.contact_sheet import FAR_DEG, draw_contact_sheet, find_stain_problems
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.load import load_config
-from hidisc.settings.prepare import PrepareConfig
+from hidisc.reporting import prepared as contact_sheet
+from hidisc.reporting.prepared import FAR_DEG, ORANGE, add_caption, draw_contact_sheet, find_stain_problems
+from hidisc.settings.config import load_config
+from hidisc.settings.prepare import ImportConfig, PrepareConfig
 from hidisc.verbs.imports import import_patches
 from hidisc.verbs.prepare import prepare
 from tests.patches.pictures import make_store, noise, pictures_of, write_pictures

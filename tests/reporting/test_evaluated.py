@@ -10,7 +10,7 @@ from hidisc.evaluation.scores import SCORES, Scores, ScoresInfo
 from hidisc.ground.errors import UserError
 from hidisc.reporting.evaluated import EvaluatedModel, compare_models, find_embeddings, gather, is_one_test
 from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig, KnnConfig, LeakageConfig
-from hidisc.training.metrics import METRICS
+from hidisc.training.log import METRICS
 from hidisc.training.run import RUN, RunInfo
 from tests.evaluation.made import make_embeddings
 from tests.finished import finish, refinish

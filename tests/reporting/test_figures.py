@@ -19,13 +19,12 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.reporting.axis import draw_training
-from hidisc.reporting.confusion import draw_confusion
-from hidisc.reporting.curves import draw_curves
-from hidisc.reporting.drawings import FigureFolder
+from hidisc.reporting.curves import draw_confusion, draw_curves
 from hidisc.reporting.figures import (
     GREY,
     MARKERS,
     OKABE_ITO,
+    FigureFolder,
     break_lines,
     figure_style,
     fit,

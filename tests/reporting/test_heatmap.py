@@ -19,11 +19,11 @@ from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import SCORES, Scores, predictions_file
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate
-from hidisc.models.history import UNKNOWN
+from hidisc.models.card import UNKNOWN
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.figures import figure_style, render
 from hidisc.reporting.heatmap import choose_scale_um, draw_heatmap, paint
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs import heatmap as verb

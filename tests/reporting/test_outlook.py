@@ -9,7 +9,7 @@ import pytest
 from hidisc.evaluation.compare import Difference, count_needed, say_needed
 from hidisc.evaluation.scores import Diagnostic, FloorScores, Scores, Value
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.outlook import find_outlook, loss_is_falling
+from hidisc.reporting.verdict import find_outlook, loss_is_falling
 from tests.evaluation.made import make_embeddings
 from tests.reporting.judged import make_scores
 

@@ -14,15 +14,14 @@ from matplotlib.figure import Figure
 from scipy.stats import beta
 
 from hidisc.evaluation.scores import Diagnostic, Finding, Scores, Value
-from hidisc.models.history import NOTHING, UNKNOWN, History
-from hidisc.reporting.drawings import Drawing, FigureFolder
+from hidisc.models.card import NOTHING, UNKNOWN, History
 from hidisc.reporting.evaluated import EvaluatedModel
+from hidisc.reporting.figures import Drawing, FigureFolder
 from hidisc.reporting.html import fill_template
-from hidisc.reporting.notes import gather_warnings
 from hidisc.reporting.patch_map import place_on_grid
 from hidisc.reporting.sheets import SheetRow, Shown
 from hidisc.reporting.table import Table
-from hidisc.reporting.tables import counts_table, metrics_table
+from hidisc.reporting.tables import counts_table, gather_warnings, metrics_table
 from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.level_names import USUAL
 from tests.evaluation.made import make_embeddings

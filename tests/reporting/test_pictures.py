@@ -15,23 +15,26 @@ from PIL import Image
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.evaluation.predictions import Predictions
 from hidisc.ground.files import relate
-from hidisc.models.history import History
+from hidisc.models.card import History
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import SCHEMA, PatchTable
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.points import (
+    GREY,
     MapInput,
+    PatchReader,
     Points,
     choose_points,
     find_map_input,
     judge_patches,
     name_points,
+    pack_sprite,
     read_points,
+    to_uri,
 )
 from hidisc.reporting.sheets import SHEET_PX, SheetRow, Shown, choose_queries, draw_sheet, make_sheet
-from hidisc.reporting.tiles import GREY, PatchReader, pack_sprite, to_uri
-from hidisc.slides.display import shrink
+from hidisc.slides.slide import shrink
 from tests.evaluation.made import make_embeddings
 from tests.finished import finish
 from tests.reporting.judged import make_scores

@@ -11,15 +11,13 @@ import pytest
 from PIL import Image
 
 from hidisc.patches.folders import find_table
-from hidisc.patches.sources import PatchFile, Source, group_by_slide
+from hidisc.patches.pack import PatchFile, Source, group_by_slide
 from hidisc.patches.store import PatchStore
-from hidisc.reporting.captions import add_caption
 from hidisc.reporting.prepared import DROPPED as DROPPED_RGB
 from hidisc.reporting.prepared import KEPT as KEPT_RGB
-from hidisc.reporting.prepared import draw_boxes, explain_no_patches
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.load import load_config
-from hidisc.settings.prepare import PrepareConfig
+from hidisc.reporting.prepared import add_caption, draw_boxes, explain_no_patches
+from hidisc.settings.config import load_config
+from hidisc.settings.prepare import ImportConfig, PrepareConfig
 from hidisc.verbs.imports import import_patches
 from hidisc.verbs.prepare import prepare
 from tests.patches.pictures import noise, write_pictures

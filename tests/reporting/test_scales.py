@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hidisc.evaluation.scores import LevelScores, ScaleScores
+from hidisc.reporting.axis import draw_scales, scales_table
 from hidisc.reporting.evaluated import EvaluatedModel, gather
-from hidisc.reporting.scales import draw_scales, scales_table
 from tests.evaluation.made import make_embeddings
 from tests.reporting.judged import make_scores
 

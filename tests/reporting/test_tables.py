@@ -13,10 +13,8 @@ from hidisc.evaluation.compare import compare
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import SCORES, Diagnostic, ProbeScores, Scores, ScoresInfo, Value, predictions_file
 from hidisc.ground.errors import UserError
-from hidisc.reporting.cells import Cell, Row, find_best, lay_rows, make_cell
 from hidisc.reporting.evaluated import EvaluatedModel, compare_with_first, gather
-from hidisc.reporting.notes import list_reasons
-from hidisc.reporting.table import DASH, Table, write_tables
+from hidisc.reporting.table import DASH, Cell, Row, Table, find_best, lay_rows, make_cell, write_tables
 from hidisc.reporting.tables import (
     MANY,
     TWO,
@@ -24,6 +22,7 @@ from hidisc.reporting.tables import (
     comparison_table,
     counts_table,
     diagnostics_table,
+    list_reasons,
     metrics_table,
 )
 from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig

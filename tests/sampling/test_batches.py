@@ -12,14 +12,12 @@ import pytest
 import torch
 
 from hidisc.ground.errors import UserError
-from hidisc.patches.folders import find_folder
-from hidisc.patches.inputs import InputRule, as_input
-from hidisc.patches.opensrh import find_opensrh
-from hidisc.patches.store import PatchStore
+from hidisc.patches.folders import find_folder, find_opensrh
+from hidisc.patches.store import InputRule, PatchStore, as_input
 from hidisc.sampling.batches import Batch, Batches, as_tensor, to_input
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
-from hidisc.settings.imports import ImportConfig
+from hidisc.settings.prepare import ImportConfig
 from hidisc.settings.train import BatchConfig, DataConfig
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import make_store, noise, pictures_of, write_pictures

@@ -18,7 +18,7 @@ from hidisc.sampling.cohort_stain import (
     measure_pixels,
     measure_stains,
 )
-from hidisc.sampling.colour import restain
+from hidisc.sampling.operations import restain
 from hidisc.sampling.views import make_views
 from hidisc.settings.train import ViewsConfig
 from hidisc.slides.stain import LIGHT, REFERENCE

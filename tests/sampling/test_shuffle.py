@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-from hidisc.sampling import shuffle
-from hidisc.sampling.shuffle import draw_distinct, shuffled
+from hidisc.sampling import sampler
+from hidisc.sampling.sampler import draw_distinct, shuffled
 
 LARGE = [4097, 5000, 2**14, 2**14 + 1, 10**6, 11_300_000, 2**31, 2**40, 2**60]
 """Beyond the orders that are written out; squares fill a grid, one more leaves most of a row of it outside."""
@@ -142,7 +142,7 @@ def test_passes_begin_with_different_numbers() -> None:
 
 def test_the_walk_goes_on_as_long_as_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small sizes through the keyed permutation: a larger share of its grid is outside."""
-    monkeypatch.setattr(shuffle, "_SMALL", 0)
+    monkeypatch.setattr(sampler, "_SMALL", 0)
     for size in range(2, 300):
         for seed in range(3):
             np.testing.assert_array_equal(np.sort(order(size, seed)), np.arange(size))

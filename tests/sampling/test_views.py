@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
 from hidisc.ground.errors import UserError
-from hidisc.sampling import colour, filters, geometry
+from hidisc.sampling import operations
 from hidisc.sampling import views as views_module
 from hidisc.sampling.views import DRAWS, make_views
 from hidisc.settings.train import STRONG, ViewsConfig
@@ -54,7 +54,7 @@ FACTORS = torch.tensor([0.0, 0.6, 1.0, 1.4, 2.0])
 def test_brightness(channels, size):
     pictures = draw_pictures(5, channels, size)
     theirs = [by_channel(tv.adjust_brightness, x, float(f)) for x, f in zip(pictures, FACTORS, strict=True)]
-    assert_equal(colour.brighten(pictures.clone(), FACTORS), theirs)
+    assert_equal(operations.brighten(pictures.clone(), FACTORS), theirs)
 
 
 @pytest.mark.parametrize(("channels", "is_colour"), [(1, False), (3, True)])
@@ -62,21 +62,21 @@ def test_brightness(channels, size):
 def test_contrast(channels, is_colour, size):
     pictures = draw_pictures(5, channels, size)
     theirs = [tv.adjust_contrast(x, float(f)) for x, f in zip(pictures, FACTORS, strict=True)]
-    assert_equal(colour.change_contrast(pictures.clone(), FACTORS, is_colour), theirs)
+    assert_equal(operations.change_contrast(pictures.clone(), FACTORS, is_colour), theirs)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
 def test_contrast_without_colour_is_about_the_mean_of_all_channels(channels):
     pictures = draw_pictures(5, channels, (12, 15))
     theirs = [(x * f + x.mean() * (1 - f)).clamp(0, 1) for x, f in zip(pictures, FACTORS, strict=True)]
-    assert_equal(colour.change_contrast(pictures.clone(), FACTORS, False), theirs)
+    assert_equal(operations.change_contrast(pictures.clone(), FACTORS, False), theirs)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_saturation(size):
     pictures = draw_pictures(5, 3, size)
     theirs = [tv.adjust_saturation(x, float(f)) for x, f in zip(pictures, FACTORS, strict=True)]
-    assert_equal(colour.saturate(pictures.clone(), FACTORS), theirs)
+    assert_equal(operations.saturate(pictures.clone(), FACTORS), theirs)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -87,19 +87,19 @@ def test_hue(size):
     pictures[:, :, 1, :3] = torch.tensor([0.0, 0.4, 1.0])  # greys have no hue
     pictures[:, :, 2, :2] = torch.tensor([[0.5, 0.9], [0.5000001, 0.9], [0.5, 0.90000004]])  # and these hardly one
     theirs = [tv.adjust_hue(x, float(t)) for x, t in zip(pictures, turns, strict=True)]
-    assert_equal(colour.turn_hue(pictures.clone(), colour.hue_shifts(turns)), theirs)
+    assert_equal(operations.turn_hue(pictures.clone(), operations.hue_shifts(turns)), theirs)
 
 
 def test_hue_of_the_docstring_s_orange():
     orange = torch.tensor([0.9, 0.5, 0.1]).view(1, 3, 1, 1)
-    moved = colour.turn_hue(orange, colour.hue_shifts(torch.tensor([1 / 6])))
+    moved = operations.turn_hue(orange, operations.hue_shifts(torch.tensor([1 / 6])))
     torch.testing.assert_close(moved.flatten(), torch.tensor([0.5, 0.9, 0.1]))
 
 
 def test_hue_of_every_pair_of_equal_channels():
     levels = torch.tensor(list(itertools.product([0.0, 0.25, 0.5, 1.0], repeat=3))).T.reshape(1, 3, 8, 8)
     for turn in (-0.5, -0.25, 0.0, 1 / 6, 0.3, 0.5):
-        ours = colour.turn_hue(levels.clone(), colour.hue_shifts(torch.tensor([turn])))
+        ours = operations.turn_hue(levels.clone(), operations.hue_shifts(torch.tensor([turn])))
         assert_equal(ours, [tv.adjust_hue(levels[0], turn)])
 
 
@@ -108,7 +108,7 @@ def test_autocontrast(channels, size):
     pictures = draw_pictures(4, channels, size) * 0.5 + 0.2
     pictures[1, 0] = 0.3  # a flat channel
     theirs = [by_channel(tv.autocontrast, x) for x in pictures]
-    assert_equal(colour.autocontrast(pictures.clone()), theirs)
+    assert_equal(operations.autocontrast(pictures.clone()), theirs)
 
 
 @shapes
@@ -116,7 +116,9 @@ def test_autocontrast(channels, size):
 def test_solarize(channels, size, threshold):
     pictures = draw_pictures(3, channels, size)
     pictures[:, :, 0, 0], pictures[:, :, 0, 1], pictures[:, :, 0, 2] = threshold, 0.0, 1.0
-    assert_equal(colour.solarize(pictures.clone(), threshold), [tv.solarize(x, threshold) for x in pictures], atol=0)
+    assert_equal(
+        operations.solarize(pictures.clone(), threshold), [tv.solarize(x, threshold) for x in pictures], atol=0
+    )
 
 
 @shapes
@@ -124,13 +126,13 @@ def test_solarize(channels, size, threshold):
 def test_sharpness(channels, size, factor):
     pictures = draw_pictures(3, channels, size)
     theirs = [by_channel(tv.adjust_sharpness, x, factor) for x in pictures]
-    assert_equal(filters.sharpen(pictures.clone(), factor), theirs)
+    assert_equal(operations.sharpen(pictures.clone(), factor), theirs)
 
 
 @pytest.mark.parametrize("size", [(2, 9), (9, 2), (1, 1), (1, 7)])
 def test_sharpness_leaves_pictures_without_an_inside_alone(size):
     pictures = draw_pictures(2, 3, size)
-    assert_equal(filters.sharpen(pictures.clone(), 2.0), [tv.adjust_sharpness(x, 2.0) for x in pictures], atol=0)
+    assert_equal(operations.sharpen(pictures.clone(), 2.0), [tv.adjust_sharpness(x, 2.0) for x in pictures], atol=0)
 
 
 @shapes
@@ -140,7 +142,7 @@ def test_blur(channels, size, kernel_px, sigma):
     if kernel_px > 2 * min(size) - 1:
         pytest.skip("more than the picture can be mirrored")
     theirs = [tv.gaussian_blur(x, [kernel_px, kernel_px], [sigma, sigma]) for x in pictures]
-    assert_equal(filters.blur(pictures.clone(), kernel_px, sigma), theirs)
+    assert_equal(operations.blur(pictures.clone(), kernel_px, sigma), theirs)
 
 
 @shapes
@@ -151,14 +153,14 @@ def test_erasing(channels, size):
     )
     pictures = draw_pictures(5, channels, size)
     theirs = [tv.erase(x, *box, torch.zeros(1, 1, 1)) for x, box in zip(pictures, boxes.tolist(), strict=True)]
-    assert_equal(geometry.erase(pictures.clone(), boxes.float()), theirs, atol=0)
+    assert_equal(operations.erase(pictures.clone(), boxes.float()), theirs, atol=0)
 
 
 @shapes
 def test_affine(channels, size):
     moves = [(0, 0, 0), (0, 3, -2), (7.3, 0, 0), (-10, 4, 1), (89.1, 0, 2), (180, 1, 0), (33.3, -5, 6), (-120.5, 2, 2)]
     pictures = draw_pictures(len(moves), channels, size)
-    ours = geometry.read(pictures, geometry.affine_places(torch.tensor(moves).float(), size), "nearest")
+    ours = operations.read(pictures, operations.affine_places(torch.tensor(moves).float(), size), "nearest")
     for image, made, (angle, x, y) in zip(pictures, ours, moves, strict=True):
         theirs = tv.affine(image, angle, [x, y], 1.0, [0.0, 0.0], fill=0)
         # A source within rounding of the border between two pixels may go either way.
@@ -168,7 +170,7 @@ def test_affine(channels, size):
 def test_affine_of_a_large_picture_reads_the_same_pixels():
     pictures = draw_pictures(4, 3, (300, 280))
     moves = torch.tensor([[-9.7, 20, -55], [3.3, -28, 90], [0.01, 1, 0], [9.99, 0, 0]])
-    ours = geometry.read(pictures, geometry.affine_places(moves, (300, 280)), "nearest")
+    ours = operations.read(pictures, operations.affine_places(moves, (300, 280)), "nearest")
     for image, made, (angle, x, y) in zip(pictures, ours, moves.tolist(), strict=True):
         theirs = tv.affine(image, angle, [x, y], 1.0, [0.0, 0.0], fill=0)
         assert (made != theirs).float().mean() < 1e-3
@@ -186,7 +188,7 @@ def test_resized_crop_with_torchvisions_antialiasing(channels, size):
     ]
     boxes += [(0, 2, height // 2, width // 3), (height // 3, width // 3, height // 2, width // 2)]
     pictures = draw_pictures(len(boxes), channels, size)
-    ours = geometry.read(pictures, geometry.crop_places(torch.tensor(boxes).float(), size), "bilinear")
+    ours = operations.read(pictures, operations.crop_places(torch.tensor(boxes).float(), size), "bilinear")
     theirs = [tv.resized_crop(x, *box, list(size), antialias=True) for x, box in zip(pictures, boxes, strict=True)]
     assert_equal(ours, theirs, atol=1e-4)
 
@@ -194,7 +196,7 @@ def test_resized_crop_with_torchvisions_antialiasing(channels, size):
 def test_resized_crop_of_a_large_picture():
     boxes = [(17, 40, 211, 190), (0, 0, 299, 300), (100, 3, 87, 83), (1, 1, 299, 299)]
     pictures = draw_pictures(len(boxes), 3, (300, 300))
-    ours = geometry.read(pictures, geometry.crop_places(torch.tensor(boxes).float(), (300, 300)), "bilinear")
+    ours = operations.read(pictures, operations.crop_places(torch.tensor(boxes).float(), (300, 300)), "bilinear")
     theirs = [tv.resized_crop(x, *box, [300, 300], antialias=True) for x, box in zip(pictures, boxes, strict=True)]
     assert_equal(ours, theirs, atol=1e-4)
 
@@ -212,7 +214,7 @@ def test_stain_against_one_pixel_at_a_time():
     pictures = draw_pictures(4, 3, (5, 6))
     factor = torch.tensor([[1.0, 1.0], [0.8, 1.2], [1.2, 0.8], [1.0, 1.1]])
     bias = torch.tensor([[0.0, 0.0], [0.05, -0.05], [0.0, 0.05], [-0.05, 0.0]])
-    ours = colour.restain(pictures.clone(), colour.stain_maps(factor, bias)).numpy()
+    ours = operations.restain(pictures.clone(), operations.stain_maps(factor, bias)).numpy()
     for row, (f, b) in enumerate(zip(factor.numpy(), bias.numpy(), strict=True)):
         expected = np.apply_along_axis(restain_pixel, 0, pictures[row].double().numpy(), f, b)
         np.testing.assert_allclose(ours[row], expected, atol=1e-5)
@@ -227,10 +229,10 @@ def test_stain_without_sigma_and_bias_is_the_picture():
 
 def test_noise_is_normal_of_its_sigma_and_clipped():
     grey, sigma = torch.full((3, 3, 200, 200), 0.5), torch.tensor([0.0, 0.02, 0.1])
-    noise = filters.add_noise(grey.clone(), sigma, generator()) - grey
+    noise = operations.add_noise(grey.clone(), sigma, generator()) - grey
     assert noise.std(dim=(1, 2, 3)).tolist() == pytest.approx([0, 0.02, 0.1], rel=0.01, abs=1e-9)
     assert noise.mean(dim=(1, 2, 3)).abs().max() < 1e-3
-    loud = filters.add_noise(grey.clone(), torch.full((3,), 2.0), generator())
+    loud = operations.add_noise(grey.clone(), torch.full((3,), 2.0), generator())
     assert loud.min() == 0
     assert loud.max() == 1
 
@@ -239,7 +241,7 @@ def draw_noise(shape: tuple[int, ...], start: torch.Generator) -> Tensor:
     """What is added to grey pictures, in standard deviations."""
     sigma = 0.01
     grey = torch.full(shape, 0.5)
-    return (filters.add_noise(grey.clone(), torch.full(shape[:1], sigma), start) - grey) / sigma
+    return (operations.add_noise(grey.clone(), torch.full(shape[:1], sigma), start) - grey) / sigma
 
 
 def test_noise_is_normal_independent_and_the_generators_own():
@@ -259,7 +261,7 @@ def test_noise_is_normal_independent_and_the_generators_own():
 
 def test_noise_differs_between_the_images_and_channels_of_a_batch():
     grey = torch.full((40, 3, 30, 30), 0.5)  # more than are worked on at a time
-    noise = filters.add_noise(grey.clone(), torch.linspace(0.01, 0.1, 40), generator()) - grey
+    noise = operations.add_noise(grey.clone(), torch.linspace(0.01, 0.1, 40), generator()) - grey
     assert noise.std(dim=(1, 2, 3)).tolist() == pytest.approx(torch.linspace(0.01, 0.1, 40).tolist(), rel=0.08)
     correlation = np.corrcoef(noise.flatten(0, 1).flatten(1).double().numpy())
     assert abs(correlation - np.eye(120)).max() < 0.16  # 900 pixels: 5 standard errors
@@ -282,7 +284,7 @@ def assert_same_distribution(ours: Tensor, theirs: Tensor) -> None:
     [((90, 90), (0.02, 0.33), (0.3, 3.3)), ((40, 80), (0.3, 0.9), (0.3, 3.3)), ((12, 50), (0.9, 1.0), (3.0, 3.3))],
 )
 def test_erasing_boxes_are_drawn_as_torchvision_does(size, scale, ratio):
-    ours = geometry.draw_erasing(uniforms(4000, geometry.BOX_DRAWS), size, scale, ratio)
+    ours = operations.draw_erasing(uniforms(4000, operations.BOX_DRAWS), size, scale, ratio)
     torch.manual_seed(1)
     transform, like = v2.RandomErasing(p=1, scale=scale, ratio=ratio), [torch.zeros(1, *size)]
     drawn = [transform.make_params(like) for _ in range(4000)]
@@ -296,7 +298,7 @@ def test_erasing_boxes_are_drawn_as_torchvision_does(size, scale, ratio):
 
 
 def test_nothing_is_erased_where_no_box_fits():
-    boxes = geometry.draw_erasing(uniforms(50, geometry.BOX_DRAWS), (8, 200), (0.5, 0.6), (3.0, 3.3))
+    boxes = operations.draw_erasing(uniforms(50, operations.BOX_DRAWS), (8, 200), (0.5, 0.6), (3.0, 3.3))
     assert boxes.abs().max() == 0
 
 
@@ -310,7 +312,7 @@ def test_nothing_is_erased_where_no_box_fits():
     ],
 )
 def test_crop_boxes_are_drawn_as_torchvision_does(size, scale, ratio):
-    ours = geometry.draw_crop(uniforms(4000, geometry.BOX_DRAWS), size, scale, ratio)
+    ours = operations.draw_crop(uniforms(4000, operations.BOX_DRAWS), size, scale, ratio)
     torch.manual_seed(1)
     transform, like = v2.RandomResizedCrop(size, scale=scale, ratio=ratio), [torch.zeros(1, *size)]
     drawn = [transform.make_params(like) for _ in range(4000)]
@@ -326,17 +328,17 @@ def test_crop_boxes_are_drawn_as_torchvision_does(size, scale, ratio):
     ("size", "ratio"), [((100, 20), (0.75, 4 / 3)), ((20, 101), (0.75, 4 / 3)), ((30, 30), (0.9, 1))]
 )
 def test_a_crop_that_never_fits_is_torchvisions_central_one(size, ratio):
-    ours = geometry.draw_crop(torch.full((3, geometry.BOX_DRAWS), 0.999), size, (1.0, 1.0), ratio)
+    ours = operations.draw_crop(torch.full((3, operations.BOX_DRAWS), 0.999), size, (1.0, 1.0), ratio)
     if size[0] != size[1]:  # of a square, the largest box fits
         params = v2.RandomResizedCrop(size, scale=(1.0, 1.0), ratio=ratio).make_params([torch.zeros(1, *size)])
         assert ours.tolist() == [[params["top"], params["left"], params["height"], params["width"]]] * 3
     else:
-        assert geometry._central_crop(size, ratio) == (0, 0, 30, 30)
+        assert operations._central_crop(size, ratio) == (0, 0, 30, 30)
 
 
 def test_moves_are_drawn_as_torchvision_does():
     size, degrees, translate = (60, 90), 10.0, (0.1, 0.3)
-    ours = geometry.draw_affine(uniforms(5000, 3), size, degrees, translate)
+    ours = operations.draw_affine(uniforms(5000, 3), size, degrees, translate)
     torch.manual_seed(1)
     transform, like = v2.RandomAffine(degrees, translate), [torch.zeros(1, *size)]
     drawn = [transform.make_params(like) for _ in range(5000)]
@@ -347,9 +349,9 @@ def test_moves_are_drawn_as_torchvision_does():
 
 
 def test_a_corner_drawn_at_the_end_of_its_range_is_inside():
-    almost = torch.full((1, geometry.BOX_DRAWS), 1 - 2**-24)
+    almost = torch.full((1, operations.BOX_DRAWS), 1 - 2**-24)
     for side in (*range(8, 300), 1023, 1024, 1025, 4001):
-        boxes = geometry.draw_crop(almost, (side, side), (0.01, 0.5), (1.0, 1.0))
+        boxes = operations.draw_crop(almost, (side, side), (0.01, 0.5), (1.0, 1.0))
         assert (boxes[:, :2] + boxes[:, 2:] == side).all()
 
 
@@ -463,7 +465,7 @@ def test_the_docstring_s_mirror():
     along = torch.tensor([-0.75, -0.25, 0.25, 0.75])
     none = torch.zeros(4)
     places = torch.cat([torch.stack([-along, none], dim=1), torch.stack([none, along], dim=1)])
-    assert torch.equal(geometry.read(pictures, places[None], "nearest"), pictures.flip(3))
+    assert torch.equal(operations.read(pictures, places[None], "nearest"), pictures.flip(3))
 
 
 @pytest.mark.parametrize("values", [1, 2**13, 2**30])
@@ -481,7 +483,7 @@ def test_the_order_of_the_ops_is_the_config_s():
         views = make_views(pictures, 1, ViewsConfig(ops=ops, probability=1), generator(), colour=True)
         expected = pictures.clone()
         for op in ops:
-            expected = colour.autocontrast(expected) if op == "autocontrast" else colour.solarize(expected, 0.2)
+            expected = operations.autocontrast(expected) if op == "autocontrast" else operations.solarize(expected, 0.2)
         assert torch.equal(views[:, 0], expected)
 
 

@@ -12,17 +12,15 @@ from pydantic import BaseModel, ValidationError
 from hidisc import settings
 from hidisc.ground.errors import UserError
 from hidisc.objectives.objective import list_objectives, load_settings
-from hidisc.settings.config import Config, differences, keep_facts, to_yaml
+from hidisc.settings.config import Config, differences, keep_facts, list_recipes, load_config, read_recipe, to_yaml
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.load import list_recipes, load_config, read_recipe
-from hidisc.settings.prepare import PrepareConfig
+from hidisc.settings.prepare import ImportConfig, PrepareConfig
 from hidisc.settings.train import TrainConfig
 
 SRC = Path(settings.__file__).parents[1]
 PAGES = [
     import_module(f"hidisc.settings.{name}")
-    for name in ("prepare", "imports", "train", "embed", "evaluate", "report", "benchmark")
+    for name in ("prepare", "train", "embed", "evaluate", "report", "benchmark")
 ]
 OWNERS = {"SuiteConfig": ("suite",), "RowConfig": ("row",), "ClaimConfig": ("claim",), "ScaleConfig": ("scale", "size")}
 """What the code calls the parts of a suite."""

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from hidisc.ground.errors import UserError
-from hidisc.settings.config import list_settings
-from hidisc.settings.load import VERBS, list_recipes, load_config
+from hidisc.settings.config import VERBS, list_recipes, list_settings, load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.verbs.settings import (
     CONFIGS,

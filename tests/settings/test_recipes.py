@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 
 from hidisc.objectives.objective import find_objective, list_objectives, load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.settings.config import list_recipes, load_config, read_recipe
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.load import list_recipes, load_config, read_recipe
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import choose_training_set
 from hidisc.verbs.train import train

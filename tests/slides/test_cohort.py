@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
-from hidisc.settings.load import load_config
+from hidisc.ground.files import hash_file
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides import cohort
 from hidisc.slides.cohort import Cohort

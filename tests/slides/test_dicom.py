@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from hidisc.patches.store import PatchStore
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.draft import NamePattern, draft_rows
 from hidisc.slides.reader import open_slide
 from hidisc.slides.synthetic import DIAGNOSES, SITES, draw_slide, draw_staining
-from hidisc.verbs.cohort import draft_cohort
-from hidisc.verbs.prepare import prepare
+from hidisc.verbs.prepare import draft_cohort, prepare
 
 wsidicom = pytest.importorskip("wsidicom", reason="needs wsidicom, of the extra [dev]")
 from tests.slides.dicom import write_dicom  # noqa: E402 - it needs pydicom, which comes with wsidicom

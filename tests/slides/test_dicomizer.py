@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.slides.pyramid import write_pyramid
 from hidisc.slides.reader import open_slide
 from hidisc.slides.slide import SlideError
-from hidisc.slides.synthetic import DIAGNOSES, SITES, draw_slide, draw_staining
+from hidisc.slides.synthetic import DIAGNOSES, SITES, draw_slide, draw_staining, write_pyramid
 
 if find_library("turbojpeg") is None:
     pytest.skip("needs libturbojpeg (Debian: libturbojpeg0)", allow_module_level=True)

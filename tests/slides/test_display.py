@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hidisc.slides.display import as_rgb, shrink
+from hidisc.slides.slide import as_rgb, shrink
 
 
 @pytest.mark.parametrize(("channels", "shown"), [(1, [9, 9, 9]), (2, [9, 8, 0]), (3, [9, 8, 7]), (5, [9, 8, 7])])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hidisc.slides import resample
-from hidisc.slides.halve import can_halve, halve
+from hidisc.slides.resample import can_halve, halve
 
 Box = tuple[float, float, float, float]
 

@@ -11,11 +11,10 @@ from PIL import Image
 
 from hidisc.slides.cohort import Cohort
 from hidisc.slides.grid import lay_grid
-from hidisc.slides.pen import find_ink, pen_fraction
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import read_thumbnail
 from hidisc.slides.synthetic import DIAGNOSES, SITES, STAIN_VECTORS, draw_slide, draw_staining
-from hidisc.slides.tissue import tissue_fraction
+from hidisc.slides.tissue import find_ink, pen_fraction, tissue_fraction
 from tests.slides.pens import INKS, draw_pen
 
 MPP = 2.0

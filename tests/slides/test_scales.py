@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tifffile
 
-from hidisc.slides.grid import lay_grid
+from hidisc.slides.grid import lay_grid, lay_lattice, read_beyond
 from hidisc.slides.reader import open_slide
-from hidisc.slides.scales import lay_lattice, read_beyond
 
 
 @pytest.mark.parametrize(

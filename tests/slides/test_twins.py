@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from hidisc.slides.twins import Name, find_twins, fold
+from hidisc.slides.cohort import Name, find_twins, fold
 
 
 def pair(one: str, other: str, kind: str = "patient") -> list[str]:

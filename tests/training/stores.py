@@ -12,12 +12,12 @@ from hidisc.models.card import WEIGHTS
 from hidisc.patches.folders import find_folder
 from hidisc.patches.shard import Shard
 from hidisc.patches.store import PatchStore
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
+from hidisc.settings.prepare import ImportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.fit import StepsDone
-from hidisc.training.metrics import METRICS, read_metrics
+from hidisc.training.log import METRICS, read_metrics
 from hidisc.training.run import Run
 from hidisc.verbs import train as verb
 from hidisc.verbs.imports import import_patches

@@ -16,7 +16,7 @@ from torch import nn
 from torch.multiprocessing import start_processes
 
 from hidisc.ground.errors import UserError
-from hidisc.training import failures
+from hidisc.training import processes as failures
 from hidisc.training.processes import Fabric, check_others, run_on_first_rank, start
 
 RANKS, SECONDS = 3, 180

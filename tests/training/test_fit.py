@@ -22,7 +22,7 @@ from hidisc.objectives.objective import Losses, Rows, find_objective, load_setti
 from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches, to_input
-from hidisc.training import checkpoint, fit, sanity
+from hidisc.training import checkpoint, fit, monitor
 from hidisc.training.build import build_learner, choose_training_set
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
 from hidisc.training.processes import asks_others
@@ -435,7 +435,7 @@ def test_a_teacher_that_says_the_same_of_all_images(
 
 
 def test_refusals_name_a_checkpoint_that_is_there(tmp_path: Path) -> None:
-    assert sanity._kept(tmp_path) == "No checkpoint had been written"
+    assert monitor._kept(tmp_path) == "No checkpoint had been written"
 
 
 # What a step is

@@ -9,8 +9,8 @@ from PIL import Image
 
 from hidisc.patches.folders import find_table
 from hidisc.patches.store import PatchStore
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
+from hidisc.settings.prepare import ImportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import choose_training_set
 from hidisc.verbs.imports import import_patches

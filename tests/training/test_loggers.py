@@ -7,7 +7,7 @@ import pytest
 
 from hidisc.ground.errors import UserError
 from hidisc.training.checkpoint import list_checkpoints
-from hidisc.training.loggers import make_loggers
+from hidisc.training.log import make_loggers
 from tests.training.stores import losses, train, train_until
 
 

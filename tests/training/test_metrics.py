@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidisc.training.metrics import Metrics, read_metrics
+from hidisc.training.log import Metrics, read_metrics
 
 
 @pytest.fixture

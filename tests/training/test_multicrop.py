@@ -12,13 +12,12 @@ from hidisc.ground.errors import UserError
 from hidisc.models.encoder import build_encoder
 from hidisc.objectives.objective import Rows, find_objective, list_objectives, load_settings
 from hidisc.patches.store import PatchStore
-from hidisc.sampling import geometry
+from hidisc.sampling import operations
 from hidisc.sampling import views as views_module
 from hidisc.sampling.batches import as_tensor
 from hidisc.sampling.cohort_stain import Stains
 from hidisc.sampling.views import DRAWS, Part, make_views
-from hidisc.settings.config import list_settings, to_yaml
-from hidisc.settings.load import load_config
+from hidisc.settings.config import list_settings, load_config, to_yaml
 from hidisc.settings.train import HeadConfig, TrainConfig, ViewsConfig
 from hidisc.training.step import ViewMaker
 from tests.training.stores import losses, outcome, tiny, train
@@ -42,7 +41,7 @@ def ramps(size: int) -> Tensor:
 def test_a_box_is_resized_as_torchvision_does(size: tuple[int, int], target: tuple[int, int]) -> None:
     pictures = torch.from_numpy(np.random.default_rng(0).random((4, 3, *size), np.float32))
     boxes = [(0, 0, *size), (3, 5, 30, 17), (size[0] - 9, size[1] - 11, 9, 11), (7, 1, 1, 2)]
-    ours = geometry.resize_boxes(pictures, torch.tensor(boxes).float(), target)
+    ours = operations.resize_boxes(pictures, torch.tensor(boxes).float(), target)
     theirs = [tv.resized_crop(x, *box, list(target), antialias=True) for x, box in zip(pictures, boxes, strict=True)]
     torch.testing.assert_close(ours, torch.stack(theirs), atol=1e-5, rtol=0)
 

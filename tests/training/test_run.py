@@ -11,13 +11,12 @@ import yaml
 from hidisc.artefacts.artefact import MANIFEST, verify
 from hidisc.ground.errors import UserError
 from hidisc.ground.machine import versions
-from hidisc.models.card import CARD, WEIGHTS
+from hidisc.models.card import CARD, UNKNOWN, WEIGHTS, trust_history
 from hidisc.models.encoder import describe_weights
-from hidisc.models.history import UNKNOWN, trust_history
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints
-from hidisc.training.metrics import METRICS
+from hidisc.training.log import METRICS
 from hidisc.training.run import RUN, Run
 from tests.training.stores import TRAIN, make_store, outcome, tiny, train, train_until
 

@@ -7,7 +7,7 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from hidisc.settings.train import OptimConfig
-from hidisc.training.schedule import learning_rate
+from hidisc.training.step import learning_rate
 
 
 def rates(steps: int, **settings: float) -> list[float]:

@@ -7,7 +7,7 @@ import torch
 
 from hidisc.sampling.batches import as_tensor, to_input
 from hidisc.sampling.views import make_views
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.train import TrainConfig
 from hidisc.training.step import ViewMaker
 from tests.patches.pictures import make_store, pictures_of

@@ -8,8 +8,7 @@ import pytest
 
 from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
-from hidisc.training.build import choose_training_set
-from hidisc.training.training_set import TrainingSet
+from hidisc.training.build import TrainingSet, choose_training_set
 from tests.patches.pictures import make_store as store_of
 from tests.patches.pictures import pictures_of
 from tests.training.stores import TEST, TRAIN, make_store, tiny

@@ -12,14 +12,13 @@ from safetensors.torch import load_file, save_file
 from timm.optim import param_groups_layer_decay
 
 from hidisc.ground.errors import UserError
+from hidisc.models.card import UNKNOWN
 from hidisc.models.encoder import WEIGHTS, Encoder, build_encoder
-from hidisc.models.history import UNKNOWN
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import OptimConfig
 from hidisc.training.build import build_learner, build_optimizer, choose_training_set
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
-from hidisc.training.learner import Learner
-from hidisc.training.schedule import is_backbone_frozen
+from hidisc.training.step import Learner, is_backbone_frozen
 from hidisc.verbs.embed import embed
 from tests.training.stores import losses, outcome, tiny, train, train_until
 

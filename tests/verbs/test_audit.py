@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hidisc.evaluation.audit import Audit
+from hidisc.auditing.audit import Audit
 from hidisc.ground.errors import UserError
 from hidisc.settings.audit import AuditConfig
 from hidisc.verbs.audit import audit

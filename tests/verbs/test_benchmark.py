@@ -12,7 +12,7 @@ from hidisc.artefacts.lock import hold
 from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import SuiteConfig
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.run import Run
 from hidisc.verbs import benchmark as verb

@@ -8,13 +8,12 @@ import pytest
 
 from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN, Cohort
 from hidisc.slides.draft import NO_SCALE
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs.cohort import draft_cohort
-from hidisc.verbs.prepare import prepare
+from hidisc.verbs.prepare import draft_cohort, prepare
 from tests.commands import Forks
 from tests.slides.test_draft import draw
 

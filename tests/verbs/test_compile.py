@@ -7,14 +7,8 @@ import pytest
 import yaml
 
 from hidisc.ground.errors import UserError
-from hidisc.training import compiling
-from hidisc.training.compiling import (
-    LONG_RUN_STEPS,
-    check_compiler,
-    decide_compile,
-    find_missing_compiler,
-    pays_to_compile,
-)
+from hidisc.training import step
+from hidisc.training.step import LONG_RUN_STEPS, check_compiler, decide_compile, find_missing_compiler, pays_to_compile
 from tests.training.stores import losses, make_store, outcome, tiny, train, train_until
 
 
@@ -50,14 +44,14 @@ def test_the_rule(device: str, steps: int) -> None:
 
 def test_auto_is_decided_at_the_start_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = f"optim.steps={LONG_RUN_STEPS}"
-    monkeypatch.setattr(compiling, "find_missing_compiler", lambda _: None)
+    monkeypatch.setattr(step, "find_missing_compiler", lambda _: None)
     assert decide(tmp_path, "cuda", long) == (
         True,
         ["compute.compile=auto: the backbone is compiled, which takes minutes"],
     )
     assert decide(tmp_path, "cuda") == (False, [])
     assert decide(tmp_path, "cpu", long) == (False, [])
-    monkeypatch.setattr(compiling, "find_missing_compiler", lambda _: "the package triton")
+    monkeypatch.setattr(step, "find_missing_compiler", lambda _: "the package triton")
     missing = "is not compiled, which would be faster: the package triton is missing"
     assert decide(tmp_path, "cuda", long) == (False, [f"compute.compile=auto: the backbone {missing}"])
 
@@ -84,8 +78,8 @@ def test_another_wish_is_refused_when_a_run_goes_on(store: Path, tmp_path: Path)
 
 
 def test_what_is_missing_to_compile_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "which", lambda _: None)
-    monkeypatch.setattr(compiling, "find_spec", lambda _: None)
+    monkeypatch.setattr(step, "which", lambda _: None)
+    monkeypatch.setattr(step, "find_spec", lambda _: None)
     assert find_missing_compiler("cuda") == "the package triton"
     assert find_missing_compiler("cpu") == "a C++ compiler"
     check_compiler(tiny("compute.compile=false"), "cpu")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hidisc.artefacts.artefact import MANIFEST
+from hidisc.auditing.measure import run_audit
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
-from hidisc.evaluation.auditing import run_audit
 from hidisc.evaluation.metrics import measure
 from hidisc.evaluation.scores import METRICS, NEIGHBOURS, SCORES, Finding, Scores
 from hidisc.ground.errors import UserError

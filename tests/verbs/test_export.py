@@ -16,13 +16,12 @@ from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import PART, beside
-from hidisc.models.card import read_card
+from hidisc.models.card import History, read_card
 from hidisc.models.encoder import HeadConfig, build_encoder
-from hidisc.models.history import History
 from hidisc.patches.record import SlideId
 from hidisc.training.run import RUN, RunInfo
-from hidisc.verbs.bags import export_bags
 from hidisc.verbs.export import export
+from hidisc.verbs.export_vectors import export_bags
 from tests.evaluation.made import make_embeddings
 from tests.finished import finish, refinish
 from tests.models.stand_in import StandIn
@@ -206,7 +205,7 @@ def test_scores_of_another_encoder_are_refused(run: Path, tmp_path: Path) -> Non
 
 def test_an_encoder_is_pushed_to_a_hub(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with StandIn() as hub:
-        monkeypatch.setattr("hidisc.models.hub.HfApi", lambda: HfApi(endpoint=hub.address, token="none"))
+        monkeypatch.setattr("hidisc.models.backbone.HfApi", lambda: HfApi(endpoint=hub.address, token="none"))
         export(run, tmp_path / "out", "timm", push="lab/encoder")
         assert hub.created == [{"name": "encoder", "organization": "lab", "visibility": "private"}]
         files = {name: (tmp_path / "out" / name).read_bytes() for name in hub.files}
@@ -222,7 +221,7 @@ def test_a_push_that_fails_is_said_and_can_be_repeated(
 ) -> None:
     with StandIn() as hub:
         address = hub.address
-    monkeypatch.setattr("hidisc.models.hub.HfApi", lambda: HfApi(endpoint=address, token="none"))
+    monkeypatch.setattr("hidisc.models.backbone.HfApi", lambda: HfApi(endpoint=address, token="none"))
     with pytest.raises(
         UserError, match=r"out was written, but --push lab/encoder failed \(.*\). Give OWNER/NAME, log in"
     ):

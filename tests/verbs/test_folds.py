@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from hidisc.benchmark.cells import plan_cells
+from hidisc.benchmarking.cells import plan_cells
 from hidisc.evaluation.compare import compare
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
-from hidisc.patches.folds import make_folds
+from hidisc.patches.splits import make_folds
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.load import load_config
 from hidisc.training.run import Run
 from hidisc.verbs.benchmark import benchmark
 from hidisc.verbs.doctor import verify

@@ -13,14 +13,14 @@ from hidisc.artefacts.artefact import verify
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
-from hidisc.patches.geojson import Region, make_box, read_geojson, write_geojson
+from hidisc.patches.annotations import Region, make_box, read_geojson, write_geojson
 from hidisc.patches.store import PatchStore
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.reader import open_slide
 from hidisc.slides.slide import Slide
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs.geojson import export_geojson
+from hidisc.verbs.export_vectors import export_geojson
 from hidisc.verbs.prepare import prepare
 from tests.commands import Forks
 from tests.evaluation.made import make_embeddings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.train import TrainConfig
 from hidisc.verbs import measure as verb
 from hidisc.verbs.measure import CohortSize, Rates, as_record, describe, estimate, measure

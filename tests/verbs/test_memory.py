@@ -19,7 +19,7 @@ TISSUE = range(64, 80)  # tiles of level 0, across and down
 CUT_AND_REPORT = """
 import re, sys
 from pathlib import Path
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.verbs.prepare import prepare
 

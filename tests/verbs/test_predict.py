@@ -9,7 +9,7 @@ from PIL import Image
 from hidisc import ImportConfig, PatchStore, find_table, import_patches
 from hidisc.artefacts.artefact import verify
 from hidisc.ground.errors import UserError
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import FilterConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.verbs.train import train

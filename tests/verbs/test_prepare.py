@@ -15,12 +15,11 @@ from hidisc.artefacts.artefact import MANIFEST
 from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
-from hidisc.slides.pyramid import write_pyramid
 from hidisc.slides.reader import open_slide
 from hidisc.slides.stain import Stains, normalise
-from hidisc.slides.synthetic import draw_cohort
+from hidisc.slides.synthetic import draw_cohort, write_pyramid
 from hidisc.slides.tissue import pixel_std
 from hidisc.verbs.build import Built
 from hidisc.verbs.prepare import _suggest_smaller, prepare

@@ -14,11 +14,11 @@ from hidisc.embeddings.embeddings import EMBEDDINGS
 from hidisc.models.backbone import read_tensors
 from hidisc.models.card import WEIGHTS
 from hidisc.patches.store import PatchStore
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import choose_training_set
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
-from hidisc.training.metrics import METRICS, read_metrics
+from hidisc.training.log import METRICS, read_metrics
 from hidisc.training.run import RUN
 from tests.commands import ENVIRONMENT, Ended, Forks, run, signal_at
 from tests.training.stores import TINY, damage, make_store

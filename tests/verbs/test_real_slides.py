@@ -7,7 +7,7 @@ import pytest
 
 from hidisc.artefacts.artefact import verify
 from hidisc.patches.store import PatchStore
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.verbs.prepare import prepare
 

@@ -18,13 +18,13 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchStore
 from hidisc.reporting import compose as composing
-from hidisc.reporting import confusion, figures
-from hidisc.reporting import drawings as writing
+from hidisc.reporting import curves, figures
+from hidisc.reporting import figures as writing
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.points import choose_points, find_map_input
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.report import ReportConfig
-from hidisc.slides.display import shrink
+from hidisc.slides.slide import shrink
 from hidisc.verbs.doctor import verify
 from hidisc.verbs.report import report
 from tests.evaluation.made import make_embeddings
@@ -63,7 +63,7 @@ def sketch(patch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (1, 1)).save(pixel, "PNG")
     files = {"pdf": b"", "png": pixel.getvalue(), "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>"}
     patch.setattr(writing, "render", lambda _, suffix: files[suffix])
-    patch.setattr(confusion, "draw_confusion", lambda *_: Figure())
+    patch.setattr(curves, "draw_confusion", lambda *_: Figure())
     patch.setattr(composing, "draw_curves", lambda *_: Figure())
 
 
@@ -158,7 +158,7 @@ def test_the_encoder_is_named_in_the_title_of_its_matrix(
     judged: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     titles: list[str] = []
-    monkeypatch.setattr(confusion, "draw_confusion", lambda _counts, _classes, title: titles.append(title) or Figure())
+    monkeypatch.setattr(curves, "draw_confusion", lambda _counts, _classes, title: titles.append(title) or Figure())
     report(judged, tmp_path / "r.html", QUICK)
     assert titles[:2] == ["first, patient level", "second, patient level"]
     assert "Confusion matrices" in text_of(tmp_path / "r.html")

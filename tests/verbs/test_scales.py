@@ -9,27 +9,26 @@ import pyarrow as pa
 import pytest
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.explore.session import open_session
+from hidisc.explorer.session import open_session
 from hidisc.ground.errors import UserError
 from hidisc.patches.cut import CutTask
 from hidisc.patches.folders import find_table
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.patches.table import PatchTable, names_column
+from hidisc.settings.config import load_config
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.imports import ImportConfig
-from hidisc.settings.load import load_config
-from hidisc.settings.prepare import GridConfig, PrepareConfig
+from hidisc.settings.prepare import GridConfig, ImportConfig, PrepareConfig
 from hidisc.slides.cohort import SlideRow
+from hidisc.slides.grid import read_beyond
 from hidisc.slides.reader import open_slide
-from hidisc.slides.scales import read_beyond
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs.bags import export_bags
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
+from hidisc.verbs.export import export_wsinfer
+from hidisc.verbs.export_vectors import export_bags
 from hidisc.verbs.imports import import_patches
 from hidisc.verbs.prepare import prepare
-from hidisc.verbs.wsinfer import export_wsinfer
 from tests.evaluation.made import make_embeddings
 from tests.patches.pictures import noise, write_pictures
 from tests.training.stores import train

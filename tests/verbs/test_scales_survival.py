@@ -19,19 +19,18 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.ground.errors import UserError
 from hidisc.patches.record import RECORD
 from hidisc.patches.store import DROPPED, PATCHES, STORE, PatchStore
-from hidisc.reporting import contact_sheet, prepared
+from hidisc.reporting import prepared
+from hidisc.reporting import prepared as contact_sheet
 from hidisc.reporting.prepared import COUNTS
+from hidisc.settings.config import load_config
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.load import load_config
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs import heatmap as verb
-from hidisc.verbs.anndata import H5AD, export_anndata
-from hidisc.verbs.bags import export_bags
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.explore import save_page
-from hidisc.verbs.geojson import export_geojson
+from hidisc.verbs.export_vectors import H5AD, export_anndata, export_bags, export_geojson
 from hidisc.verbs.heatmap import heatmap
 from hidisc.verbs.prepare import prepare
 from tests.commands import Forks, signal_at

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hidisc.patches.store import PatchStore
-from hidisc.settings.load import load_config
+from hidisc.settings.config import load_config
 from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.verbs import threads as verb

@@ -18,7 +18,7 @@ from hidisc.ground.files import PART
 from hidisc.models.card import CARD, WEIGHTS
 from hidisc.patches.folders import find_folder
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
-from hidisc.training.metrics import METRICS, read_metrics
+from hidisc.training.log import METRICS, read_metrics
 from hidisc.training.run import RUN
 from hidisc.verbs import progress
 from hidisc.verbs.imports import import_patches

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
-from hidisc.training.metrics import METRICS, read_metrics
+from hidisc.training.log import METRICS, read_metrics
 from tests.commands import Forks, signal_at
 from tests.training.stores import TINY, make_store, outcome
 

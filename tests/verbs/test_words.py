@@ -19,11 +19,10 @@ from hidisc.patches.store import STORE
 from hidisc.reporting.heatmap import draw_heatmap
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.imports import VolumesConfig
 from hidisc.settings.level_names import USUAL, LevelNames
-from hidisc.settings.load import load_config
-from hidisc.settings.prepare import PrepareConfig
+from hidisc.settings.prepare import PrepareConfig, VolumesConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort

@@ -17,7 +17,7 @@ from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs.wsinfer import export_wsinfer
+from hidisc.verbs.export import export_wsinfer
 from tests.training.stores import TINY
 
 JUDGED = ("probes=[linear]", "bootstrap.resamples=20", "floor=false", "audit=false")

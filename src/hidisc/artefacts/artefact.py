@@ -20,10 +20,21 @@ import yaml
 from pydantic import model_validator
 
 from hidisc.artefacts.lock import OWNER, hold
-from hidisc.ground.checksums import FileEntry, describe_file, find_problem, seal, unseal
 from hidisc.ground.errors import UserError, no_such_path
-from hidisc.ground.files import LOCK, is_part, make_folder, sweep, sync, write_atomic
-from hidisc.ground.records import Record
+from hidisc.ground.files import (
+    LOCK,
+    FileEntry,
+    Record,
+    describe_file,
+    find_problem,
+    is_part,
+    make_folder,
+    seal,
+    sweep,
+    sync,
+    unseal,
+    write_atomic,
+)
 from hidisc.settings.config import Config, differences, keep_facts
 
 CONFIG, MANIFEST = "config.yaml", "artefact.json"

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from hidisc.artefacts.artefact import read_kind
 from hidisc.ground.errors import UserError
-from hidisc.patches.inputs import as_input
-from hidisc.patches.store import PatchError, PatchStore
+from hidisc.patches.store import PatchError, PatchStore, as_input
 
 COLOUR = "colour"
 """What `hidisc embed STORE colour` calls it."""

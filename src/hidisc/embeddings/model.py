@@ -1,4 +1,4 @@
-"""Whose encoder: a run, an encoder alone, a timm name, TorchScript, ONNX or the colour floor, all opened to one form.
+"""Any encoder in one form (run, encoder alone, timm name, TorchScript, ONNX, colour), and which patches it sees.
 
 What a run was fed is known and kept to. An encoder from elsewhere is fed what `config.model` says, else what came with
 it (`preprocessing.json` beside it, the sizes in an ONNX file, timm's own notes), else pixels in [0, 1] as they are.
@@ -8,17 +8,29 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hidisc.artefacts.artefact import open_artefact, read_kind, read_manifest, read_settings
-from hidisc.embeddings.choose import choose_rows
 from hidisc.embeddings.colour import COLOUR, fit_colour, refuse_path
 from hidisc.embeddings.embeddings import ModelCard, ModelKind
-from hidisc.ground.checksums import digest, hash_file
 from hidisc.ground.errors import UserError
-from hidisc.ground.seeds import Purpose, make_seed
-from hidisc.models.card import CARD, WEIGHTS
+from hidisc.ground.files import digest, hash_file
+from hidisc.ground.seeds import Purpose, make_rng, make_seed
+from hidisc.models.card import (
+    CARD,
+    NOTHING,
+    PIXELS,
+    UNKNOWN,
+    WEIGHTS,
+    History,
+    Preprocessing,
+    hash_weights,
+    read_preprocessing,
+    trust_history,
+)
 from hidisc.models.encoder import Encoder, build_encoder, describe_weights
 from hidisc.models.export import FILES, open_timm_folder
 from hidisc.models.foreign import (
@@ -30,13 +42,32 @@ from hidisc.models.foreign import (
     measure,
     size_of_timm,
 )
-from hidisc.models.history import NOTHING, UNKNOWN, History, trust_history
-from hidisc.models.preprocessing import PIXELS, Preprocessing, hash_weights, read_preprocessing
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import keep_facts
 from hidisc.settings.embed import EmbedConfig, ForeignConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.training.run import RUN, Run
+
+
+def choose_rows(store: PatchStore, config: EmbedConfig) -> NDArray[np.int64]:
+    """(N,) rows of the store's table, ascending; a slide's draw depends on the seed and its own name only."""
+    is_chosen = np.ones(len(store), bool)
+    if config.splits is not None:
+        is_chosen &= store.table.in_splits(config.splits, "splits", store.path)
+    if config.mpp is not None:
+        is_chosen &= store.table.at_scales(config.mpp, "mpp", store.path)
+    if not is_chosen.any():
+        raise UserError(f"{store.path} holds no patches to embed. See its pictures/ for what was dropped.")
+    if config.per_slide is None:
+        return np.flatnonzero(is_chosen)
+    drawn = []
+    for slide, rows in store.table.rows_by("slide").items():
+        rows = rows[is_chosen[rows]]
+        if len(rows) > config.per_slide:
+            rows = make_rng(config.seed, Purpose.EMBEDDED_PATCHES, slide).choice(rows, config.per_slide, replace=False)
+        drawn.append(rows)
+    return np.sort(np.concatenate(drawn))
+
 
 TIMM = "timm:"
 _CLOSE = 0.02

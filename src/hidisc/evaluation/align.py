@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.evaluation.task import LabelledPatches, Task
-from hidisc.evaluation.units import Codes
+from hidisc.evaluation.task import Codes, LabelledPatches, Task
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
 

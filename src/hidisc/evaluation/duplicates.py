@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.scores import Finding
-from hidisc.evaluation.task import LabelledPatches, Task
-from hidisc.evaluation.units import Ints
-from hidisc.ground.callbacks import Watch, ignore
+from hidisc.evaluation.task import Ints, LabelledPatches, Task
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import name_related
+from hidisc.ground.progress import Watch, ignore
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.settings.evaluate import LeakageConfig
-from hidisc.slides.display import as_rgb, shrink
+from hidisc.slides.slide import as_rgb, shrink
 
 _MOST = 2000
 """Pairs compared: half of them the most similar, half spread over all others."""

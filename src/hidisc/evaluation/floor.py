@@ -8,13 +8,12 @@ import numpy as np
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import compare
 from hidisc.evaluation.duplicates import store_rows
-from hidisc.evaluation.folds import sample_per_patient
 from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.probes.folds import sample_per_patient
 from hidisc.evaluation.scores import ProbeScores, Value, predictions_file
 from hidisc.ground.seeds import Purpose, make_rng
-from hidisc.models.history import NOTHING
-from hidisc.patches.inputs import as_input
-from hidisc.patches.store import PatchError
+from hidisc.models.card import NOTHING
+from hidisc.patches.store import PatchError, as_input
 from hidisc.settings.evaluate import EvaluateConfig
 
 _MOST = 20_000

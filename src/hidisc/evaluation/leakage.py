@@ -8,7 +8,7 @@ from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count, name_some
-from hidisc.models.history import hash_name
+from hidisc.models.card import hash_name
 from hidisc.patches.record import SlideId
 
 _NAMED = 3

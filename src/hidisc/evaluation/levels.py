@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hidisc.evaluation.bootstrap import score_level
+from hidisc.evaluation.compare import score_level
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import LevelScores
-from hidisc.ground.callbacks import Watch, ignore
 from hidisc.ground.files import make_folder
+from hidisc.ground.progress import Watch, ignore
 from hidisc.settings.evaluate import EvaluateConfig
 
 

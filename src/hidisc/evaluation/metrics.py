@@ -20,7 +20,7 @@ import numpy as np
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import METRICS, Value
-from hidisc.evaluation.units import Floats, Ints
+from hidisc.evaluation.task import Floats, Ints
 from hidisc.ground.text import plural
 
 BY_CLASS = ("sensitivity", "specificity", "auroc", "auprc")

@@ -1,21 +1,156 @@
 """Exact nearest neighbours by cosine similarity, block by block under a memory budget; the bank may exceed memory.
 
 The matrix of similarities is computed in tiles small enough for the processor's cache. Of a tile only entries above a
-query's k-th best so far are ranked. Where the processor multiplies bfloat16 faster than float32, candidates are found
-among rounded rows first (`rounding.py`).
+query's k-th best so far are ranked. Many processors multiply bfloat16 twice as fast as float32, or faster: there,
+candidates are found among rounded rows first and compared in float32. How far rounding can move a similarity is known,
+so it can be proven, query by query, that no other row is among the k best.
+
+The search uses all cores of this process, everything else in an evaluation one: numpy, scikit-learn and torch each
+bring a pool of threads, and in the short steps of a solver these wait for each other most of the time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from hidisc.evaluation.rounding import RoundedBank, has_fast_bfloat16
-from hidisc.evaluation.tiles import Best, rank, search_tiles
+from hidisc.ground.machine import count_cores
+
+
+@contextmanager
+def use_threads(most: int | None = None) -> Iterator[None]:
+    """In the block, torch uses at most `most` threads (None: the cores of this process), BLAS of other libraries one.
+
+    A smaller number that the user sets in OMP_NUM_THREADS stays. It decorates functions as well.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(before, most or count_cores()))
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+Best = tuple[Tensor, Tensor]
+"""Similarities (n, w) of n queries, and the rows of the bank (n, w) that have them."""
+_COLUMNS = 4096
+"""Rows of the bank in a tile."""
+
+
+def search_tiles(unit: Tensor, bank: Tensor, k: int, best: Best | None = None, offset: int = 0) -> Best:
+    """The best k of queries (n, D) among a bank (M, D) and the `best` so far; its rows are numbered from `offset`."""
+    if best is None:
+        best = unit.new_empty(len(unit), 0), torch.empty(len(unit), 0, dtype=torch.int64, device=unit.device)
+    tile = unit.new_empty(len(unit), _COLUMNS)
+    waiting: list[Best] = []
+    for start in range(0, len(bank), _COLUMNS):
+        rows = bank[start : start + _COLUMNS]
+        product = torch.mm(unit, rows.T, out=tile) if len(rows) == _COLUMNS else unit @ rows.T
+        is_full = best[0].shape[1] == k
+        similarities, columns = (
+            _find_larger(product, best[0][:, -1:]) if is_full else product.topk(min(k, len(rows)), dim=1)
+        )
+        waiting.append((similarities, columns + (start + offset)))
+        # ranking costs more than the product, so it waits until there is as much to rank as there is to keep
+        if not is_full or sum(candidates.shape[1] for candidates, _ in waiting) >= k:
+            best = rank([best, *waiting], k)
+            waiting = []
+    return rank([best, *waiting], k) if waiting else best
+
+
+def rank(candidates: Sequence[Best], k: int) -> Best:
+    """The k most similar of several sets of candidates, the most similar first."""
+    similarities, rows = (torch.cat(parts, dim=1) for parts in zip(*candidates, strict=True))
+    kept = similarities.topk(min(k, similarities.shape[1]), dim=1)
+    return kept.values, rows.gather(1, kept.indices)
+
+
+def _find_larger(tile: Tensor, least: Tensor) -> Best:
+    """The entries of a tile (n, m) larger than their query's `least` (n, 1), moved to the left, and their columns.
+
+    Both are (n, w) with w the most entries of a query; where a query has fewer, the rest is -inf. With least 0.5:
+
+        tile   0.1 0.7 0.2 0.6     entries   0.7 0.6     columns   1 3
+               0.9 0.3 0.4 0.0               0.9 -inf              0 0
+    """
+    entry = _find_true((tile > least).view(-1))
+    query = entry // tile.shape[1]
+    # entries are ordered by query: the position of one in its row is its number less that of the query's first
+    counts = torch.bincount(query, minlength=len(tile))
+    position = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
+    width = int(counts.max()) if len(query) else 0
+    entries = tile.new_full((len(tile), width), -torch.inf)
+    columns = torch.zeros(len(tile), width, dtype=torch.int64, device=query.device)
+    entries[query, position], columns[query, position] = tile.view(-1)[entry], entry - query * tile.shape[1]
+    return entries, columns
+
+
+def _find_true(mask: Tensor) -> Tensor:
+    """The indices at which a mask (n,) is true; numpy finds them several times as fast as torch does."""
+    return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.device.type == "cpu" else mask.nonzero()[:, 0]
+
+
+_HALF_ULP = 2.0**-8
+"""Most that rounding to bfloat16 moves a number, in parts of it."""
+_ULP_32 = 2.0**-22
+"""Most, and more, that one addition of a float32 product moves a similarity, twice: in bfloat16 and in float32."""
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether this processor has instructions for products of bfloat16."""
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch lacks it
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+class RoundedBank:
+    """Unit rows b (M, D) of a bank in float32, and b - m in bfloat16, with m their mean.
+
+    For a query q, q.(b - m) = q.b - q.m has the order of q.b; it is smaller, so rounding moves it less.
+    """
+
+    @use_threads(1)  # many short operations
+    def __init__(self, bank: Tensor) -> None:
+        self._bank, self._mean = bank, bank.mean(dim=0)
+        self._rounded = torch.empty_like(bank, dtype=torch.bfloat16)
+        lengths, errors = [], []
+        for start in range(0, len(bank), 512):
+            centred = bank[start : start + 512] - self._mean
+            rounded = self._rounded[start : start + 512].copy_(centred)
+            lengths.append(centred.norm(dim=1).max())
+            errors.append((centred - rounded.float()).norm(dim=1).max())
+        self._length, self._error = torch.stack(lengths).max(), torch.stack(errors).max()
+
+    def search(self, unit: Tensor, k: int) -> tuple[Best, Tensor]:
+        """The k best of queries `unit` (n, D), and for which of them (n,) this is proven; M is larger than 2 k."""
+        queries = unit.bfloat16()
+        approximate, rows = search_tiles(queries, self._rounded, k + k // 2 + 32)
+        best = rank([(self._compare(unit, rows), rows)], k)
+        # With d and e what rounding changes in q and in b - m, |(q + d).(b - m + e) - q.(b - m)| is at most
+        # |d| |b - m| + |q + d| |e|. The product is rounded again, to at most the least of the candidates.
+        least = approximate[:, -1].float()
+        moved = (unit - queries.float()).norm(dim=1) * self._length + 1.01 * self._error + unit.shape[1] * _ULP_32
+        others = unit @ self._mean + least + least.abs() * _HALF_ULP + moved
+        return best, others < best[0][:, -1]
+
+    def _compare(self, unit: Tensor, rows: Tensor) -> Tensor:
+        """(n, w) similarities of queries (n, D) and some rows (n, w) of the bank, in float32.
+
+        The rows of one query after the other are copied to one place: memory asked for n times may not be given back.
+        """
+        exact = unit.new_empty(rows.shape)
+        candidates = unit.new_empty(rows.shape[1], unit.shape[1])
+        for query, chosen, products in zip(unit, rows, exact, strict=True):
+            torch.index_select(self._bank, 0, chosen, out=candidates)
+            torch.mv(candidates, query, out=products)
+        return exact
+
 
 Floats = NDArray[np.floating[Any]]
 _ROWS = 512

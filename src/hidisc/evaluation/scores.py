@@ -13,8 +13,7 @@ from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.predictions import Predictions
 from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
-from hidisc.ground.records import Record
+from hidisc.ground.files import AnyPath, Record
 from hidisc.settings.config import use_new_names
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.level_names import LevelNames

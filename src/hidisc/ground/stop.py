@@ -1,11 +1,76 @@
-"""Ctrl-C and a scheduler's SIGTERM: a request that a loop grants between two steps, or a clean end at once."""
+"""How a command is stopped: Ctrl-C and SIGTERM, and the named steps at which a test can stop it.
 
+A signal is a request that a loop grants between two steps, or a clean end at once. What a killed command leaves behind
+depends on the moment it is killed at. The code calls `reached` at the few moments that matter, and a test has the
+process send itself a signal there. Only tests set the variable below; workers inherit it; without it, `reached` does
+nothing.
+"""
+
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self
+
+VARIABLE = "HIDISC_TEST_SIGNAL"
+"""For tests only: "SIGKILL process 2 file.written store.json" sends SIGKILL to the process that reaches the step
+`file.written` of a file called `store.json` for the second time; `group` instead of `process`, to its whole group."""
+STEPS = {
+    "file.written": "a file is whole and synced under its temporary name",
+    "file.renamed": "the file has its final name",
+    "folder.written": "a folder is whole and synced under its temporary name",
+    "folder.renamed": "the folder has its final name",
+    "workers.starting": "Dask's workers are about to be started",
+    "slide.done": "a slide is finished and its worker has reported it",
+    "step.done": "the first process has finished a training step",
+    "checkpoint.saved": "a checkpoint is written and old ones are removed",
+    "block.written": "a block of embeddings is on the disk and not ticked off",
+    "block.done": "a block of embeddings is ticked off",
+    "cell.trained": "the training of a benchmark's cell is finished and not evaluated",
+    "cell.done": "a benchmark's cell is finished",
+}
+
+Watch = Callable[[str, str], None]
+_watch: Watch | None = None
+
+
+def reached(step: str, path: Path | None = None) -> None:
+    """Say that a step of `STEPS` is reached, of the file or folder at `path` where it is about one."""
+    if _watch is not None:
+        _watch(step, path.name if path is not None else "")
+
+
+def watch_steps(watch: Watch | None) -> None:
+    """Have a function called with the name of every step reached and of its file; None: no longer."""
+    global _watch
+    _watch = watch
+
+
+def signal_at(order: str) -> Watch:
+    """A function for `watch_steps` that sends the signal which an order, written as `VARIABLE` says, asks for."""
+    name, to, number, step, file = order.split()
+    if step not in STEPS or to not in ("process", "group"):
+        raise ValueError(f"{VARIABLE}={order!r} names no step of {', '.join(STEPS)}, or neither process nor group.")
+    left = int(number)
+
+    def watch(reached_step: str, reached_file: str) -> None:
+        nonlocal left
+        if reached_step == step and fnmatchcase(reached_file, file):
+            left -= 1
+            if left == 0:
+                send = os.killpg if to == "group" else os.kill
+                send(os.getpgrp() if to == "group" else os.getpid(), signal.Signals[name])
+
+    return watch
+
+
+if VARIABLE in os.environ:
+    watch_steps(signal_at(os.environ[VARIABLE]))
+
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -1,18 +1,124 @@
-"""EncoderCard: `encoder.json`, which says what the weights beside it are; reading it needs no torch."""
+"""What an encoder is and what it has seen, readable without torch: `encoder.json` and `preprocessing.json`."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from hidisc.artefacts.artefact import read_settings
-from hidisc.ground.checksums import unseal
 from hidisc.ground.errors import UserError
-from hidisc.ground.records import Record
-from hidisc.models.history import NOTHING, History
-from hidisc.models.preprocessing import PIXELS, Preprocessing
-from hidisc.patches.inputs import InputRule
+from hidisc.ground.files import Record, hash_file, unseal
 from hidisc.patches.record import SlideId
+from hidisc.patches.store import InputRule
 from hidisc.settings.train import HeadConfig
+
+_HASHED = "sha256:"
+
+
+class History(Record):
+    """Slides and labels of all trainings up to now; histories compose (`then`)."""
+
+    slides: tuple[SlideId, ...] = ()
+    """Every slide that was learned from, as far as known."""
+    is_complete: bool = True
+    """Whether that is all: false after starting from weights of which it is not known what they have seen."""
+    labels_used: tuple[str, ...] = ()
+    """What labels were used for; empty: not at all, as far as known."""
+
+    def then(self, slides: tuple[SlideId, ...], labels_used: tuple[str, ...]) -> "History":
+        """This history, and a training after it."""
+        return History(
+            slides=tuple(dict.fromkeys((*self.slides, *slides))),
+            is_complete=self.is_complete,
+            labels_used=tuple(dict.fromkeys((*self.labels_used, *labels_used))),
+        )
+
+    def without_names(self) -> "History":
+        """The same with hashes in place of names, for files that leave the lab; leakage checks compare these too."""
+        slides = [SlideId(patient=hash_name(seen.patient), slide="", checksum=seen.checksum) for seen in self.slides]
+        return self.model_copy(update={"slides": tuple(slides)})
+
+    @property
+    def patients(self) -> tuple[str, ...]:
+        """The patients it has learned from; names, or hashes of names."""
+        return tuple(dict.fromkeys(slide.patient for slide in self.slides))
+
+
+NOTHING = History()
+"""Of random weights."""
+UNKNOWN = History(is_complete=False)
+"""Of weights from elsewhere."""
+
+
+def trust_history(history: History | None) -> History:
+    """The history of weights that come without their run: an empty one proves nothing."""
+    return history if history is not None and history.slides else UNKNOWN
+
+
+def hash_name(patient: str) -> str:
+    """A patient's name as it stands in files that leave the lab."""
+    if patient.startswith(_HASHED):
+        return patient
+    return _HASHED + hashlib.sha256(patient.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+PREPROCESSING = "preprocessing.json"
+PIXELS: dict[InputRule, str] = {"unit": "8-bit / 255", "srh": "srh"}
+"""What `preprocessing.json` calls the rules of `patches/inputs.py`."""
+BEFORE: Literal["before the network"] = "before the network"
+INSIDE: Literal["inside the network"] = "inside the network"
+
+
+class Preprocessing(Record):
+    """`preprocessing.json`: what to feed an exported network; null: not known."""
+
+    backbone: str | None = None
+    """timm's name."""
+    channels: int | None = None
+    size_px: int | None = None
+    """Side of the pictures."""
+    mpp: float | None = None
+    """Micrometres per pixel at which it learned."""
+    pixels: str | None = None
+    """How stored pixels become the input: `8-bit / 255`, or a rule of `patches/inputs.py`."""
+    value_range: tuple[float, float] = (0, 1)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    """One value per channel."""
+    mean_and_std_are_applied: Literal["before the network", "inside the network"] = BEFORE
+    features: int | None = None
+    """Width of the embedding."""
+    history: History | None = None
+    """What the network has seen, with hashes of patients' names; null: not known."""
+    weights: str | None = None
+    """SHA-256 of the file of weights that all this is about."""
+
+
+def read_preprocessing(folder: Path) -> Preprocessing | None:
+    """`preprocessing.json` of a folder, None when there is none."""
+    path = folder / PREPROCESSING
+    if not path.is_file():
+        return None
+    try:
+        return Preprocessing.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"{path} is damaged, or not what `hidisc export` writes ({where}: {first['msg']}). Correct it, or move it "
+            "away and say what to feed the encoder with --set model.size_px, model.mean and model.std."
+        ) from error
+
+
+def hash_weights(file: Path) -> str:
+    """SHA-256 of a file of weights, and of the one beside it that large ONNX files keep them in."""
+    beside = file.with_name(f"{file.name}.data")
+    if not beside.is_file():
+        return hash_file(file)
+    return hashlib.sha256(f"{hash_file(file)} {hash_file(beside)}".encode()).hexdigest()
+
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
 BOTH = "Copy both files from one run."

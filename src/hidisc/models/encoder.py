@@ -9,16 +9,22 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from hidisc.artefacts.artefact import open_artefact, read_kind
-from hidisc.ground.checksums import hash_file, seal
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import write_atomic
-from hidisc.ground.paths import AnyPath
-from hidisc.models.backbone import HUB, count_features, create_backbone, read_tensors
-from hidisc.models.card import BOTH, CARD, WEIGHTS, EncoderCard, read_card
-from hidisc.models.history import NOTHING, trust_history
-from hidisc.models.hub import find_architecture
-from hidisc.models.preprocessing import BEFORE, Preprocessing, read_preprocessing
-from hidisc.patches.inputs import InputRule
+from hidisc.ground.files import AnyPath, hash_file, seal, write_atomic
+from hidisc.models.backbone import HUB, count_features, create_backbone, find_architecture, read_tensors
+from hidisc.models.card import (
+    BEFORE,
+    BOTH,
+    CARD,
+    NOTHING,
+    WEIGHTS,
+    EncoderCard,
+    Preprocessing,
+    read_card,
+    read_preprocessing,
+    trust_history,
+)
+from hidisc.patches.store import InputRule
 from hidisc.settings.train import HeadConfig
 
 TIMM_WEIGHTS = "model.safetensors"
@@ -243,3 +249,20 @@ def _make_head(width: int, config: HeadConfig) -> nn.Sequential:
             layers.append(nn.ReLU(inplace=True))
         width = out
     return nn.Sequential(*layers)
+
+
+@torch.no_grad()
+def effective_rank(z: Tensor) -> float:
+    """How many directions z (N, D) really uses: exp(entropy of the singular values) of its first 2,048 rows.
+
+    1 when collapsed, at most min(N, D).
+
+    Roy and Vetterli, EUSIPCO 2007; Garrido et al., "RankMe", ICML 2023.
+    """
+    z = z[:2048].double() if z.device.type != "mps" else z[:2048].cpu().double()
+    gram = z @ z.T if z.shape[0] <= z.shape[1] else z.T @ z
+    if not torch.isfinite(gram).all():
+        return float("nan")
+    singular = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
+    share = singular / singular.sum().clamp(min=1e-30)
+    return float(torch.special.entr(share).sum().exp())

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hidisc.ground.errors import UserError
-from hidisc.models.hub import HUB_NAMES, first_line
+from hidisc.models.backbone import HUB_NAMES, first_line
 
 TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".ts", ".torchscript")
 ONNX_SUFFIX = ".onnx"

@@ -12,10 +12,8 @@ import torch.nn.functional as F
 from pydantic import Field
 
 from hidisc.models.encoder import Encoder, Images
-from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
+from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows, follow, make_predictor, make_teacher
 from hidisc.objectives.positives import attract
-from hidisc.objectives.predictor import make_predictor
-from hidisc.objectives.teacher import follow, make_teacher
 
 
 class Settings(LevelSettings):

@@ -20,11 +20,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hidisc.models.encoder import Encoder, Images
-from hidisc.objectives.gather import gather
-from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
-from hidisc.objectives.positives import attract
-from hidisc.objectives.spread import spread_out
-from hidisc.objectives.teacher import follow, make_teacher
+from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows, follow, make_teacher, spread_out
+from hidisc.objectives.positives import attract, gather
 
 _ITERATIONS = 3
 """Of Sinkhorn's algorithm, as in SwAV and DINOv2."""

@@ -12,9 +12,8 @@ from torch.autograd import Function
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
 from hidisc.models.encoder import Encoder, Images
-from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
-from hidisc.objectives.positives import group_level, mean_positive
+from hidisc.objectives.positives import gather, group_level, mean_positive
 from hidisc.sampling.transfer import constant
 
 _BLOCK = 2**20

@@ -1,25 +1,75 @@
-"""Objective: what every file of this folder has in common, and how one is found by its name.
+"""What all objectives share: how one is found by the name of its file; predictor, slow copy and KoLeo term.
 
 A file is an objective when it has a class `Settings` (whose `name` is the file's) and a class `Loss(Objective)`. A new
-one is a new file; nothing else changes.
+objective is a new file; nothing else changes.
 """
 
 import pkgutil
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from math import cos, pi
+from typing import Any, ClassVar, TypeVar
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from hidisc import objectives
 from hidisc.ground.errors import UserError
 from hidisc.models.encoder import Encoder, Images
-from hidisc.objectives.positives import level_across, level_weights
-from hidisc.settings.config import Config
-from hidisc.settings.load import validate
+from hidisc.objectives.positives import gather, level_across, level_weights
+from hidisc.settings.config import Config, validate
+
+
+def make_predictor(dim: int, hidden_dim: int) -> nn.Sequential:
+    """dim -> hidden -> dim, batch normalisation and ReLU between."""
+    return nn.Sequential(
+        nn.Linear(dim, hidden_dim, bias=False),
+        nn.BatchNorm1d(hidden_dim),
+        nn.ReLU(inplace=True),
+        nn.Linear(hidden_dim, dim),
+    )
+
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def make_teacher(student: Module) -> Module:
+    """A copy of the student."""
+    return deepcopy(student).requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(teacher: nn.Module, student: nn.Module, momentum: float, progress: float) -> None:
+    """Move the teacher's weights a little towards the student's; their batch statistics are their own.
+
+    The momentum rises from `momentum` to 1 along half a cosine while `progress` goes from 0 to 1.
+    """
+    share = (1 - momentum) * (cos(pi * progress) + 1) / 2
+    for slow, quick in zip(teacher.parameters(), student.parameters(), strict=True):
+        slow.lerp_(quick, share)
+
+
+_EPSILON = 1e-8
+
+
+def spread_out(x: Tensor, ids: Tensor) -> Tensor:
+    """Minus the mean logarithm of each row's distance from the nearest one of another patch, x (M, V, D), ids (M,).
+
+    Rows are made unit vectors and are compared within a view, with those of all ranks, as views of a patch are meant
+    to be alike. A row without another patch counts as 0.
+    """
+    x = F.normalize(x, dim=2).transpose(0, 1)  # (V, M, D)
+    keys, of_keys = gather(x.transpose(0, 1))[0].transpose(0, 1), gather(ids)[0]
+    is_same = ids[:, None] == of_keys  # (M, keys)
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        nearest = (x @ keys.transpose(1, 2)).masked_fill(is_same, -2).argmax(dim=2)  # (V, M)
+    pairs = zip(x, keys, nearest, strict=True)
+    apart = [F.pairwise_distance(rows, others.index_select(0, which), eps=_EPSILON) for rows, others, which in pairs]
+    return -torch.where(is_same.all(dim=1), 0, (torch.stack(apart) + _EPSILON).log()).mean()
 
 
 @dataclass(frozen=True)

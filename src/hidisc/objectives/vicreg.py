@@ -11,9 +11,8 @@ from pydantic import Field
 from torch import Tensor
 
 from hidisc.models.encoder import Encoder, Images
-from hidisc.objectives.gather import gather
 from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
-from hidisc.objectives.positives import Groups, group_level, sum_groups
+from hidisc.objectives.positives import Groups, gather, group_level, sum_groups
 from hidisc.sampling.transfer import constant
 
 _EPSILON = 1e-4

@@ -17,27 +17,23 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.artefacts.artefact import Work
-from hidisc.ground.checksums import FileEntry, describe_file, find_problem
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import beside, sync
+from hidisc.ground.files import FileEntry, beside, describe_file, find_problem, sync
 from hidisc.ground.spreadsheet import format_csv
-from hidisc.ground.steps import reached
+from hidisc.ground.stop import reached
 from hidisc.ground.text import count, name_some
 from hidisc.patches.annotations import ANNOTATION, Annotations
-from hidisc.patches.coarse import cell_column, scale_shard
-from hidisc.patches.filters import is_blank, is_marked, is_unwanted
-from hidisc.patches.inputs import InputRule
-from hidisc.patches.predicted import LABEL, SCORE, load_predicted, predicted_file
+from hidisc.patches.filters import LABEL, SCORE, is_blank, is_marked, is_unwanted, load_predicted, predicted_file
 from hidisc.patches.record import BOXES, RECORD, SHARDS, THUMBNAIL, RecordError, SlideRecord, list_boxes, slide_folder
-from hidisc.patches.shard import Shard
+from hidisc.patches.shard import Shard, cell_column, scale_shard
 from hidisc.patches.splits import split_patients
-from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, SlideEntry, StoreInfo
+from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, InputRule, SlideEntry, StoreInfo
 from hidisc.patches.table import PatchTable, codes_column, names_column
 from hidisc.settings.level_names import USUAL, LevelNames
 from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
 from hidisc.slides.cohort import SlideRow
-from hidisc.slides.pen import pen_fraction
-from hidisc.slides.scales import find_origin
+from hidisc.slides.grid import find_origin
+from hidisc.slides.tissue import pen_fraction
 
 
 @dataclass(frozen=True)

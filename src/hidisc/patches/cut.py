@@ -16,11 +16,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.ground.checksums import describe_file, digest, seal
-from hidisc.ground.files import new_folder, replaced, write_atomic
+from hidisc.ground.files import describe_file, digest, new_folder, replaced, seal, write_atomic
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.tasks import Report
-from hidisc.patches.coarse import PlaceWriter, cell_column, scale_shard
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.filters import is_blank
 from hidisc.patches.record import (
@@ -31,22 +29,20 @@ from hidisc.patches.record import (
     THUMBNAIL,
     RecordError,
     SlideRecord,
+    SlideTask,
     describe_files,
     is_whole,
     list_boxes,
     name_owner,
 )
-from hidisc.patches.shard import Shard
-from hidisc.patches.task import SlideTask
+from hidisc.patches.shard import PlaceWriter, Shard, cell_column, scale_shard
 from hidisc.settings.config import keep_facts
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import SlideRow, hash_slide, sample_slide
-from hidisc.slides.display import as_rgb, shrink
-from hidisc.slides.grid import Boxes, lay_grid
+from hidisc.slides.grid import Boxes, Lattice, lay_grid, lay_lattice
 from hidisc.slides.reader import open_slide, resolve_mpp
 from hidisc.slides.resample import read_scaled, read_thumbnail
-from hidisc.slides.scales import Lattice, lay_lattice
-from hidisc.slides.slide import Pixels, Slide, SlideError
+from hidisc.slides.slide import Pixels, Slide, SlideError, as_rgb, shrink
 from hidisc.slides.stain import REFERENCE, Stains, estimate_stains, normalise, normalise_each
 from hidisc.slides.tissue import find_tissue, pixel_std, tissue_fraction, touches_tissue
 

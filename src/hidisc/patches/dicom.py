@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath
 from hidisc.ground.text import count, printable
 from hidisc.patches.people import People
-from hidisc.patches.scan import FoundVolume, VolumeSource, gather_scans, list_files
-from hidisc.patches.volume import Volume, check_size, orient
-from hidisc.settings.imports import VolumesConfig
+from hidisc.patches.volume import FoundVolume, Volume, VolumeSource, check_size, gather_scans, list_files, orient
+from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.slide import SlideError
 

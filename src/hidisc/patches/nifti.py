@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath
 from hidisc.patches.people import People
-from hidisc.patches.scan import VolumeSource, gather_scans, list_files
-from hidisc.patches.volume import Volume, check_size, orient
-from hidisc.settings.imports import VolumesConfig
-from hidisc.slides.cohort import Cohort, SlideRow, refuse
+from hidisc.patches.volume import Volume, VolumeSource, check_size, gather_scans, list_files, orient
+from hidisc.settings.prepare import VolumesConfig
+from hidisc.slides.cohort import Cohort, Name, SlideRow, find_twins, fold, refuse
 from hidisc.slides.slide import SlideError
-from hidisc.slides.twins import Name, find_twins, fold
 
 ENDINGS = (".nii.gz", ".nii")
 _MM = {"meter": 1000.0, "micron": 0.001}

@@ -1,21 +1,69 @@
-"""The patch files of one slide -> its folder in the store."""
+"""Patch files of one slide packed into its folder in the store."""
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hidisc.ground.checksums import digest, sample_file
-from hidisc.ground.files import new_folder
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import digest, new_folder, sample_file
 from hidisc.ground.tasks import Report
 from hidisc.patches.codec import check_codec
-from hidisc.patches.record import FIRST_SHARD, SlideRecord, describe_files, name_owner
-from hidisc.patches.task import SlideTask, write_patches
-from hidisc.settings.imports import ImportConfig
+from hidisc.patches.record import FIRST_SHARD, SlideRecord, SlideTask, describe_files, name_owner, write_patches
+from hidisc.patches.store import InputRule
+from hidisc.settings.prepare import ImportConfig
+from hidisc.slides.cohort import SlideRow
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import resize
 from hidisc.slides.slide import Pixels, SlideError
+
+
+@dataclass(frozen=True)
+class PatchFile(SlideRow):
+    """One patch file (`path`) and what is known of its slide."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The slides of an import, each with its patch files in order."""
+
+    root: Path
+    slides: tuple[tuple[SlideRow, tuple[Path, ...]], ...]
+    input: InputRule = "unit"
+    warnings: tuple[str, ...] = ()
+
+
+def group_by_slide(patches: Iterable[PatchFile], label_level: str) -> list[tuple[SlideRow, tuple[Path, ...]]]:
+    """Slides and their files, in order of first appearance.
+
+    Imported slides are often numbered within a patient ("1", "2"), so a slide's name in the store is `patient/slide`.
+    """
+    groups: dict[tuple[str, str], list[PatchFile]] = defaultdict(list)
+    for patch in patches:
+        groups[patch.patient, patch.slide].append(patch)
+    slides = []
+    patient_of: dict[str, str] = {}
+    for (patient, slide), files in groups.items():
+        first = files[0]
+        name = f"{patient}/{slide}"
+        if patient_of.setdefault(name, patient) != patient:
+            raise UserError(
+                f"patients {patient_of[name]!r} and {patient!r} both have a slide {name!r}. Rename one of them."
+            )
+        columns: dict[str, list[str | None]] = {"name": [file.name for file in files]}
+        if label_level == "patch":
+            columns["label"] = [file.label for file in files]
+        if first.mpp is not None:
+            columns["mpp"] = [str(file.mpp) for file in files]
+        for column in first.more:
+            columns[column] = [file.more[column] for file in files]
+        row = SlideRow(patient, name, first.path, first.label, None, first.site, first.split, first.row, columns)
+        slides.append((row, tuple(file.path for file in files)))
+    return slides
 
 
 @dataclass(frozen=True)

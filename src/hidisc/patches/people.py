@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import name_some
 from hidisc.slides.cohort import WRITTEN, SlideRow, refuse

@@ -1,21 +1,19 @@
-"""The encoded patches of one slide in one Arrow file: written row by row, read by memory map.
+"""The encoded patches of a slide in one file; patches of coarser scales as cells that neighbours share."""
 
-Columns `box` (int32, the box the patch was cut from), `data` (binary) and `crc32` (of the data, compared when a patch
-is first read: comparing it at every read would halve the rate of raw reads). A shard of a coarser scale has cells in
-place of boxes (`slides/scales.py`), and its metadata say how many are a patch. Batches of 256 rows, or of fewer large
-patches, bound the memory of writing; reading touches only the pages of the patches asked for. The metadata of the
-schema name the `owner`: which slide's patches the file holds (`patches/record.py:name_owner`).
-"""
-
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hidisc.ground.checksums import crc32
+from hidisc.ground.files import crc32
+from hidisc.patches.codec import CodecName, decode
+from hidisc.slides.grid import Lattice
+from hidisc.slides.slide import Pixels, Slide
 
 BATCH_ROWS, BATCH_BYTES = 256, 2**28
 SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary()), ("crc32", pa.uint32())])
@@ -129,3 +127,70 @@ class Shard:
             self._reader.get_batch(index).column(0).to_numpy() for index in range(self._reader.num_record_batches)
         ]
         return np.concatenate(columns) if columns else np.empty(0, np.int32)
+
+
+def cell_column(scale: int) -> str:
+    """The column of `boxes.parquet` for a coarser scale, counted from 1."""
+    return f"cell_{scale}"
+
+
+def scale_shard(shard: str, scale: int) -> str:
+    """The shard of a scale, counted from the finest (0), beside a shard of the finest."""
+    return f"{shard.removesuffix('.arrow')}.scale-{scale}.arrow" if scale else shard
+
+
+class PlaceWriter:
+    """Writes places at all scales: the patch of the finest one, and the cells around it that are not written yet.
+
+    Its shards are whole only after `close`.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        owners: Sequence[str],
+        patch_bytes: int,
+        slide: Slide,
+        lattices: Sequence[Lattice],
+        first_cells: Sequence[NDArray[np.int32]],
+        to_bytes: Callable[[Pixels], bytes],
+    ) -> None:
+        """`first_cells` (boxes,) of each coarser scale, -1: a patch is left out; `to_bytes`: from a cell's pixels."""
+        cells = [None, *((lattice.per_side, lattice.across) for lattice in lattices)]
+        self._finest, *self._coarser = (
+            ShardWriter(path, patch_bytes, owner, shape)
+            for path, owner, shape in zip(paths, owners, cells, strict=True)
+        )
+        self._slide, self._lattices, self._first_cells, self._to_bytes = slide, lattices, first_cells, to_bytes
+        self._is_written = [np.zeros(lattice.total, bool) for lattice in lattices]
+
+    def append(self, box: int, data: bytes) -> None:
+        """Add a place, whose encoded patch at the finest scale is `data`."""
+        self._finest.append(box, data)
+        scales = zip(self._coarser, self._lattices, self._first_cells, self._is_written, strict=True)
+        for shard, lattice, first, is_written in scales:
+            for cell in lattice.cells(int(first[box])) if first[box] >= 0 else ():
+                if not is_written[cell]:
+                    shard.append(cell, self._to_bytes(lattice.read(self._slide, cell)))
+                    is_written[cell] = True
+
+    def __enter__(self) -> "PlaceWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for shard in (self._finest, *self._coarser):
+            shard.close()
+
+
+def assemble(
+    shard: Shard, row: int, codec: CodecName, shape: tuple[int, int, int], dtype: np.dtype[Any], out: Pixels | None
+) -> Pixels:
+    """The patch of `shape` whose upper left cell is in `row` of a shard, into `out` if given."""
+    out = np.empty(shape, dtype) if out is None else out
+    side = shape[0] // shard.per_side
+    for (down, right), cell in np.ndenumerate(shard.cells(row)):
+        pixels = decode(shard[int(cell)], codec, (side, side, shape[2]), dtype)
+        out[down * side : (down + 1) * side, right * side : (right + 1) * side] = pixels
+    return out

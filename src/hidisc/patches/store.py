@@ -1,4 +1,4 @@
-"""PatchStore: the patches of a cohort on disk, read at random by training, embedding and the explorer."""
+"""PatchStore: the patches of a cohort, read in any order; stored pixels as a network sees them."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,18 +13,37 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.artefacts.artefact import CONFIG, Artefact, open_artefact
-from hidisc.ground.checksums import digest, find_problem
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
-from hidisc.ground.records import Record
-from hidisc.patches.coarse import assemble
+from hidisc.ground.files import AnyPath, Record, digest, find_problem
 from hidisc.patches.codec import CodecName, decode
-from hidisc.patches.inputs import InputRule, input_channels
 from hidisc.patches.record import RECORD, THUMBNAIL, SlideId, SlideRecord
-from hidisc.patches.shard import Shard
+from hidisc.patches.shard import Shard, assemble
 from hidisc.patches.table import SAME_SCALE, PatchTable
 from hidisc.settings.level_names import LevelNames
 from hidisc.slides.slide import Pixels
+
+InputRule = Literal["unit", "srh"]
+SRH_SCALE = 65536
+SRH_OFFSET = 5000
+
+
+def input_channels(rule: InputRule, stored_channels: int) -> int:
+    """How many channels `as_input` gives."""
+    return 3 if rule == "srh" else stored_channels
+
+
+def as_input(pixels: Pixels, rule: InputRule) -> NDArray[np.float32]:
+    """Float pixels (..., C') in [0, 1] from stored ones (..., C).
+
+    `unit` divides by the largest value. `srh` takes the 16-bit channels CH2, CH3 divided by 65536 and puts
+    CH3 - CH2 + 5000/65536 in front, all clamped to [0, 1], as OpenSRH and HiDisc do.
+    """
+    if rule == "unit":
+        return pixels.astype(np.float32) / np.float32(np.iinfo(pixels.dtype).max)
+    ch2, ch3 = (pixels[..., channel].astype(np.float32) / SRH_SCALE for channel in (0, 1))
+    third = ch3 - ch2 + np.float32(SRH_OFFSET / SRH_SCALE)
+    return np.stack([third, ch2, ch3], axis=-1).clip(0, 1)
+
 
 STORE, PATCHES, DROPPED, FAILURES = "store.json", "patches.parquet", "dropped.parquet", "failures.csv"
 KINDS = ("prepare", "import")

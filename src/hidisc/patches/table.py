@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(

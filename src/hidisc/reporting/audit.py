@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hidisc.evaluation.audit import AuditInfo, ColumnAudit, EncoderAudit
+from hidisc.auditing.audit import AuditInfo, ColumnAudit, EncoderAudit
 from hidisc.evaluation.scores import Value
 from hidisc.ground.files import write_atomic
 from hidisc.ground.text import count
-from hidisc.reporting.drawings import make_slug
+from hidisc.reporting.figures import make_slug
 from hidisc.reporting.html import fill_template, list_files
 from hidisc.reporting.table import DASH, Table, write_tables
 from hidisc.reporting.verdict import Number

@@ -8,18 +8,16 @@ import yaml
 
 from hidisc.ground.machine import versions
 from hidisc.reporting import tables
-from hidisc.reporting.axis import draw_training
-from hidisc.reporting.confusion import add_confusion
-from hidisc.reporting.curves import draw_curves
-from hidisc.reporting.drawings import Drawing, FigureFolder
+from hidisc.reporting.axis import draw_scales, draw_training, scales_table
+from hidisc.reporting.curves import add_confusion, draw_curves
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, compare_with_first
+from hidisc.reporting.figures import Drawing, FigureFolder
 from hidisc.reporting.html import fill_template, list_files
-from hidisc.reporting.notes import gather_warnings
 from hidisc.reporting.patch_map import make_map
-from hidisc.reporting.scales import draw_scales, scales_table
+from hidisc.reporting.points import PatchReader
 from hidisc.reporting.sheets import make_sheets
 from hidisc.reporting.table import Table, write_tables
-from hidisc.reporting.tiles import PatchReader
+from hidisc.reporting.tables import gather_warnings
 from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.config import to_yaml
 from hidisc.settings.report import ReportConfig

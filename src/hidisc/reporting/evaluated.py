@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hidisc.artefacts.artefact import read_kind
-from hidisc.embeddings.embeddings import Embeddings
-from hidisc.embeddings.own_labels import add_labels
+from hidisc.embeddings.embeddings import Embeddings, add_labels
 from hidisc.evaluation.compare import Difference, compare
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import LevelScores, Scores, ScoresInfo
-from hidisc.ground.checksums import digest
 from hidisc.ground.errors import UserError
+from hidisc.ground.files import digest
 from hidisc.settings.config import keep_facts
 from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig
 from hidisc.settings.level_names import USUAL, LevelNames

@@ -7,8 +7,7 @@ import yaml
 
 from hidisc.evaluation.scores import LevelScores, Scores
 from hidisc.ground.text import count
-from hidisc.models.card import EncoderCard
-from hidisc.models.preprocessing import BEFORE, Preprocessing
+from hidisc.models.card import BEFORE, EncoderCard, Preprocessing
 from hidisc.training.run import RunInfo
 
 README = "README.md"

@@ -8,12 +8,10 @@ from numpy.typing import NDArray
 
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count
-from hidisc.reporting.drawings import FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.reporting.figures import palette
-from hidisc.reporting.points import choose_points, find_map_input, name_points, read_points
+from hidisc.reporting.figures import FigureFolder, palette
+from hidisc.reporting.points import PatchReader, choose_points, find_map_input, name_points, read_points
 from hidisc.reporting.scatter import draw_crops, draw_map
-from hidisc.reporting.tiles import PatchReader
 from hidisc.settings.report import ReportConfig
 
 MAP_SIDE = 9999

@@ -16,11 +16,9 @@ from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import ScoresInfo
 from hidisc.ground.files import name_related
 from hidisc.ground.seeds import Purpose, make_rng
-from hidisc.reporting.drawings import FigureFolder
 from hidisc.reporting.evaluated import EvaluatedModel, find_embeddings
-from hidisc.reporting.figures import GREY, INK, figure_style, shorten
-from hidisc.reporting.points import judge_patches
-from hidisc.reporting.tiles import PatchReader, from_uri, to_uri
+from hidisc.reporting.figures import GREY, INK, FigureFolder, figure_style, shorten
+from hidisc.reporting.points import PatchReader, from_uri, judge_patches, to_uri
 from hidisc.reporting.verdict import count_voters
 from hidisc.settings.report import ReportConfig
 

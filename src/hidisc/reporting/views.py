@@ -8,8 +8,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from hidisc.ground.files import write_atomic
-from hidisc.reporting.captions import INK, PAPER, encode
-from hidisc.slides.display import as_rgb
+from hidisc.reporting.prepared import INK, PAPER, encode
+from hidisc.slides.slide import as_rgb
 
 MIN_TILE_PX, MAX_TILE_PX = 128, 224
 """Longer side of a picture on the panel: small patches are enlarged, large ones shrunk."""

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.prefetch import prefetch
 from hidisc.ground.seeds import Purpose, make_rng
-from hidisc.patches.inputs import SRH_OFFSET, SRH_SCALE, InputRule
-from hidisc.patches.store import PatchError, PatchStore
+from hidisc.ground.tasks import prefetch
+from hidisc.patches.store import SRH_OFFSET, SRH_SCALE, InputRule, PatchError, PatchStore
 from hidisc.sampling.hierarchy import Tree
 from hidisc.sampling.sampler import Sampler
 from hidisc.settings.train import DataConfig

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.records import Record
+from hidisc.ground.files import Record
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.slides.stain import OD_OF_LEVEL, REFERENCE

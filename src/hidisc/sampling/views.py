@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hidisc.ground.errors import UserError
-from hidisc.sampling import colour as colours
-from hidisc.sampling import filters, geometry
+from hidisc.sampling import operations
+from hidisc.sampling import operations as colours
 from hidisc.sampling.cohort_stain import Stains
-from hidisc.sampling.geometry import BOX_DRAWS, between
+from hidisc.sampling.operations import BOX_DRAWS, between
 from hidisc.sampling.transfer import to_device
 from hidisc.settings.train import Op, ViewsConfig
 
@@ -149,7 +149,7 @@ def _repeat(images: Tensor, views: int, first: int, out: Tensor, boxes: Tensor |
         return torch.index_select(images, 0, source, out=out)
     here = to_device(boxes[start : start + len(out)], images.device)
     size = (out.shape[2], out.shape[3])
-    return out.copy_(geometry.resize_boxes(torch.index_select(images, 0, source), here, size))
+    return out.copy_(operations.resize_boxes(torch.index_select(images, 0, source), here, size))
 
 
 def _draw_boxes(rows: int, size: Sequence[int], part: Part, config: ViewsConfig, generator: torch.Generator) -> Tensor:
@@ -157,11 +157,11 @@ def _draw_boxes(rows: int, size: Sequence[int], part: Part, config: ViewsConfig,
     height, width = size
     if part.coarser is not None:
         uniform = torch.rand((rows, 3), generator=generator)
-        return geometry.draw_squares(uniform, (height, width), part.find_size(height, width)[0], part.coarser)
+        return operations.draw_squares(uniform, (height, width), part.find_size(height, width)[0], part.coarser)
     if part.scale is None:
         return torch.tensor([0.0, 0.0, height, width]).expand(rows, -1)
     uniform = torch.rand((rows, BOX_DRAWS), generator=generator)
-    return geometry.draw_crop(uniform, (height, width), part.scale, config.crop_ratio)
+    return operations.draw_crop(uniform, (height, width), part.scale, config.crop_ratio)
 
 
 def _allocate(shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -199,7 +199,7 @@ def _plan(
                 yield _Step(chosen & upside_down, numbers, lambda x, _: x.flip((2, 3)), overwrites=False)
             case "noise":
                 sigma = between(numbers[:, 0], config.noise_sigma)
-                yield _Step(chosen, sigma, lambda x, sigma: filters.add_noise(x, sigma, generator))
+                yield _Step(chosen, sigma, lambda x, sigma: operations.add_noise(x, sigma, generator))
             case "jitter":
                 yield from _plan_jitter(chosen, numbers, config, colour)
             case "autocontrast":
@@ -207,20 +207,20 @@ def _plan(
             case "solarize":
                 yield _Step(chosen, numbers, lambda x, _: colours.solarize(x, config.solarize_threshold))
             case "sharpness":
-                yield _Step(chosen, numbers, lambda x, _: filters.sharpen(x, config.sharpness_factor))
+                yield _Step(chosen, numbers, lambda x, _: operations.sharpen(x, config.sharpness_factor))
             case "blur":
                 yield _Step(chosen, numbers, partial(_blur, config=config), overwrites=False)
             case "erasing":
-                boxes = geometry.draw_erasing(numbers, size, config.erase_scale, config.erase_ratio)
-                yield _Step(chosen, boxes, geometry.erase)
+                boxes = operations.draw_erasing(numbers, size, config.erase_scale, config.erase_ratio)
+                yield _Step(chosen, boxes, operations.erase)
             case "affine":
-                moves = geometry.draw_affine(numbers, size, config.affine_degrees, config.affine_translate)
-                places = geometry.affine_places(moves, size)
-                yield _Step(chosen, places, partial(geometry.read, mode="nearest"), overwrites=False)
+                moves = operations.draw_affine(numbers, size, config.affine_degrees, config.affine_translate)
+                places = operations.affine_places(moves, size)
+                yield _Step(chosen, places, partial(operations.read, mode="nearest"), overwrites=False)
             case "crop":
-                boxes = geometry.draw_crop(numbers, size, config.crop_scale, config.crop_ratio)
-                places = geometry.crop_places(boxes, size)
-                yield _Step(chosen, places, partial(geometry.read, mode="bilinear"), overwrites=False)
+                boxes = operations.draw_crop(numbers, size, config.crop_scale, config.crop_ratio)
+                places = operations.crop_places(boxes, size)
+                yield _Step(chosen, places, partial(operations.read, mode="bilinear"), overwrites=False)
             case "stain":
                 factor = _about(1, config.stain_sigma, numbers[:, :2])
                 bias = _about(0, config.stain_bias, numbers[:, 2:])
@@ -250,7 +250,7 @@ def _plan_jitter(chosen: Tensor, uniform: Tensor, config: ViewsConfig, colour: b
 
 
 def _blur(images: Tensor, _: Tensor, config: ViewsConfig) -> Tensor:
-    return filters.blur(images, config.blur_kernel_px, config.blur_sigma)
+    return operations.blur(images, config.blur_kernel_px, config.blur_sigma)
 
 
 def _about(centre: float, reach: float, uniform: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from hidisc.settings.config import Config, Pace
-from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.folds import FoldsConfig
+from hidisc.settings.evaluate import EvaluateConfig, FoldsConfig
 
 
 class RowConfig(Config):

@@ -1,14 +1,20 @@
-"""Config: a group of settings, each documented where it is declared, and what an artefact's content depends on."""
+"""Groups of settings, and how defaults, recipes and `--set` are combined."""
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from hidisc.ground.records import Record
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import Record
 
 Say = Callable[[str], None]
 
@@ -110,3 +116,175 @@ def keep_facts(model: type[BaseModel], settings: Mapping[str, Any], taken_over: 
         value, group = settings.get(name, default), find_group(info.annotation)
         kept[name] = keep_facts(group, value) if group and isinstance(value, Mapping) else value
     return kept
+
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+VERBS = ("prepare", "train", "embed", "evaluate", "benchmark")
+"""The folders of `recipes/`: the commands that have some."""
+_WHOLE = ("draw", "weights", "fractions")
+"""Settings that are a list of names with numbers: a recipe replaces them, it does not add to them."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings for a purpose: a YAML file shipped with hidisc, or one of the user's."""
+
+    name: str
+    settings: dict[str, Any]
+    header: dict[str, str]
+    """What the comment at its top says: Purpose, Command, Machine and Paper; a user's own file may have none."""
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is meant to be put over another recipe, as `laptop` in `hidisc-patient+laptop`."""
+        return self.header.get("Purpose", "").startswith("over ")
+
+
+def load_config(
+    model: type[AnyConfig], recipe: str | None = None, changes: Sequence[str] = (), say: Say = lambda _: None
+) -> AnyConfig:
+    """Defaults, then the recipes (shipped names or YAML files, `a+b`: b over a), then `a.b=c` changes."""
+    settings: dict[str, Any] = {}
+    layers = [read_recipe(name, model.recipes) for name in _split_layers(recipe)]
+    _refuse_undone(layers)
+    for layer in layers:
+        _merge(settings, use_new_names(model, layer.settings, say))
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals:
+            raise UserError(f"--set {change!r} has no '='. Write it as --set {name.strip() or 'a.b'}=VALUE.")
+        _put(settings, name.strip(), _parse(value))
+    settings = use_new_names(model, settings, say)
+    return validate(model, settings, f"recipe {recipe!r}" if recipe and not changes else "settings")
+
+
+def validate(model: type[AnyConfig], settings: Mapping[str, Any], source: str) -> AnyConfig:
+    """The settings as a config; what is wrong with them is said, all at once, under the name of their `source`."""
+    try:
+        return model.model_validate(settings)
+    except ValidationError as error:
+        raise UserError("\n  ".join([f"{source}:", *_explain(error, model)])) from error
+
+
+def list_recipes(verb: str) -> list[str]:
+    """Names of the recipes shipped with hidisc for a verb."""
+    return sorted(Path(file.name).stem for file in _folder(verb).iterdir() if file.name.endswith(".yaml"))
+
+
+def read_recipe(name: str, verb: str) -> Recipe:
+    """A recipe shipped with hidisc for a verb, or a YAML file of the user's."""
+    if name in list_recipes(verb):
+        data = (_folder(verb) / f"{name}.yaml").read_bytes()
+    elif Path(name).is_file():
+        data = Path(name).read_bytes()
+    else:
+        raise UserError(_explain_unknown(name, verb))
+    try:
+        text = data.decode("utf-8")
+        settings = yaml.safe_load(text) or {}
+    except UnicodeDecodeError as error:
+        raise UserError(f"recipe {name!r} is not UTF-8 text. Save it as UTF-8.") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"recipe {name!r} is not valid YAML: {error}") from error
+    if not isinstance(settings, dict):
+        raise UserError(f"recipe {name!r} is not a list of settings. Write `grid:` and `  mpp: 0.5` below it.")
+    return Recipe(name, settings, _read_header(text))
+
+
+def _folder(verb: str) -> Traversable:
+    return resources.files("hidisc.settings") / "recipes" / verb
+
+
+def _read_header(text: str) -> dict[str, str]:
+    """The comment at the top, `# Purpose:  ...`, whose lines may go on."""
+    header: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        key, colon, rest = line.removeprefix("#").strip().partition(":")
+        if colon and key.istitle() and key.isalpha():
+            header[key] = rest.strip()
+        elif header:
+            header[next(reversed(header))] += f" {line.removeprefix('#').strip()}"
+    return header
+
+
+def _explain_unknown(name: str, verb: str) -> str:
+    known = list_recipes(verb)
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    other = [f" It is a recipe of `hidisc {verb}`." for verb in VERBS if name in list_recipes(verb)][:1]
+    return (
+        f"recipe {name!r} is neither a file nor one of {', '.join(known)}.{meant} Give one of these or a YAML file."
+        f"{''.join(other)}"
+    )
+
+
+def _split_layers(recipe: str | None) -> list[str]:
+    """`a+b` as two recipes, unless there is a file of that name."""
+    if not recipe:
+        return []
+    return [recipe] if Path(recipe).is_file() else [name.strip() for name in recipe.split("+")]
+
+
+def _refuse_undone(layers: Sequence[Recipe]) -> None:
+    """Refuse an order in which a method undoes what was put there to change it: `laptop+hidisc-patient`."""
+    for place, upper in enumerate(layers):
+        for lower in layers[:place]:
+            undone = _find_shared(lower, upper)
+            if undone and lower.is_layer and upper.header and not upper.is_layer:
+                ordered = sorted(layers, key=lambda layer: layer.is_layer)
+                raise UserError(
+                    f"in {'+'.join(layer.name for layer in layers)}, {upper.name!r} comes after {lower.name!r} and "
+                    f"undoes its {', '.join(undone)}. Write {'+'.join(layer.name for layer in ordered)}."
+                )
+
+
+def _find_shared(lower: Recipe, upper: Recipe) -> list[str]:
+    """Names of the settings to which both give values that differ."""
+    before, after = flatten(lower.settings), flatten(upper.settings)
+    both = [name for name in before if name in after and before[name] != after[name]]
+    return sorted(name for name in both if not (isinstance(before[name], dict) and isinstance(after[name], dict)))
+
+
+def _merge(settings: dict[str, Any], over: Mapping[str, Any]) -> None:
+    """Put one recipe's settings over another's, group by group."""
+    for key, value in over.items():
+        below = settings.get(key)
+        if isinstance(below, dict) and isinstance(value, Mapping) and key not in _WHOLE:
+            _merge(below, value)
+        else:
+            settings[key] = value
+
+
+def _parse(value: str) -> Any:
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+
+
+def _put(settings: dict[str, Any], name: str, value: Any) -> None:
+    *parents, last = name.split(".")
+    for parent in parents:
+        below = settings[parent] = {} if settings.get(parent) is None else settings[parent]
+        if not isinstance(below, dict):
+            raise UserError(f"--set {name}: {parent!r} is a single value, not a group of settings.")
+        settings = below
+    settings[last] = value
+
+
+def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """Each pydantic complaint as a sentence that names the setting, its value and what is valid."""
+    lines = []
+    for complaint in error.errors():
+        name = ".".join(str(part) for part in complaint["loc"]) or "settings"
+        if complaint["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(name, list_settings(model), n=1, cutoff=0.5)
+            meant = f" Did you mean {close[0]!r}?" if close else f" Settings are: {', '.join(list_settings(model))}."
+            lines.append(f"{name!r} is not a setting.{meant}")
+        else:
+            said = complaint["msg"].removeprefix("Value error, ")
+            given = f"{name} = {complaint['input']!r}: " if complaint["loc"] else ""  # else the sentence names them
+            lines.append(f"{given}{said[0].lower()}{said[1:]}.")
+    return lines

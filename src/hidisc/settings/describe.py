@@ -9,8 +9,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hidisc.settings.config import Config, find_group, flatten
-from hidisc.settings.load import list_recipes, read_recipe
+from hidisc.settings.config import Config, find_group, flatten, list_recipes, read_recipe
 
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Any: "value"}
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}

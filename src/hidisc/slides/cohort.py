@@ -1,4 +1,4 @@
-"""`cohort.csv`, one row per slide: which slide belongs to which patient, checked whole before any slide is opened."""
+"""cohort.csv: the slides of a study, one row each, checked as a whole; names that look alike are reported."""
 
 import difflib
 import hashlib
@@ -10,15 +10,63 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from hidisc.ground.checksums import digest, hash_file, sample_file
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath, digest, hash_file, sample_file
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import count
 from hidisc.settings.prepare import PLAUSIBLE_MPP
-from hidisc.slides.twins import Name, find_twins, fold
+
+_SHOWN_TWINS = 20
+
+
+class Name(NamedTuple):
+    """A name and where it stands."""
+
+    kind: str
+    """What it names: patient, slide, label, site or split."""
+    name: str
+    where: str
+    """For the user, such as `row 2`."""
+    scope: str = ""
+    """Names of different scopes are never twins: slides numbered within a patient."""
+
+
+def find_twins(names: Iterable[Name]) -> list[str]:
+    """A warning for every pair of names that differ in nothing that people see or mean; twenty in full at most."""
+    first: dict[tuple[str, str, str], Name] = {}
+    twins: list[tuple[Name, Name]] = []
+    known: set[tuple[str, str, str]] = set()
+    for name in names:
+        if not name.name or (exact := (name.kind, name.name, name.scope)) in known:
+            continue
+        known.add(exact)
+        before = first.setdefault((name.kind, fold(name.name), name.scope), name)
+        if before is not name:
+            twins.append((before, name))
+    warnings = [_warn(*pair) for pair in twins[:_SHOWN_TWINS]]
+    if len(twins) > _SHOWN_TWINS:
+        warnings.append(f"... and {len(twins) - _SHOWN_TWINS} more pairs of names that differ only so.")
+    return warnings
+
+
+def fold(name: str) -> str:
+    """The name without what tells twins apart: case, width, composition, invisible characters, kinds of spaces."""
+    seen = "".join(character for character in name if unicodedata.category(character) != "Cf")
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
+    return " ".join(folded.split())
+
+
+def _warn(first: Name, second: Name) -> str:
+    # names that differ in more than case can look the same on a screen, so they are spelled out
+    show = repr if first.name.lower() == second.name.lower() else ascii
+    return (
+        f"{first.kind}s {show(first.name)} ({first.where}) and {show(second.name)} ({second.where}) are treated as "
+        "two, but differ only in case, spaces or the form of their letters. If they are "
+        f"one {first.kind}, write them alike."
+    )
+
 
 REQUIRED = ("patient", "slide", "path")
 OPTIONAL = ("label", "mpp", "site", "split")

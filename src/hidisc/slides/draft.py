@@ -9,13 +9,12 @@ from unicodedata import normalize
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate
-from hidisc.ground.prefetch import prefetch
 from hidisc.ground.spreadsheet import format_csv
+from hidisc.ground.tasks import prefetch
 from hidisc.ground.text import count, name_some
-from hidisc.slides.cohort import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN
+from hidisc.slides.cohort import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN, fold
 from hidisc.slides.reader import open_slide
 from hidisc.slides.slide import SlideError
-from hidisc.slides.twins import fold
 
 SUFFIXES = frozenset(
     f".{kind}" for kind in ("svs", "ndpi", "scn", "mrxs", "bif", "dcm", "svslide", "qptiff", "tif", "tiff", "btf",

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from hidisc.slides.jpeg import check_jpeg
 from hidisc.slides.slide import DAMAGE, Pixels, Slide, SlideError
+from hidisc.slides.tiled import check_jpeg
 
 MAX_MEGAPIXELS = 100
 """A picture is decoded whole: 100 megapixels are 300 MB, and 400 MB more while Pillow decodes them."""

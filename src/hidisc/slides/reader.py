@@ -4,11 +4,10 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Thread
 
-from hidisc.ground.paths import AnyPath
-from hidisc.slides.directories import refuse_circle
+from hidisc.ground.files import AnyPath
 from hidisc.slides.picture import Picture
 from hidisc.slides.slide import Slide, SlideError
-from hidisc.slides.tiff import TiffSlide, sniff
+from hidisc.slides.tiff import TiffSlide, refuse_circle, sniff
 from hidisc.slides.tiled import FORMATS as TILED
 from hidisc.slides.tiled import TiledSlide
 from hidisc.slides.wsi import WholeSlide, detect_format

@@ -1,4 +1,4 @@
-"""What every slide file looks like to the rest of hidisc: levels of pixels, a physical scale, nothing else."""
+"""What every slide offers (levels of pixels and a scale), and any pixels as RGB for people."""
 
 import struct
 from abc import ABC, abstractmethod
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from hidisc.ground.errors import UserError
 from hidisc.settings.prepare import PLAUSIBLE_MPP
@@ -68,3 +69,22 @@ def plausible_mpp(x: float | None, y: float | None) -> float | None:
     if x is None or y is None or not (low <= x <= high and low <= y <= high) or abs(x - y) > 0.02 * x:
         return None
     return (x + y) / 2
+
+
+def as_rgb(pixels: Pixels) -> NDArray[np.uint8]:
+    """(H, W, 3) uint8: one channel as grey, two as red-green, more: the first three; 16 bits stretched to fit."""
+    channels = pixels.shape[2]
+    if channels == 1:
+        pixels = pixels.repeat(3, axis=2)
+    elif channels == 2:
+        pixels = np.concatenate([pixels, np.zeros_like(pixels[..., :1])], axis=2)
+    pixels = pixels[..., :3]
+    if pixels.dtype == np.uint8:
+        return np.ascontiguousarray(pixels)
+    bright = max(1.0, float(np.percentile(pixels, 99.8)))
+    return (pixels * (255 / bright)).clip(0, 255).astype(np.uint8)
+
+
+def shrink(rgb: NDArray[np.uint8], side_px: int) -> NDArray[np.uint8]:
+    """A square RGB picture at another side."""
+    return np.asarray(Image.fromarray(rgb).resize((side_px, side_px), Image.Resampling.LANCZOS))

@@ -1,4 +1,6 @@
-"""Draws haematoxylin-and-eosin-like slides, so that everything can be tried and tested without a patient's data.
+"""Pixels -> a pyramidal TIFF as scanners write them; for drawn slides, tests and benchmarks.
+
+Draws haematoxylin-and-eosin-like slides, so that everything can be tried and tested without a patient's data.
 
 What is drawn follows the hierarchy the method learns from. The *diagnosis* sets the nuclei (how many, how large,
 how long, how coarse their chromatin); the *patient* has its own values around those; each *slide* is cut and
@@ -16,15 +18,50 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import tifffile
 from numpy.typing import NDArray
+from PIL import Image
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.spreadsheet import format_csv
-from hidisc.slides.pyramid import write_pyramid
 
-Image = NDArray[np.uint8]
+SMALLEST_LEVEL_PX = 64
+
+
+def write_pyramid(path: Path, pixels: NDArray[np.uint8], mpp: float, tile_px: int = 256, step: int = 2) -> None:
+    """Write `pixels` (H, W, 3) as a tiled JPEG TIFF, each level `step` times coarser by box average, down to 64 px.
+
+    OpenSlide reads it as `generic-tiff`, with `mpp` from the resolution tags. The file appears whole or not at all,
+    and holds no date or version, so the same pixels give the same bytes.
+    """
+    beside = path.with_name(path.name + ".part")
+    with tifffile.TiffWriter(beside, bigtiff=pixels.nbytes > 2**31) as tiff:
+        level, level_mpp = pixels, mpp
+        while True:
+            tiff.write(
+                level,
+                photometric="rgb",
+                tile=(tile_px, tile_px),
+                compression="jpeg",
+                compressionargs={"level": 93},
+                subsampling=(1, 1),  # full-resolution chroma: the stain is in it
+                subfiletype=int(level is not pixels),
+                resolution=(1e4 / level_mpp, 1e4 / level_mpp),
+                resolutionunit="CENTIMETER",
+                software=False,
+                metadata=None,
+            )
+            if min(level.shape[:2]) < step * SMALLEST_LEVEL_PX:
+                break
+            height, width = (side // step * step for side in level.shape[:2])
+            level = np.asarray(Image.fromarray(level[:height, :width]).reduce(step))
+            level_mpp *= step
+    beside.replace(path)
+
+
+Pixels = NDArray[np.uint8]
 Map = NDArray[np.float32]
 
 
@@ -152,7 +189,7 @@ def draw_slide(
     fields: int = 20,
     field_px: int = 48,
     mpp: float = 0.5,
-) -> Image:
+) -> Pixels:
     """Returns the pixels (H, W, 3) of a slide: a near-square raster of fields with one field of glass around.
 
     H and W are whole multiples of `field_px`, so a grid of that size and stride from (0, 0) meets each field of

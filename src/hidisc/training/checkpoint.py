@@ -16,9 +16,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import write_atomic
-from hidisc.ground.records import Record
-from hidisc.ground.steps import reached
+from hidisc.ground.files import Record, write_atomic
+from hidisc.ground.stop import reached
 from hidisc.settings.train import CheckpointConfig
 
 FOLDER = "checkpoints"

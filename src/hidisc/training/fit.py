@@ -11,28 +11,37 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from hidisc.ground.checksums import seal, unseal
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import write_atomic
+from hidisc.ground.files import seal, unseal, write_atomic
 from hidisc.ground.machine import versions
-from hidisc.ground.steps import reached
-from hidisc.ground.stop import StopRequest
-from hidisc.models.effective_rank import effective_rank
+from hidisc.ground.stop import StopRequest, reached
+from hidisc.models.encoder import effective_rank
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, Batches
 from hidisc.sampling.cohort_stain import CohortStain, StainTable, measure_stains
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import build_learner, build_optimizer, choose_training_set
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
-from hidisc.training.compiling import check_compiler
-from hidisc.training.learner import Learner
 from hidisc.training.log import TrainingLog
-from hidisc.training.monitor import Monitor
+from hidisc.training.monitor import (
+    Monitor,
+    check_entropy,
+    check_finite,
+    check_rank,
+    check_weights,
+    note_finite,
+)
 from hidisc.training.processes import asks_others, check_others, mean_of_all, on_any, run_on_first_rank, sum_of_all
 from hidisc.training.run import RUN, STAIN, RunInfo
-from hidisc.training.sanity import check_entropy, check_finite, check_rank, check_weights, note_finite
-from hidisc.training.schedule import is_backbone_frozen, learning_rate
-from hidisc.training.step import StepResult, ViewMaker, take_step
+from hidisc.training.step import (
+    Learner,
+    StepResult,
+    ViewMaker,
+    check_compiler,
+    is_backbone_frozen,
+    learning_rate,
+    take_step,
+)
 
 _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning-fabric", "numpy")
 

@@ -1,21 +1,199 @@
-"""The processes of a run, and what they must agree on."""
+"""The processes of a run on several devices, and how a failure of one ends all of them."""
 
+import gc
+import json
 import logging
+import os
+import sys
+import threading
+import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from itertools import count
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed
+import torch.distributed as dist
 import torch.distributed.nn.functional  # imported later, it would own the process group for ever: see release_frames
 from lightning_fabric import Fabric as Fabric  # later stages take it from here: Lightning has one door
 from torch import Tensor
 
 from hidisc.artefacts.artefact import Work
-from hidisc.ground.errors import UserError
+from hidisc.ground.errors import ReportedElsewhereError, UserError
 from hidisc.ground.machine import keep_freed_memory
-from hidisc.training.failures import FailureWatch, OthersEndedError, release_frames
+
+_EVERY_S = 0.5
+"""Seconds between two readings of the store."""
+PATIENCE_S = 60.0
+"""Seconds after which a process that does not come out of its work by itself is ended; a checkpoint takes less."""
+_FAREWELL_S = 10.0
+"""Seconds in which processes that end together hear of each other."""
+_FAILURE, _DEPARTED = "failure", "departed"
+_LOST = (
+    "another process of this run was lost: it was killed, ran out of memory, or its machine went down. What has been "
+    "saved is whole: run the same command to go on."
+)
+_numbers = count()  # the store may outlive a process group (torchrun's does), so every run has names of its own
+
+
+class RankError(Exception):
+    """What ended another process of the run, where the user is not at fault."""
+
+
+class OthersEndedError(Exception):
+    """Another process has failed, or is about to say so; `FailureWatch.report` learns its reason."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The reason why a process ended."""
+
+    rank: int
+    code: int
+    """Its exit code."""
+    reason: str
+
+    @classmethod
+    def of(cls, error: BaseException, rank: int, world: int) -> "Failure":
+        """The failure that an exception stands for."""
+        if isinstance(error, UserError):
+            return cls(rank, 2, str(error))
+        if isinstance(error, KeyboardInterrupt):
+            return cls(rank, 130, "interrupted")
+        if isinstance(error, SystemExit):
+            return cls(rank, error.code if isinstance(error.code, int) else 1, "stopped")
+        if _is_lost_connection(error):
+            return cls(rank, 1, _LOST)
+        return cls(rank, 1, f"rank {rank} of {world}: {type(error).__name__}: {error}")
+
+    @property
+    def line(self) -> str:
+        """The line that the command line prints; empty when a signal was obeyed."""
+        if self.code >= 128:
+            return ""
+        return f"hidisc: {self.reason}" if self.code == 2 else f"hidisc: {RankError.__name__}: {self.reason}"
+
+    def as_error(self) -> BaseException:
+        """What the first process raises in place of what happened to it."""
+        if self.code == 2:
+            return UserError(self.reason)
+        return SystemExit(self.code) if self.code >= 128 else RankError(self.reason)
+
+
+class FailureWatch:
+    """Learns of a failure of any process of the group; every process has one from its launch to its end."""
+
+    def __init__(self, store: Any, rank: int, world: int) -> None:
+        """`store` is that of the process group of `world` processes."""
+        self._store = dist.PrefixStore(f"hidisc/{next(_numbers)}", store)  # type: ignore[attr-defined]
+        self._rank, self._world = rank, world
+        self._failure: Failure | None = None
+        self._is_leaving = threading.Event()
+        self._has_departed = threading.Lock()
+        self._thread = threading.Thread(target=self._wait_for_failure, name="hidisc-failures", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise if another process has failed; costs nothing."""
+        if self._failure is not None:
+            raise OthersEndedError(self._failure.reason)
+
+    def report(self, error: BaseException) -> BaseException:
+        """Tell the others what ended this process, unless one of them was first; what to raise here instead.
+
+        Call it before any connection is closed.
+        """
+        own = Failure.of(error, self._rank, self._world)
+        try:
+            if isinstance(error, OthersEndedError):
+                self._store.wait([_FAILURE], timedelta(seconds=_FAREWELL_S))
+            failure = (self._read() if _is_consequence(error) else None) or self._publish(own)
+        except RuntimeError:  # the store is gone, and with it the process that keeps it
+            failure = self._failure or own
+            if self._failure is None:
+                return RankError(_LOST) if _is_consequence(error) else error
+        self._failure = failure
+        if not isinstance(error, Exception):
+            return error  # a signal, which all of them obey
+        if self._rank:
+            return ReportedElsewhereError(failure.reason, failure.code)
+        if failure == own and failure.reason != _LOST:
+            return error
+        return error if isinstance(error, UserError) else failure.as_error()
+
+    def depart(self) -> None:
+        """Stop the thread. The first process, which may keep the store, waits until the others need it no more."""
+        self._is_leaving.set()
+        self._thread.join(_FAREWELL_S)
+        try:
+            self._count_as_departed()
+            is_lost = self._failure is not None and self._failure.reason == _LOST
+            until = time.monotonic() + (0 if is_lost else _FAREWELL_S)
+            while not self._rank and self._store.add(_DEPARTED, 0) < self._world and time.monotonic() < until:
+                time.sleep(0.01)
+        except RuntimeError:
+            pass  # the process that kept it is gone
+
+    def _publish(self, own: Failure) -> Failure:
+        """Write down our failure if it is the first; the one that is."""
+        return _parse(self._store.compare_set(_FAILURE, "", json.dumps(asdict(own))))
+
+    def _read(self) -> Failure | None:
+        return _parse(self._store.get(_FAILURE)) if self._store.check([_FAILURE]) else None
+
+    def _count_as_departed(self) -> None:
+        """Count this process, once, as one that does without the store from now on."""
+        if self._has_departed.acquire(blocking=False):
+            self._store.add(_DEPARTED, 1)
+
+    def _wait_for_failure(self) -> None:
+        """Read the store until a process fails or this one leaves; end this one if it does not leave after that."""
+        try:
+            while (failure := self._read()) is None:
+                if self._is_leaving.wait(_EVERY_S):
+                    return
+            self._failure = failure
+            self._count_as_departed()
+        except RuntimeError:
+            return  # what the process itself meets will be said
+        patience = PATIENCE_S * (2 if self._rank else 1)  # the first one is to say it before others end
+        if not self._is_leaving.wait(patience):
+            if self._rank == 0 and failure.line:
+                print(failure.line, file=sys.stderr, flush=True)  # noqa: T201 - the command line can say it no more
+            os._exit(failure.code)
+
+
+def _parse(text: bytes) -> Failure:
+    return Failure(**json.loads(text))
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    """Whether a collective failed because another process is gone."""
+    return isinstance(error, RuntimeError) and ("gloo" in str(error) or isinstance(error, dist.DistError))
+
+
+def _is_consequence(error: BaseException) -> bool:
+    """Whether an error only follows from another process's."""
+    return isinstance(error, OthersEndedError) or _is_lost_connection(error)
+
+
+def release_frames(error: BaseException | None) -> None:
+    """Clear the local variables of the code that failed, so that the process group has no owner but torch.
+
+    Its connections close with its last owner, and only a closed connection ends the others' waiting. A model wrapped
+    for several devices is such an owner; it lives in the local variables of the frames that the exception keeps.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    gc.collect()
+
 
 _failure_watches: WeakKeyDictionary[Fabric, FailureWatch] = WeakKeyDictionary()
 _PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}

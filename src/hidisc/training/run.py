@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from hidisc.artefacts.artefact import OldFormatError, open_artefact
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
-from hidisc.ground.records import Record
+from hidisc.ground.files import AnyPath, Record
 from hidisc.models.card import EncoderCard, read_card
 from hidisc.settings.level_names import LevelNames
-from hidisc.training.metrics import METRICS, read_metrics
+from hidisc.training.log import METRICS, read_metrics
 
 if TYPE_CHECKING:  # torch is loaded with the weights: what else a run holds is read without it
     from hidisc.models.encoder import Encoder

@@ -1,20 +1,103 @@
-"""One optimiser step. Nothing in it waits for the device: its result stays there until a row of metrics is due."""
+"""One training step: encoder and objective as one module, its learning rate, and whether it is compiled."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import inf
+from importlib.util import find_spec
+from math import cos, inf, pi
+from os import environ
+from pathlib import Path
+from shutil import which
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 
+from hidisc.artefacts.artefact import read_settings
+from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_seed
+from hidisc.models.encoder import Encoder
+from hidisc.objectives.objective import Objective, Rows
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, to_input
 from hidisc.sampling.cohort_stain import Stains, StainTable
 from hidisc.sampling.views import list_kinds, make_views
-from hidisc.settings.train import TrainConfig
+from hidisc.settings.train import OptimConfig, TrainConfig
+
+LONG_RUN_STEPS = 10_000
+"""At a quarter of a second per step and a tenth of it saved, two minutes of compiling are repaid after 4,800 steps."""
+
+
+def pays_to_compile(device: str, steps: int) -> bool:
+    """Whether a run of so many steps on a kind of device is compiled where nobody says so."""
+    return device == "cuda" and steps >= LONG_RUN_STEPS
+
+
+def decide_compile(config: TrainConfig, out: Path, fabric: Fabric, say: Callable[[str], None]) -> TrainConfig:
+    """The config with true or false for `compute.compile=auto`: as the run was begun, else what pays on the device."""
+    if config.compute.compile != "auto":
+        return config
+    decided = ((read_settings(out) or {}).get("compute") or {}).get("compile")
+    if not isinstance(decided, bool):
+        pays = pays_to_compile(fabric.device.type, config.optim.steps)
+        missing = find_missing_compiler(fabric.device.type)
+        decided = pays and missing is None
+        if pays and fabric.is_global_zero:
+            not_compiled = f"is not compiled, which would be faster: {missing} is missing"
+            say(f"compute.compile=auto: the backbone {not_compiled if missing else 'is compiled, which takes minutes'}")
+    return config.model_copy(update={"compute": config.compute.model_copy(update={"compile": decided})})
+
+
+def check_compiler(config: TrainConfig, device: str) -> None:
+    """Refuse a run that is to be compiled where that is not possible."""
+    missing = find_missing_compiler(device) if config.compute.compile is True else None
+    if missing:
+        raise UserError(
+            f"compute.compile = true: {missing} is missing on this machine, for {device}. Install it, or train anew "
+            "with --set compute.compile=false and a new --out."
+        )
+
+
+def find_missing_compiler(device: str) -> str | None:
+    """What torch.compile lacks on this machine to compile for a kind of device, None if nothing."""
+    if device == "cuda" and find_spec("triton") is None:
+        return "the package triton"
+    variable, *names = ("CC", "cc", "gcc", "clang") if device == "cuda" else ("CXX", "c++", "g++", "clang++")
+    return None if any(map(which, [environ.get(variable, ""), *names])) else "a C++ compiler"
+
+
+def learning_rate(step: int, config: OptimConfig) -> float:
+    """At step 0, 1, ...: rises linearly over the warm-up, then falls to 0 along half a cosine."""
+    warm = int(config.warmup * config.steps)
+    if step < warm:
+        return config.learning_rate * (step + 1) / warm
+    return config.learning_rate * 0.5 * (1 + cos(pi * (step - warm) / max(config.steps - warm, 1)))
+
+
+def is_backbone_frozen(step: int, config: OptimConfig) -> bool:
+    """Whether the backbone keeps its weights at step 0, 1, ..."""
+    return step < int(config.freeze_backbone * config.steps)
+
+
+class Learner(nn.Module):
+    """Everything that is trained, saved and resumed."""
+
+    def __init__(self, encoder: Encoder, objective: Objective) -> None:
+        super().__init__()
+        self.encoder, self.objective = encoder, objective
+
+    def forward(
+        self, views: tuple[Tensor, ...], ancestry: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """(total, parts, embeddings (N, D)) of views (M, V, C, H, W), ancestry (M, L) and labels (M,).
+
+        The global views come first, then those of another size.
+        """
+        count = sum(of_size.shape[1] for of_size in views)
+        ids, codes = ancestry.repeat_interleave(count, 0), labels.repeat_interleave(count, 0)
+        images = views if len(views) > 1 else views[0].flatten(0, 1)
+        losses = self.objective(self.encoder, images, Rows(ids, codes, count, views[0].shape[1]))
+        return losses.total, losses.parts, losses.embeddings
 
 
 @dataclass(frozen=True)

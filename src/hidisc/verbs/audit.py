@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make
+from hidisc.auditing.audit import AUDIT, Audit, AuditInfo, EncoderAudit
+from hidisc.auditing.measure import run_audit
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation.audit import AUDIT, Audit, AuditInfo, EncoderAudit
-from hidisc.evaluation.auditing import run_audit
 from hidisc.evaluation.neighbours import choose_device
-from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import full_disk_said, relate, write_atomic
+from hidisc.ground.files import AnyPath, full_disk_said, relate, write_atomic
 from hidisc.ground.machine import versions
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.progress import Say, ignore
 from hidisc.reporting.audit import PAGE, write_audit
 from hidisc.settings.audit import AuditConfig
 

@@ -6,15 +6,12 @@ from pathlib import Path
 
 from hidisc.artefacts.artefact import begin_together, make
 from hidisc.artefacts.lock import HeldError
-from hidisc.benchmark.cells import FAILED, Cell, plan_cells
-from hidisc.benchmark.pooled import pool_cells
-from hidisc.benchmark.results import list_results, write_results
-from hidisc.ground.callbacks import Say, ignore
-from hidisc.ground.checksums import digest, hash_file
+from hidisc.benchmarking.cells import FAILED, Cell, plan_cells, pool_cells
+from hidisc.benchmarking.results import list_results, write_results
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import full_disk_said, make_folder, refuse_full_disk, write_atomic
+from hidisc.ground.files import AnyPath, digest, full_disk_said, hash_file, make_folder, refuse_full_disk, write_atomic
 from hidisc.ground.machine import count_cores
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.progress import Say, ignore
 from hidisc.ground.tasks import Report, run_tasks
 from hidisc.ground.text import count
 from hidisc.patches.store import PatchStore

@@ -13,19 +13,17 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hidisc.artefacts.artefact import make
-from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import refuse_full_disk, sweep
 from hidisc.ground.machine import count_cores
-from hidisc.ground.steps import reached
-from hidisc.ground.stop import stopped_at_once
+from hidisc.ground.progress import Say, ignore
+from hidisc.ground.stop import reached, stopped_at_once
 from hidisc.ground.tasks import Outcome, Report, run_tasks
 from hidisc.ground.text import count, name_some
 from hidisc.patches.commit import Recipe, assign_splits, commit_store, refuse_unlisted
-from hidisc.patches.record import RECORD, RecordError, SlideRecord, is_whole
+from hidisc.patches.record import RECORD, RecordError, SlideRecord, SlideTask, is_whole
 from hidisc.patches.store import FAILURES, Failure, PatchStore, StoreInfo
 from hidisc.patches.table import PatchTable
-from hidisc.patches.task import SlideTask
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
 from hidisc.settings.config import Config
 from hidisc.settings.level_names import LevelNames

@@ -4,10 +4,10 @@ import torch
 
 from hidisc.artefacts.artefact import make
 from hidisc.artefacts.lock import hold
-from hidisc.benchmark.cells import FAILED, Cell, EvaluationPoint, plan_embedding
+from hidisc.benchmarking.cells import FAILED, Cell, EvaluationPoint, plan_embedding
 from hidisc.embeddings.colour import COLOUR
 from hidisc.ground.files import refuse_full_disk, sweep
-from hidisc.ground.steps import reached
+from hidisc.ground.stop import reached
 from hidisc.ground.tasks import Report
 from hidisc.models.card import CARD, WEIGHTS
 from hidisc.patches.store import PatchStore

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.evaluation.scores import Scores
-from hidisc.ground.callbacks import Say, ignore
+from hidisc.ground.progress import Say, ignore
+from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.load import load_config
 from hidisc.settings.prepare import GridConfig, PrepareConfig, SplitConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig

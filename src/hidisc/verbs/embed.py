@@ -4,14 +4,12 @@ import os
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make, read_kind
-from hidisc.embeddings.choose import choose_rows
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.embeddings.extract import extract
-from hidisc.embeddings.model import open_model
-from hidisc.ground.callbacks import Say, ignore
+from hidisc.embeddings.model import choose_rows, open_model
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import full_disk_said
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath, full_disk_said
+from hidisc.ground.progress import Say, ignore
 from hidisc.patches.store import PatchStore
 from hidisc.settings.embed import EmbedConfig
 from hidisc.training.processes import finished_before, made_by_first, start

@@ -7,21 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import make
-from hidisc.embeddings.embeddings import Embeddings
-from hidisc.embeddings.own_labels import add_labels
+from hidisc.embeddings.embeddings import Embeddings, add_labels
 from hidisc.evaluation.align import align_task
 from hidisc.evaluation.cross_validation import write_pooled
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import count_pictures, find_duplicates
 from hidisc.evaluation.floor import colour_of, compare_with_floor
-from hidisc.evaluation.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
 from hidisc.evaluation.levels import write_levels
-from hidisc.evaluation.neighbours import choose_device
+from hidisc.evaluation.neighbours import choose_device, use_threads
 from hidisc.evaluation.places import join_places
-from hidisc.evaluation.pooling import patch_predictions, pool_patches, pool_units
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.predictions import Predictions, patch_predictions, pool_patches, pool_units
+from hidisc.evaluation.probes.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.scales import at_scale, find_scales, score_scales
 from hidisc.evaluation.scores import (
     ATTENTION,
@@ -36,19 +34,16 @@ from hidisc.evaluation.scores import (
     save_neighbours,
 )
 from hidisc.evaluation.task import Task, choose_task
-from hidisc.evaluation.threads import use_threads
-from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.columns import save_columns
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import full_disk_said, make_folder, name_related, relate, write_atomic
+from hidisc.ground.files import AnyPath, full_disk_said, make_folder, name_related, relate, write_atomic
 from hidisc.ground.machine import versions
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.progress import Say, ignore
 from hidisc.ground.text import count, name_some
-from hidisc.models.history import hash_name
-from hidisc.patches.folds import Folds, make_folds
+from hidisc.models.card import hash_name
+from hidisc.patches.splits import Folds, make_folds
 from hidisc.settings.audit import AuditConfig
-from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.folds import FoldsConfig
+from hidisc.settings.evaluate import EvaluateConfig, FoldsConfig
 from hidisc.verbs.progress import show_count, show_patches
 
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
@@ -175,8 +170,8 @@ def _audit(task: Task, request: _Request) -> tuple[str, ...]:
     is_stored = config.align is None and config.places is None and task.bank.embeddings is embeddings
     if not config.audit or not is_stored:
         return ()
-    from hidisc.evaluation.auditing import run_audit
-    from hidisc.evaluation.nuisance import list_known
+    from hidisc.auditing.measure import run_audit
+    from hidisc.auditing.nuisance import list_known
 
     columns = tuple(list_known(embeddings, config.label))
     if not columns:
@@ -298,14 +293,14 @@ def _predict(
     """Predictions of one probe at every level it has, finest first, and remarks; `attention` (N,) is filled."""
     config, coarser = request.config, task.levels[-2::-1]  # such as slide, patient
     if name == "mil":
-        from hidisc.evaluation.mil import mil_predictions
+        from hidisc.evaluation.probes.attention import mil_predictions
 
         with show_count("attention", config.mil.epochs, "epochs", request.shown) as watch:
             bags, remarks = mil_predictions(task, config.mil, config.seed, watch, attention)
         return [bags, *(pool_units(bags, level) for level in coarser[1:])] if bags is not None else [], remarks
     scores, remarks, second_softmax = knn.scores, knn.remarks, config.knn.second_softmax
     if name == "linear":
-        from hidisc.evaluation.linear import count_fits, linear_scores
+        from hidisc.evaluation.probes.linear import count_fits, linear_scores
 
         with show_count("linear", count_fits(config.linear), "fits", request.shown) as watch:
             scores, remarks = linear_scores(task, config.linear, config.seed, watch)

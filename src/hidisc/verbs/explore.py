@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from socket import gethostname
 
-from hidisc.explore.saved import save_patient
-from hidisc.explore.server import LOOPBACK, Server
-from hidisc.explore.session import open_session
-from hidisc.ground.callbacks import Say, ignore
-from hidisc.ground.paths import AnyPath
+from hidisc.explorer.saved import save_patient
+from hidisc.explorer.server import LOOPBACK, Server
+from hidisc.explorer.session import open_session
+from hidisc.ground.files import AnyPath
+from hidisc.ground.progress import Say, ignore
 from hidisc.verbs.words import speaks
 
 

@@ -1,21 +1,116 @@
-"""`hidisc export` of a run: its encoder for other tools."""
+"""`hidisc export` of an encoder: for timm, ONNX and TorchScript, or with a classifier for WSInfer and QuPath."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hidisc.artefacts.artefact import make
+import torch
+
+from hidisc.artefacts.artefact import make, read_settings
 from hidisc.embeddings.bags import KIND
-from hidisc.embeddings.embeddings import EMBEDDINGS
+from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.evaluation.scores import Scores
+from hidisc.evaluation.task import choose_task
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import full_disk_said, write_atomic
-from hidisc.ground.paths import AnyPath
-from hidisc.models.export import FILES, TIMM_CONFIG, Target, compare_exported, export_encoder
-from hidisc.models.hub import push_files
-from hidisc.models.preprocessing import PREPROCESSING, Preprocessing, read_preprocessing
+from hidisc.ground.files import AnyPath, full_disk_said, write_atomic
+from hidisc.ground.progress import Say, ignore
+from hidisc.models.backbone import push_files
+from hidisc.models.card import PREPROCESSING, Preprocessing, read_preprocessing
+from hidisc.models.encoder import Encoder
+from hidisc.models.export import (
+    CONFIG,
+    FILES,
+    SCRIPT,
+    TIMM_CONFIG,
+    Target,
+    compare_exported,
+    draw_pictures,
+    export_encoder,
+    fill_classes,
+    run_wsinfer,
+    write_wsinfer,
+)
+from hidisc.patches.store import PatchStore
 from hidisc.reporting.model_card import README, write_model_card
+from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
-from hidisc.verbs.bags import ExportSettings, holds
+from hidisc.verbs.export_vectors import ExportSettings, holds
 from hidisc.verbs.words import speaks
+
+if TYPE_CHECKING:  # scikit-learn, which other exports do without
+    from hidisc.evaluation.probes.linear import LinearProbe
+
+_CLOSE = 1e-4
+_LEFT_OUT = " Patches were stain-normalised before it saw them, and QuPath feeds them as scanned: results may be worse."
+
+
+@speaks
+def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say: Say = ignore) -> tuple[Path, float]:
+    """Write a patch classifier for WSInfer; (the file, the largest difference of a probability when read back).
+
+    `scores`: the evaluation whose reference patients the linear probe is fitted to again, by the same settings.
+    """
+    from hidisc.evaluation.probes.linear import fit_probe
+
+    out = Path(out)
+    if scores is None:
+        raise UserError("--to wsinfer needs classes: give the evaluation of this run with --scores SCORES.")
+    run = Run.load(run_path)
+    encoder = run.encoder()
+    evaluated = open_scores(Path(scores), encoder.card.weights)
+    config = EvaluateConfig.model_validate(evaluated.info.config)
+    if evaluated.info.folds or config.align is not None:
+        raise UserError(
+            f"{scores} was evaluated with --folds or align. Evaluate once more without, for one classifier."
+        )
+    embeddings = Embeddings.load(Path(scores) / evaluated.info.embeddings)
+    bank = Embeddings.load(Path(scores) / evaluated.info.bank)
+    store = embeddings.open_store()
+    if store is None:
+        raise UserError(
+            f"the store of {embeddings.path} is not there, or has changed since. Put it back, or embed anew."
+        )
+    if store.info.mpp is None:
+        scales = ", ".join(f"{scale:g}" for scale in store.scales) or "none that is known"
+        raise UserError(
+            f"WSInfer feeds patches of one scale (mpp), and {store.path} has {scales}. Train and evaluate on a store "
+            "of one scale for it."
+        )
+    if not store.is_colour:
+        raise UserError(f"{store.path} does not hold RGB patches, which are all that WSInfer reads.")
+    inputs = {"the encoder": encoder.card.weights, "the scores": evaluated.artefact.checksum}
+    with full_disk_said("The run is as it was"), make(out, "export", ExportSettings(to="wsinfer"), inputs) as work:
+        if work.is_finished():
+            raise UserError(f"{out / SCRIPT} is there already and is not overwritten. Give another --out.")
+        task = choose_task(embeddings, bank, config)
+        probe = fit_probe(task, config.linear, config.seed)
+        difference = _write_wsinfer(encoder, probe, task.classes, store, out)
+        card = write_model_card(encoder.card, run.info, encoder.card.describe(), "wsinfer", evaluated)
+        is_normalised = ((read_settings(store.path) or {}).get("stain") or {}).get("method") == "macenko"
+        if is_normalised:
+            say(f"warning:{_LEFT_OUT}")
+            card += run.info.level_names.speak(f"\n**Stain.**{_LEFT_OUT}\n")
+        write_atomic(out / README, card.encode())
+        work.finish([SCRIPT, CONFIG, README])
+    return out / SCRIPT, difference
+
+
+def _write_wsinfer(
+    encoder: Encoder, probe: "LinearProbe", classes: tuple[str, ...], store: PatchStore, out: Path
+) -> float:
+    """Write the model and compare what it says of random pictures with encoder and probe."""
+    if probe.model is None:
+        raise UserError(f"all reference patients are of class {classes[int(probe.present[0])]!r}: nothing to classify.")
+    layer = fill_classes(*probe.model.to_layer(), probe.present, len(classes))
+    assert store.info.mpp is not None
+    write_wsinfer(encoder, layer, classes, store.info.size_px, store.info.mpp, out)
+    x = draw_pictures(encoder)
+    with torch.inference_mode():
+        ours = torch.zeros(len(x), len(classes), dtype=torch.float64)
+        ours[:, probe.present] = torch.from_numpy(probe.model.predict(encoder.features(x).numpy()))
+        difference = float((run_wsinfer(out, x) - ours).abs().max())
+    if not difference <= _CLOSE:
+        raise UserError(f"{out / SCRIPT} gives other probabilities than the probe (difference {difference:.1g}).")
+    return difference
 
 
 @speaks

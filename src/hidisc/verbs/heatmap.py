@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import write_atomic
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath, write_atomic
 from hidisc.ground.text import count, name_some
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.reporting.figures import render

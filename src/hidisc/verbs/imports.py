@@ -4,18 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath
+from hidisc.ground.progress import Say, ignore
 from hidisc.ground.text import count
 from hidisc.patches.commit import Recipe
-from hidisc.patches.pack import PackTask
-from hidisc.patches.record import slide_folder
-from hidisc.patches.scan import ScanTask, VolumeSource
-from hidisc.patches.sources import Source
+from hidisc.patches.pack import PackTask, Source
+from hidisc.patches.record import SlideTask, slide_folder
 from hidisc.patches.store import SlideEntry
-from hidisc.patches.task import SlideTask
-from hidisc.settings.imports import ImportConfig, VolumesConfig
+from hidisc.patches.volume import ScanTask, VolumeSource
+from hidisc.settings.prepare import ImportConfig, VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.verbs.build import Built, build_store
 

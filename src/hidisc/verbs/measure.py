@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from hidisc.evaluation.neighbours import find_neighbours
-from hidisc.ground.callbacks import Say, ignore
+from hidisc.ground.files import AnyPath
 from hidisc.ground.machine import count_cores
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.progress import Say, ignore
 from hidisc.ground.seeds import Purpose, make_rng, make_seed
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hidisc.ground.callbacks import Say
-from hidisc.ground.checksums import hash_file
 from hidisc.ground.errors import UserError
+from hidisc.ground.files import hash_file
+from hidisc.ground.progress import Say
 from hidisc.ground.text import count
 from hidisc.models.card import WEIGHTS
 from hidisc.models.encoder import Encoder
 from hidisc.patches.codec import decode
 from hidisc.patches.commit import PatchClassifier, Recipe
-from hidisc.patches.inputs import as_input
-from hidisc.patches.predicted import load_predicted, save_predicted
+from hidisc.patches.filters import load_predicted, save_predicted
 from hidisc.patches.record import RECORD, SlideRecord, slide_folder
 from hidisc.patches.shard import Shard
+from hidisc.patches.store import as_input
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.slide import Pixels
 from hidisc.training.run import Run

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
-from hidisc.ground.callbacks import Watch
+from hidisc.ground.progress import Watch
 from hidisc.settings.level_names import USUAL, LevelNames
 
 if TYPE_CHECKING:  # torch and all, which a bar for slides does without

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hidisc.artefacts.artefact import CONFIG, MANIFEST, make, open_artefact, read_kind
-from hidisc.ground.callbacks import Say, ignore
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import LOCK, full_disk_said, relate, write_atomic
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import LOCK, AnyPath, full_disk_said, relate, write_atomic
+from hidisc.ground.progress import Say, ignore
 from hidisc.reporting.compose import compose
 from hidisc.reporting.evaluated import gather
 from hidisc.settings.report import ReportConfig

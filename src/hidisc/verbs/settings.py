@@ -10,13 +10,11 @@ import yaml
 from hidisc.ground.errors import UserError
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
-from hidisc.settings.config import Config
+from hidisc.settings.config import VERBS, Config, list_recipes, load_config, read_recipe
 from hidisc.settings.describe import Group, Setting, describe_settings
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.imports import ImportConfig, VolumesConfig
-from hidisc.settings.load import VERBS, list_recipes, load_config, read_recipe
-from hidisc.settings.prepare import PrepareConfig
+from hidisc.settings.prepare import ImportConfig, PrepareConfig, VolumesConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from hidisc.ground.callbacks import Say
-from hidisc.models.backbone import create_backbone
-from hidisc.models.hub import find_architecture
+from hidisc.ground.progress import Say
+from hidisc.models.backbone import create_backbone, find_architecture
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint

@@ -6,21 +6,19 @@ import numpy as np
 import torch
 
 from hidisc.artefacts.artefact import make
-from hidisc.ground.callbacks import Say, ignore
-from hidisc.ground.files import full_disk_said
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath, full_disk_said
+from hidisc.ground.progress import Say, ignore
 from hidisc.models.card import CARD, WEIGHTS
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import TrainConfig
-from hidisc.training.build import find_start
+from hidisc.training.build import find_start, rows_to_learn
 from hidisc.training.checkpoint import list_checkpoints, remove_old
-from hidisc.training.compiling import decide_compile
 from hidisc.training.fit import Watch, fit
-from hidisc.training.metrics import METRICS
+from hidisc.training.log import METRICS
 from hidisc.training.processes import finished_before, made_by_first, start
 from hidisc.training.run import RUN, STAIN, Run
-from hidisc.training.training_set import rows_to_learn
+from hidisc.training.step import decide_compile
 from hidisc.verbs.progress import show_training
 from hidisc.verbs.threads import use_threads
 

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath
 from hidisc.ground.seeds import Purpose, make_seed
-from hidisc.patches.inputs import as_input
-from hidisc.patches.store import PatchStore
+from hidisc.patches.store import PatchStore, as_input
 from hidisc.reporting.views import draw_views
 from hidisc.sampling.cohort_stain import StainTable, measure_stains
 from hidisc.sampling.hierarchy import Hierarchy

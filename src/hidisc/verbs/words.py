@@ -7,7 +7,7 @@ from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from hidisc.ground.paths import AnyPath
+from hidisc.ground.files import AnyPath
 from hidisc.settings.level_names import USUAL, LevelNames
 
 _FILES = ("store.json", "run.json", "embeddings.json", "scores.json")

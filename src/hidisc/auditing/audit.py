@@ -1,0 +1,196 @@
+"""Audit: what technical variables do to some encoders, a folder; the rule that turns numbers into words."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hidisc.artefacts.artefact import Artefact, open_artefact
+from hidisc.evaluation.scores import Value
+from hidisc.ground.files import AnyPath, Record
+from hidisc.ground.text import count
+from hidisc.settings.level_names import LevelNames
+
+AUDIT = "audit.json"
+
+Outcome = Literal["flagged", "at risk", "clear", "cannot be told apart", "not measured"]
+
+
+class ColumnAudit(Record):
+    """What one nuisance column does to one encoder; a `Value` without a number says why there is none."""
+
+    column: str
+    values: tuple[str, ...]
+    patients: int
+    """That have a label and a value."""
+    table: tuple[tuple[int, ...], ...]
+    """Patients of every class and value."""
+    notes: tuple[str, ...]
+    association: Value
+    """Cramer's V of label and nuisance over patients, corrected for bias."""
+    association_p: float | None
+    robustness: Value
+    """SO / (SO + OS)."""
+    robustness_chance: float | None
+    probe: Value
+    """Accuracy of the nuisance's linear probe at equal label."""
+    probe_chance: float | None
+    seen: Value
+    """Accuracy of the label with reference patients of all values."""
+    unseen: Value
+    """The same with reference patients of other values only."""
+    unseen_drop: Value
+    balanced: Value
+    """Accuracy of the label with balanced reference patients."""
+    correlated: Value
+    """The same with reference patients in whom label and nuisance go together."""
+    correlated_drop: Value
+    outcome: Outcome = "not measured"
+    sentence: str = ""
+    """The outcome in words; `evaluation/flags.py` has the rule."""
+
+
+class EncoderAudit(Record):
+    """The audit of one encoder."""
+
+    name: str
+    embeddings: str
+    """Where they were, relative to the audit."""
+    patients: int
+    patches: int
+    label: str
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    columns: tuple[ColumnAudit, ...]
+
+
+class AuditInfo(Record):
+    """`audit.json`."""
+
+    encoders: tuple[EncoderAudit, ...]
+    config: dict[str, Any]
+    versions: dict[str, str | None]
+    level_names: LevelNames = LevelNames()
+    """What people read calls the levels so."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A finished audit: `Audit.load(path)`."""
+
+    artefact: Artefact
+    info: AuditInfo
+
+    @classmethod
+    def load(cls, path: AnyPath) -> "Audit":
+        """Open a finished audit; an unfinished or damaged one is refused with what to do."""
+        artefact = open_artefact(Path(path), "audit")
+        return cls(artefact, AuditInfo.model_validate_json((Path(path) / AUDIT).read_bytes()))
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self.artefact.path
+
+    def verdict(self) -> str:
+        """One line: what was flagged, of which encoder."""
+        columns = [(encoder.name, column) for encoder in self.info.encoders for column in encoder.columns]
+        said = [f"{name}: {column.column} {column.outcome}" for name, column in columns if column.outcome != "clear"]
+        clear = len(columns) - len(said)
+        return "; ".join([*said, *([f"{count(clear, 'column')} clear"] if clear or not said else [])])
+
+
+INSEPARABLE = 0.95
+"""Cramer's V from which label and nuisance cannot be told apart."""
+SIGNIFICANT = 0.01
+"""Largest p at which label and nuisance go together."""
+
+
+def judge(column: ColumnAudit) -> ColumnAudit:
+    """The column with its outcome and its sentence."""
+    outcome = find_outcome(column)
+    return column.model_copy(update={"outcome": outcome, "sentence": _say(column, outcome)})
+
+
+def find_outcome(column: ColumnAudit) -> Outcome:
+    """The rule, as docs/auditing.md states it."""
+    if is_inseparable(column.association.value, column.table):
+        return "cannot be told apart"
+    if column.probe.low is None:
+        return "not measured"
+    if not _is_above(column.probe, column.probe_chance):
+        return "clear"
+    if _is_confounded(column) or _is_above(column.unseen_drop, 0):
+        return "flagged"
+    return "at risk" if _is_above(column.correlated_drop, 0) or _is_near_by_nuisance(column) else "clear"
+
+
+def is_inseparable(v: float | None, table: Sequence[Sequence[int]]) -> bool:
+    """Whether label and nuisance go together nearly always, or each value has patients of one label only.
+
+    `v` is Cramer's V, `table` the patients of every label and value.
+    """
+    labels = [sum(map(bool, patients)) for patients in zip(*table, strict=True)]
+    return (v or 0) >= INSEPARABLE or (len(table) > 1 and max(labels, default=0) == 1)
+
+
+def _is_above(value: Value, bar: float | None) -> bool:
+    """Whether all of an interval is above a number."""
+    return bar is not None and value.low is not None and value.low > bar
+
+
+def _is_confounded(column: ColumnAudit) -> bool:
+    """Whether label and nuisance go together in the cohort."""
+    return column.association_p is not None and column.association_p <= SIGNIFICANT
+
+
+def _is_near_by_nuisance(column: ColumnAudit) -> bool:
+    """Whether the nuisance decides who is near, rather than the label."""
+    high, chance = column.robustness.high, column.robustness_chance
+    return high is not None and chance is not None and high < chance
+
+
+def _say(column: ColumnAudit, outcome: Outcome) -> str:
+    name, right, chance = column.column, 100 * (column.probe.value or 0), 100 * (column.probe_chance or 0)
+    if outcome == "cannot be told apart":
+        return (
+            f"Label and {name} cannot be told apart on this cohort (Cramer's V {column.association.value or 0:.2f}), "
+            "so no number can say which of the two the embeddings reflect. Add patients in whom they differ."
+        )
+    if outcome == "not measured":
+        why = column.probe.why or "too few patients"
+        return f"Nothing can be said of the {name}: {why}."
+    numbers = f"({right:.0f} % right at equal label, {chance:.0f} % by chance)"
+    if outcome == "flagged":
+        return f"The {name} can be predicted from the embeddings {numbers}, and {' and '.join(_find_reasons(column))}."
+    if outcome == "at risk":
+        return (
+            f"The {name} can be predicted from the embeddings {numbers}. Label and {name} do not go together here, but "
+            f"{' and '.join(_find_risks(column))}."
+        )
+    if _is_above(column.probe, column.probe_chance):
+        return f"The {name} can be predicted from the embeddings {numbers}, but no effect on the label was measured."
+    return f"The {name} cannot clearly be predicted from the embeddings {numbers}."
+
+
+def _find_reasons(column: ColumnAudit) -> Iterator[str]:
+    if _is_confounded(column):
+        yield (
+            f"label and {column.column} go together in this cohort (Cramer's V {column.association.value or 0:.2f}), "
+            "so the accuracy of the label may rest on it"
+        )
+    if _is_above(column.unseen_drop, 0):
+        yield (
+            f"the accuracy of the label is {100 * (column.unseen_drop.value or 0):.0f} points lower where no reference "
+            f"patient has the same {column.column}"
+        )
+
+
+def _find_risks(column: ColumnAudit) -> Iterator[str]:
+    if _is_above(column.correlated_drop, 0):
+        yield (
+            f"the accuracy of the label is {100 * (column.correlated_drop.value or 0):.0f} points lower with reference "
+            "patients in whom they do"
+        )
+    if _is_near_by_nuisance(column):
+        yield f"patches are near each other by their {column.column} rather than by their label"

@@ -1,0 +1,227 @@
+"""The audit of one encoder: neighbours searched once, then every nuisance column measured and judged."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.auditing.audit import ColumnAudit, EncoderAudit, is_inseparable, judge
+from hidisc.auditing.nuisance import Nuisance, cramers_v, find_nuisances, permute_labels, share_groups
+from hidisc.auditing.shortcuts import (
+    Paired,
+    Sample,
+    add_resamples,
+    average_cells,
+    compare_unseen,
+    correlate_reference,
+    count_shared,
+    expect_shared,
+    find_other_patients,
+    probe_nuisance,
+    sum_pairs,
+    to_value,
+)
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.neighbours import to_unit
+from hidisc.evaluation.probes.folds import sample_per_patient
+from hidisc.evaluation.scores import Value
+from hidisc.evaluation.task import Floats, Ints, group
+from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Say, ignore
+from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.ground.text import count
+from hidisc.models.card import hash_name
+from hidisc.settings.audit import AuditConfig
+
+_EQUAL = 1e-6
+"""Difference of similarities up to which neighbours are equally near."""
+_MEASURES = ("robustness", "probe", "seen", "unseen", "unseen_drop", "balanced", "correlated", "correlated_drop")
+
+
+@dataclass(frozen=True)
+class _Cohort:
+    """N audited patches of some embeddings."""
+
+    embeddings: Embeddings
+    rows: Ints
+    """(N,) rows of the embeddings."""
+    labels: Ints
+    """(N,) codes into `classes`."""
+    classes: tuple[str, ...]
+    patients: Ints
+    """(N,) 0 to P - 1."""
+
+    def __getitem__(self, chosen: slice | Ints) -> NDArray[np.float32]:
+        """(n, D) embeddings of some of the N patches, read from disk."""
+        return np.asarray(self.embeddings.vectors[self.rows[chosen]], np.float32)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def run_audit(embeddings: Embeddings, config: AuditConfig, device: str = "cpu", say: Say = ignore) -> EncoderAudit:
+    """Audit an encoder by its embeddings; `say` is called before each step."""
+    cohort = _choose_patches(embeddings, config)
+    nuisances = find_nuisances(embeddings, config)
+    name, rng = embeddings.info.model.name, make_rng(config.seed, Purpose.AUDITED_PATCHES)
+    say(f"searching the neighbours of {name} ...")
+    queries = sample_per_patient(cohort.patients, config.queries, rng)
+    near, neighbours = find_other_patients(cohort, queries, cohort.patients, config.k, config.memory_gb, device)
+    is_flat = bool(((near[:, 0] - near[:, -1] < _EQUAL) & np.isfinite(near[:, -1])).mean() > 0.5)
+    columns = []
+    for nuisance in nuisances:
+        say(f"auditing the {nuisance.name} of {name} ...")
+        columns.append(judge(_audit_column(cohort, nuisance, queries, neighbours, is_flat, config)))
+    return EncoderAudit(
+        name=name,
+        embeddings=str(embeddings.path),
+        patients=int(cohort.patients.max()) + 1,
+        patches=len(cohort),
+        label=config.label,
+        classes=cohort.classes,
+        notes=_note(cohort, embeddings, config, len(queries)),
+        columns=tuple(columns),
+    )
+
+
+def _choose_patches(embeddings: Embeddings, config: AuditConfig) -> _Cohort:
+    """The patches with a label; all of them as one class where there is none."""
+    table = embeddings.table
+    if config.label not in table.names:
+        raise UserError(
+            f"{embeddings.path} has no column of names {config.label!r}; it has {', '.join(table.names)}. "
+            "Set label=... to one of these."
+        )
+    is_chosen = np.ones(len(table), bool)
+    if config.splits is not None:
+        is_chosen = table.in_splits(config.splits, "splits", embeddings.path)
+    codes, names = table.codes(config.label)
+    if not (codes[is_chosen] >= 0).any():
+        codes, names = np.zeros_like(codes), ("no label",)
+    rows = np.flatnonzero(is_chosen & (codes >= 0))
+    if not len(rows):
+        raise UserError(f"{embeddings.path} has no patch to audit.")
+    present, labels = np.unique(codes[rows], return_inverse=True)
+    patients = group([table.codes("patient")[0][rows]]).of_row
+    return _Cohort(embeddings, rows, labels, tuple(names[code] for code in present), patients)
+
+
+def _audit_column(
+    cohort: _Cohort, nuisance: Nuisance, queries: Ints, neighbours: Ints, is_flat: bool, config: AuditConfig
+) -> ColumnAudit:
+    """Measure one column; what cannot be measured says why."""
+    rng = make_rng(config.seed, Purpose.AUDITED_COLUMN, nuisance.name)
+    values = nuisance.codes[cohort.rows]
+    known = np.flatnonzero(values >= 0)
+    present, values[known] = np.unique(values[known], return_inverse=True)
+    patients = group([cohort.patients[known]]).of_row
+    labels = share_groups(patients, cohort.labels[known], len(cohort.classes))  # (P, L)
+    shares = share_groups(patients, values[known], len(present))  # (P, C)
+    v = cramers_v(labels.T @ shares)
+    table = tuple(tuple(row) for row in ((labels > 0).T.astype(int) @ (shares > 0)).tolist())
+    why = _find_obstacle(nuisance, v, table, is_flat)
+    found: dict[str, Value] = {}
+    chances: dict[str, float | None] = {"robustness_chance": None, "probe_chance": None}
+    if not why:
+        weights = add_resamples(int(cohort.patients.max()) + 1, config.bootstrap.resamples, config.seed)
+        sample = _take_sample(cohort, known[sample_per_patient(patients, config.patches, rng)], values)
+        found["probe"], chances["probe_chance"] = probe_nuisance(sample, weights, config.bootstrap.interval, rng)
+        if len(cohort.classes) > 1:
+            found |= _measure_accuracy(sample, weights, config, rng)
+            index = _measure_robustness(cohort, values, queries, neighbours, weights, config)
+            found["robustness"], chances["robustness_chance"] = index
+    unmeasured = dict.fromkeys(_MEASURES, Value(value=None, why=why or "the patches have no labels"))
+    few = "the patches have no labels" if len(cohort.classes) < 2 else "there are too few patients or values"
+    return ColumnAudit(
+        column=nuisance.name,
+        values=tuple(nuisance.values[code] for code in present),
+        patients=len(labels),
+        table=table,
+        notes=nuisance.notes,
+        association=Value(value=v, why=few if v is None else ""),
+        association_p=None if v is None else permute_labels(labels, shares, rng),
+        **{**unmeasured, **found},
+        **chances,
+    )
+
+
+def _find_obstacle(nuisance: Nuisance, v: float | None, table: tuple[tuple[int, ...], ...], is_flat: bool) -> str:
+    """Why nothing is measured of a column; empty where something is."""
+    values = len(table[0]) if table else 0
+    if values < 2:
+        return nuisance.obstacle or f"{['no value has', 'only one value has'][values]} two patients"
+    if is_flat:
+        return "all embeddings are nearly equal, so nothing can be predicted from them"
+    return "label and nuisance cannot be told apart" if is_inseparable(v, table) else ""
+
+
+def _take_sample(cohort: _Cohort, chosen: Ints, values: Ints) -> Sample:
+    """Some of the N patches, in memory."""
+    z = cohort[chosen]
+    unit = to_unit(z)
+    patients, labels = cohort.patients[chosen], cohort.labels[chosen]
+    return Sample(z, (unit @ unit.T).numpy(), patients, labels, values[chosen])
+
+
+def _measure_accuracy(
+    sample: Sample, weights: Floats, config: AuditConfig, rng: np.random.Generator
+) -> dict[str, Value]:
+    """Accuracy of the label on unseen values, and with correlated reference patients, each with the drop."""
+    found = _average(sample, compare_unseen(sample, config.k, rng), sample.labels, weights, config)
+    accuracies = dict(zip(("seen", "unseen", "unseen_drop"), found, strict=True))
+    drawn = correlate_reference(sample, config.k, rng)
+    if drawn is None:
+        found = (Value(value=None, why="fewer than two labels have two values with two patients each"),) * 3
+    else:
+        found = _average(sample, drawn, sample.cells, weights, config)
+    return accuracies | dict(zip(("balanced", "correlated", "correlated_drop"), found, strict=True))
+
+
+def _average(
+    sample: Sample, paired: Paired, cells: Ints, weights: Floats, config: AuditConfig
+) -> tuple[Value, Value, Value]:
+    """Mean over cells before, after, and of the difference; each with what other reference patients would change."""
+    rows, drop = paired.rows, paired.before - paired.after
+
+    def average(scores: Floats, weights: Floats) -> tuple[Floats, float]:
+        means = average_cells(scores, sample.patients[rows], cells[rows], int(cells.max()) + 1, weights)
+        there = ~np.isnan(means.means[0])
+        return means.means[:, there].mean(axis=1), float(np.linalg.norm(means.errors[there]) / there.sum())
+
+    values = []
+    for draws in (paired.before, paired.after, drop):
+        spread = np.std([average(draw, weights[:1])[0][0] for draw in draws])
+        resampled, error = average(draws.mean(axis=0), weights)
+        values.append(to_value(resampled, config.bootstrap.interval, error, float(spread)))
+    return values[0], values[1], values[2]
+
+
+def _measure_robustness(
+    cohort: _Cohort, values: Ints, queries: Ints, neighbours: Ints, weights: Floats, config: AuditConfig
+) -> tuple[Value, float | None]:
+    """The robustness index with its interval, and its chance."""
+    pairs = count_shared(cohort.labels, values, queries, neighbours)
+    patients = np.stack([cohort.patients[queries].repeat(neighbours.shape[1]), cohort.patients[neighbours].ravel()])
+    so, os = (sum_pairs(part.ravel(), patients, weights) for part in pairs)
+    expected_so, expected_os = (part.sum() for part in expect_shared(cohort.labels, values, cohort.patients, queries))
+    if not so[0] + os[0] or not expected_so + expected_os:
+        return Value(value=None, why="no neighbour shares the label or the nuisance alone"), None
+    with np.errstate(invalid="ignore"):
+        return to_value(so / (so + os), config.bootstrap.interval), float(expected_so / (expected_so + expected_os))
+
+
+def _note(cohort: _Cohort, embeddings: Embeddings, config: AuditConfig, queries: int) -> tuple[str, ...]:
+    """What to know before reading the numbers."""
+    notes = []
+    if queries < len(cohort):
+        notes.append(
+            f"The neighbours of {queries:,} of {len(cohort):,} patches were searched, sampled evenly over patients."
+        )
+    history = embeddings.info.model.history
+    names = embeddings.table.column("patient")[cohort.rows[group([cohort.patients]).first]]
+    seen = sum(name in history.patients or hash_name(name) in history.patients for name in names)
+    if seen:
+        notes.append(f"The encoder was trained on {seen:,} of these {count(len(names), 'patient')}.")
+    elif not history.is_complete:
+        notes.append("What the encoder was trained on is not known; it may be these patients.")
+    return tuple(notes)

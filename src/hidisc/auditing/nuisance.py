@@ -1,0 +1,183 @@
+"""Technical variables (site, scanner, batch, date, colour), and how far the label goes with them."""
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+from hidisc.embeddings.colour import COLOUR, read_colour
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.duplicates import store_rows
+from hidisc.evaluation.task import Codes, Floats, Ints, group
+from hidisc.ground.errors import UserError
+from hidisc.ground.seeds import Purpose, make_seed
+from hidisc.ground.text import count
+from hidisc.patches.store import PatchStore
+from hidisc.settings.audit import AuditConfig
+
+_KNOWN = ("site", "scanner", "batch", "centre", "center", "hospital", "date")
+"""Words in the name of a column that is audited unasked."""
+_DATE = re.compile(r"\d{4}-\d\d(-\d\d)?")
+"""ISO dates: their order as text is their order in time."""
+_PER_SLIDE = 8
+"""Patches of a slide whose mean colour is the slide's."""
+
+
+@dataclass(frozen=True)
+class Nuisance:
+    """One nuisance column of N patches."""
+
+    name: str
+    codes: Ints
+    """(N,) codes into `values`; -1 where not known, or where a value has one patient only."""
+    values: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What was left out or grouped, a sentence each."""
+    obstacle: str = ""
+    """Why there are no values; empty where there are some."""
+
+
+def find_nuisances(embeddings: Embeddings, config: AuditConfig) -> tuple[Nuisance, ...]:
+    """The columns to audit, as the settings say; a column that there is not is refused."""
+    table = embeddings.table
+    names = config.columns
+    if names is None:
+        names = (*list_known(embeddings, config.label), COLOUR)
+    unknown = [name for name in names if name not in (*table.names, COLOUR)]
+    if unknown:
+        raise UserError(
+            f"columns: {embeddings.path} has no column of names {unknown[0]!r}; it has {', '.join(table.names)}. "
+            f"Choose among these and `{COLOUR}`."
+        )
+    return tuple(_read(embeddings, name, config) for name in names)
+
+
+def list_known(embeddings: Embeddings, label: str) -> list[str]:
+    """Columns that are audited unasked: those whose name says so and that have two values or more."""
+    table = embeddings.table
+    known = [name for name in table.names if any(word in name.lower() for word in _KNOWN) and name != label]
+    return [name for name in known if len(np.unique(codes := table.codes(name)[0])) - bool((codes < 0).any()) > 1]
+
+
+def _read(embeddings: Embeddings, name: str, config: AuditConfig) -> Nuisance:
+    table = embeddings.table
+    patients = table.codes("patient")[0]
+    if name == COLOUR and name not in table.names:
+        store = embeddings.open_store()
+        if store is None:
+            gone = f"the store {embeddings.info.store!r} is gone or has changed, so that its colours cannot be read"
+            return Nuisance(name, np.full(len(table), -1), (), obstacle=gone)
+        return _drop_rare(_group_colours(embeddings, store, config.bins, config.seed), patients)
+    codes, values = table.codes(name)
+    if len(values) > config.bins and all(map(_DATE.fullmatch, values)):
+        return _drop_rare(_bin_dates(name, codes, values, config.bins), patients)
+    return _drop_rare(Nuisance(name, codes.astype(np.int64), values), patients)
+
+
+def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed: int) -> Nuisance:
+    """Slides by the mean colour of 8 of their patches, in groups of similar colour."""
+    table = embeddings.table
+    slides = group([table.codes("patient")[0], table.codes("slide")[0]])
+    chosen = [_space_evenly(rows) for rows in slides.rows()]
+    slide = np.repeat(np.arange(len(slides)), [len(rows) for rows in chosen])
+    sums, read = np.zeros((len(slides), store.input_channels)), np.zeros(len(slides))
+    for number, row in zip(slide, store_rows(embeddings, np.concatenate(chosen), store), strict=True):
+        for colour in read_colour(store, int(row)).numpy():
+            sums[number] += colour[: store.input_channels]
+            read[number] += 1
+    codes = np.full(len(slides), -1)
+    codes[read > 0] = cluster_colours(sums[read > 0] / read[read > 0, None], groups, seed)
+    values = tuple(f"{number} of {groups}" for number in range(1, groups + 1))
+    note = (
+        f"Slides in {groups} groups by their mean colour (k-means of whitened means of the channels); 1 is the darkest."
+    )
+    return Nuisance(COLOUR, codes[slides.of_row], values, (note,))
+
+
+def cluster_colours(colours: Floats, groups: int, seed: int) -> Ints:
+    """(S,) the group of each slide by its mean colour (S, C), the darkest first.
+
+    Colours are whitened first: slides differ most in brightness, and a stain or a scanner shows in hue as well.
+    """
+    if len(colours) <= groups:
+        return np.zeros(len(colours), np.int64)
+    centred = colours - colours.mean(axis=0)
+    along, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    whitened = along[:, sizes > 1e-6 * max(sizes[0], 1e-30)]
+    if not whitened.shape[1] or sizes[0] < 1e-6:
+        return np.zeros(len(colours), np.int64)
+    found = KMeans(groups, n_init=10, random_state=make_seed(seed, Purpose.AUDITED_COLOURS, bits=32)).fit_predict(
+        whitened
+    )
+    brightness = [colours[found == number].mean() for number in range(groups)]
+    return np.argsort(np.argsort(brightness))[found]
+
+
+def _space_evenly(rows: Ints) -> Ints:
+    """At most 8 of some rows."""
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), _PER_SLIDE)).astype(np.int64)]
+
+
+def _bin_dates(name: str, codes: Codes, dates: tuple[str, ...], bins: int) -> Nuisance:
+    """Patches by their date in bins of about equal size, the earliest first."""
+    order = np.argsort(np.argsort(dates, kind="stable"), kind="stable")[codes]
+    edges = np.quantile(order[codes >= 0], np.arange(1, bins) / bins)
+    found = np.where(codes >= 0, np.searchsorted(edges, order, side="right"), -1)
+    values = tuple(f"{number} of {bins}" for number in range(1, bins + 1))
+    return Nuisance(name, found, values, (f"Dates in {bins} groups of about equally many patches; 1 is the earliest.",))
+
+
+def _drop_rare(nuisance: Nuisance, patients: Codes) -> Nuisance:
+    """The column without values that one patient has, and without names for values that no patch has."""
+    codes, total = nuisance.codes, len(nuisance.values)
+    pairs = np.unique(np.stack([codes[codes >= 0], patients[codes >= 0]]), axis=1)
+    having = np.bincount(pairs[0], minlength=total)
+    kept = np.flatnonzero(having > 1)
+    renumbered = np.full(total + 1, -1)
+    renumbered[kept] = np.arange(len(kept))
+    rare = int((having == 1).sum())
+    note = f"Left out: {count(rare, 'value')} that only one patient has."
+    values = tuple(nuisance.values[code] for code in kept)
+    return Nuisance(nuisance.name, renumbered[codes], values, (*nuisance.notes, *([note] if rare else [])))
+
+
+_PERMUTATIONS = 999
+
+
+def share_groups(patients: Ints, codes: Ints, groups: int) -> Floats:
+    """(P, G) share of each patient's patches that are of each group; `patients` (N,) are 0 to P - 1."""
+    counts = np.zeros((int(patients.max(initial=-1)) + 1, groups))
+    np.add.at(counts, (patients, codes), 1)
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+
+
+def cramers_v(table: Floats) -> float | None:
+    """Cramer's V of a table of patients (L, C), corrected for its bias in small cohorts (Bergsma 2013).
+
+    phi2 = chi2 / n, less (L - 1)(C - 1) / (n - 1); a side has s - (s - 1)^2 / (n - 1) instead of s values. 0: the
+    two are independent, 1: one says the other. None where a side has one value, or no fewer values than patients.
+    """
+    table = table[table.sum(axis=1) > 0][:, table.sum(axis=0) > 0]
+    n, sides = table.sum(), np.array(table.shape)
+    if min(sides) < 2 or n <= max(sides):
+        return None
+    phi2 = chi_squared(table) / n
+    corrected = max(0.0, phi2 - np.prod(sides - 1) / (n - 1))
+    values = sides - (sides - 1) ** 2 / (n - 1)
+    return min(1.0, math.sqrt(corrected / (values.min() - 1)))
+
+
+def chi_squared(table: Floats) -> float:
+    """Pearson's chi squared of a table without empty rows and columns, against independence."""
+    expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
+    return float((np.square(table - expected) / expected).sum())
+
+
+def permute_labels(labels: Floats, values: Floats, rng: np.random.Generator) -> float:
+    """p: how often a random assignment of labels (P, L) to patients goes with their values (P, C) at least as well."""
+    labels, values = labels[:, labels.sum(axis=0) > 0], values[:, values.sum(axis=0) > 0]
+    found = chi_squared(labels.T @ values) - 1e-9
+    drawn = [chi_squared(labels[rng.permutation(len(labels))].T @ values) for _ in range(_PERMUTATIONS)]
+    return (1 + sum(value >= found for value in drawn)) / (_PERMUTATIONS + 1)

@@ -1,0 +1,94 @@
+"""One patient as a folder that opens from disk: the same page, its answers in one script, its pictures as files.
+
+It holds nothing of other patients: of each column only the names that this patient's patches have.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hidisc.explorer.answers import Nothing, OfPatch, OfSlide, draw_patch, tell_cohort, tell_patch, tell_slide
+from hidisc.explorer.projection import as_jpeg
+from hidisc.explorer.session import Rows, Session
+from hidisc.explorer.slide import TILE_PX, ShownSlide
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import new_folder
+from hidisc.ground.text import name_some
+from hidisc.reporting.spoken import speak_html
+
+_PAGE = Path(__file__).parent
+_MOST_TILES = 3_000
+"""Tiles of a slide: about 60 MB. Finer levels are left out."""
+
+
+def save_patient(session: Session, patient: str, out: Path) -> int:
+    """Write the folder, which appears whole or not at all; how many slides it shows. Open its `index.html`."""
+    numbers = [number for number, slide in enumerate(session.slides) if slide.patient == patient]
+    if not numbers:
+        some = name_some(dict.fromkeys(slide.patient for slide in session.slides))
+        raise UserError(f"--patient {patient!r} is no patient of {session.store.path}. There are {some}.")
+    if out.exists():
+        raise UserError(f"{out} is there already and is not overwritten. Give another --save.")
+    rows = np.concatenate([session.rows_of_slide[number] for number in numbers])
+    with new_folder(out) as part:
+        for name in ("page.css", "pane.js", "map.js", "slide.js", "page.js", "disk.js"):
+            (part / name).write_bytes((_PAGE / name).read_bytes())
+        scripts = '<script src="saved.js" defer></script>\n<script src="disk.js" defer></script>\n<script src="pane.js"'
+        page = (_PAGE / "page.html").read_text(encoding="utf-8").replace('<script src="pane.js"', scripts)
+        (part / "index.html").write_text(speak_html(page, session.words), encoding="utf-8")
+        (part / "patches").mkdir()
+        for row in rows.tolist():
+            (part / "patches" / f"{row}.jpg").write_bytes(draw_patch(session, OfPatch(row=row, side=160)))
+        (part / "tiles").mkdir()
+        finest = [
+            _write_tiles(session, session.show(number), part / "tiles", place) for place, number in enumerate(numbers)
+        ]
+        text = json.dumps(_gather(session, numbers, rows, finest)).replace("<", "\\u003c")
+        (part / "saved.js").write_text(f"window.saved = {text};\n", encoding="utf-8")
+    return len(numbers)
+
+
+def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int]) -> dict[str, Any]:
+    """What `disk.js` answers from; slides are numbered anew."""
+    cohort = tell_cohort(session, Nothing())
+    columns, codes = [], {}
+    for key, column in session.columns.items():
+        present, own = np.unique(column.codes[rows], return_inverse=True)
+        named = present[present >= 0].tolist()
+        own = own - (len(present) - len(named))  # -1 comes first, and stays -1
+        codes[key] = own.tolist()
+        counts = np.bincount(own[own >= 0], minlength=len(named)).tolist()
+        names, colours = ([values[code] for code in named] for values in (column.names, column.colours))
+        title = session.name_column(key, column)
+        columns.append({"key": key, "title": title, "names": names, "colours": colours, "counts": counts})
+    warnings = ["The evaluation has warnings; its report has them."] if cohort["warnings"] else []
+    slides = [cohort["slides"][number] for number in numbers]
+    cohort |= {"slides": slides, "columns": columns, "patients": 1, "patches": len(rows), "warnings": warnings}
+    cohort["vectors"] = int((session.vector_of[rows] >= 0).sum())
+    place_of = {number: place for place, number in enumerate(numbers)}
+    patches = [tell_patch(session, OfPatch(row=row)) for row in rows.tolist()]
+    shown = [tell_slide(session, OfSlide(slide=number)) for number in numbers]
+    return {
+        "cohort": cohort,
+        "rows": rows.tolist(),
+        "codes": codes,
+        "patches": [{**patch, "slide": place_of[patch["slide"]]} for patch in patches],
+        "slides": [{**slide, "slide": place, "finest": finest[place]} for place, slide in enumerate(shown)],
+    }
+
+
+def _write_tiles(session: Session, shown: ShownSlide, folder: Path, place: int) -> int:
+    """Write the tiles of a slide, coarse levels first, as long as there are not too many; the finest level written."""
+    written = 0
+    for level in reversed(range(shown.levels)):
+        across, down = (-(-side // (TILE_PX * 2**level)) for side in (shown.width, shown.height))
+        written += across * down
+        if written > _MOST_TILES:
+            return level + 1
+        for line in range(down):
+            for column in range(across):
+                tile = as_jpeg(shown.tile(session.store, level, column, line))
+                (folder / f"{place}-{level}-{column}-{line}.jpg").write_bytes(tile)
+    return 0

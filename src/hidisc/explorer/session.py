@@ -1,0 +1,242 @@
+"""What one explorer shows: a store, and embeddings and scores that were made from it, by rows of the store's table."""
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.artefacts.artefact import read_kind
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.duplicates import store_rows
+from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.scores import Scores
+from hidisc.explorer.columns import Column, attention_column, cluster_column, name_columns, number_column, score_columns
+from hidisc.explorer.labels import LabelSets
+from hidisc.explorer.projection import load_map
+from hidisc.explorer.similar import SimilaritySearch
+from hidisc.explorer.slide import ShownSlide, find_files, show_slide
+from hidisc.ground.errors import UserError
+from hidisc.patches.store import PatchStore
+from hidisc.reporting.evaluated import find_embeddings
+from hidisc.reporting.points import judge_patches
+from hidisc.settings.config import Say
+from hidisc.settings.level_names import LEVELS, LevelNames
+
+Rows = NDArray[np.int64]
+_SEVERAL = "several"
+_OPEN_SLIDES = 8
+"""Slides kept open, each with up to 128 MB of decoded tiles."""
+
+
+class Session:
+    """An opened cohort; a patch is known by its row in the table of the store."""
+
+    def __init__(
+        self,
+        store: PatchStore,
+        embeddings: Embeddings | None,
+        scores: Sequence[Scores],
+        files: dict[str, Path],
+        say: Say,
+    ) -> None:
+        self.store, self.embeddings, self.scores, self._files = store, embeddings, tuple(scores), files
+        self.slides = store.info.slides
+        rows_by = store.table.rows_by("slide")
+        self.rows_of_slide = [rows_by.get(slide.slide, np.zeros(0, np.int64)) for slide in self.slides]
+        self.embedded: Rows = np.zeros(0, np.int64)
+        """(N,) the row of the store that each vector is of."""
+        self.places = np.zeros((0, 2), np.float32)
+        """(N, 2) where it is on the map."""
+        self._clusters = np.zeros(0, np.int32)
+        self.search: SimilaritySearch | None = None
+        if embeddings is not None:
+            self.embedded = store_rows(embeddings, np.arange(len(embeddings)), store)
+            placed = load_map(embeddings, say)
+            self.places, self._clusters = placed.places, placed.clusters
+            self.search = SimilaritySearch(embeddings.vectors)
+        self.labels = LabelSets((embeddings or store).path, store.table, self.slides, say)
+        self._show, self._opening = lru_cache(_OPEN_SLIDES)(self._open), Lock()
+        self._compare = lru_cache(2)(self._compare_anew)
+
+    @cached_property
+    def vector_of(self) -> Rows:
+        """(M,) the vector of each row of the store, -1 where it was not embedded."""
+        vectors = np.full(len(self.store), -1, np.int64)
+        vectors[self.embedded] = np.arange(len(self.embedded))
+        return vectors
+
+    @cached_property
+    def _fixed_columns(self) -> dict[str, Column]:
+        columns = name_columns(self.store.table)
+        for who, predictions in self._judged:
+            rows = self.embedded[predictions.units["row"]]
+            columns |= score_columns(predictions, rows, len(self.store), who, columns)
+        columns |= self._list_attention()
+        if len(self.embedded):
+            columns["cluster"] = cluster_column(self._clusters, self.embedded, len(self.store))
+        return columns
+
+    def _list_attention(self) -> dict[str, Column]:
+        """What the attention probe of each evaluation looked at in its slides, where that was kept."""
+        columns = {}
+        for who, scores in self._named:
+            found = scores.attention()
+            if found is not None and scores.info.levels[-2] == "slide":
+                rows = self.embedded[found[0]]
+                key = ", ".join(["attention", *([who] if who else [])])
+                columns[key] = attention_column(key, found[1], self.slide_of[rows], rows, len(self.store))
+        return columns
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """All that patches can be coloured by, by the name that requests use."""
+        return {**self._fixed_columns, **{key: column for key, column in self.labels.columns.items() if column.names}}
+
+    @property
+    def words(self) -> LevelNames:
+        """What the page calls the levels."""
+        return self.store.info.level_names
+
+    def name_column(self, key: str, column: Column) -> str:
+        """What the page calls a column; columns of the user's own keep their names."""
+        return self.words.speak(column.title) if key in LEVELS else column.title
+
+    def find_column(self, key: str, row: int | None = None) -> Column:
+        """A column by its name; `similarity` is that of every patch with one row."""
+        if key == "similarity" and row is not None:
+            return self._compare(row)
+        known = self._fixed_columns | self.labels.columns  # a set without labels too: a page may still show it
+        if key not in known:
+            raise UserError(f"the patches have no column {key!r}.")
+        return known[key]
+
+    def _compare_anew(self, row: int) -> Column:
+        vector = int(self.vector_of[row]) if 0 <= row < len(self.store) else -1
+        if self.search is None or vector < 0:
+            raise UserError("this patch was not embedded, so nothing is known of what is like it.")
+        similarities = self.search.compare(np.array([vector]))
+        values = np.full(len(self.store), np.nan, np.float32)
+        values[self.embedded] = similarities
+        return number_column("similarity to the chosen patch", values, float(similarities.min()), 1.0)
+
+    def list_slides(self) -> list[dict[str, Any]]:
+        """One record per slide: what it is, and what the first evaluation says of it."""
+        facts = {name: self.store.table.codes(name) for name in ("label", "split", "site")}
+        pooled = self._pooled
+        slides = []
+        for number, (slide, rows) in enumerate(zip(self.slides, self.rows_of_slide, strict=True)):
+            record: dict[str, Any] = {"patient": slide.patient, "slide": slide.slide}
+            record |= {name: _agree(codes[rows], names) for name, (codes, names) in facts.items()}
+            record |= {"patches": slide.kept, "dropped": slide.dropped, "predicted": "", "score": None, "result": ""}
+            if number in pooled:
+                predicted, score, truth = pooled[number]
+                record |= {"predicted": predicted, "score": round(score, 3)}
+                record["result"] = "" if truth == _SEVERAL else "right" if predicted == truth else "wrong"
+            slides.append(record)
+        return slides
+
+    @cached_property
+    def _pooled(self) -> dict[int, tuple[str, float, str]]:
+        """By slide, the class of the largest mean score of its patches, that score, and the true class."""
+        pooled = {}
+        for _, predictions in self._judged[:1]:
+            of_slide = self.slide_of[self.embedded[predictions.units["row"]]]
+            order = np.argsort(of_slide, kind="stable")
+            numbers, starts = np.unique(of_slide[order], return_index=True)
+            for number, here in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+                scores = predictions.scores[here].mean(axis=0)
+                best = int(scores.argmax())
+                truth = _agree(predictions.truth[here], predictions.classes)
+                pooled[number] = (predictions.classes[best], float(scores[best]), truth)
+        return pooled
+
+    @property
+    def _named(self) -> list[tuple[str, Scores]]:
+        """The evaluations and what each is called: nothing, if it is the only one."""
+        is_one = len(self.scores) == 1
+        return [
+            ("" if is_one else f"evaluation {number}", scores) for number, scores in enumerate(self.scores, start=1)
+        ]
+
+    @cached_property
+    def _judged(self) -> list[tuple[str, Predictions]]:
+        """What each evaluation is called, and what it predicted for every patch."""
+        judged = []
+        for name, scores in self._named:
+            predictions = judge_patches(scores)
+            if predictions is not None and "row" in predictions.units:
+                judged.append((name, predictions))
+        return judged
+
+    @cached_property
+    def _dropped(self) -> dict[str, NDArray[np.int64]]:
+        """By slide, the corners (m, 2) of the boxes that were dropped."""
+        table = self.store.dropped()
+        corners = np.stack([table.column("x"), table.column("y")], axis=1).astype(np.int64)
+        return {slide: corners[rows] for slide, rows in table.rows_by("slide").items()}
+
+    def show(self, number: int) -> ShownSlide:
+        """The slide of a number, opened; those shown last stay open."""
+        with self._opening:  # its tiles are asked for at once
+            return self._show(number)
+
+    def _open(self, number: int) -> ShownSlide:
+        entry = self.slides[number]
+        dropped = self._dropped.get(entry.slide, np.zeros((0, 2), np.int64))
+        return show_slide(self.store, entry, self.rows_of_slide[number], dropped, self._files.get(entry.slide))
+
+    @cached_property
+    def slide_of(self) -> NDArray[np.int32]:
+        """(M,) the number of the slide of each row."""
+        numbers = np.full(len(self.store), -1, np.int32)
+        for number, rows in enumerate(self.rows_of_slide):
+            numbers[rows] = number
+        return numbers
+
+
+def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, say: Say) -> Session:
+    """Open a store and what was made from it, in any order; what is not of this store is refused."""
+    store = PatchStore.load(store_path)
+    if len(store.scales) > 1 and "place" in store.table.names:
+        raise UserError(
+            f"{store_path} has patches of several scales, and the explorer shows one. Prepare one scale with "
+            f"--set grid.mpp={store.scales[0]:g} to explore it."
+        )
+    embeddings, scores = None, []
+    for path in others:
+        kind = read_kind(path)
+        if kind == "evaluate":
+            scores.append(Scores.load(path))
+        elif embeddings is not None:
+            raise UserError(f"{path}: one set of embeddings can be explored at a time, and {embeddings.path} is given.")
+        else:
+            embeddings = Embeddings.load(path)
+    if scores and embeddings is None:
+        embeddings = find_embeddings(scores[0], scores[0].info.embeddings)
+        if embeddings is None:
+            raise UserError(f"the embeddings that {scores[0].path} was made from are gone or have changed. Give them.")
+    if embeddings is not None and embeddings.info.store_checksum != store.checksum:
+        raise UserError(
+            f"{embeddings.path} was made of other patches than {store_path} holds now. Give the store that was "
+            "embedded, or embed this one."
+        )
+    for judged in scores:
+        assert embeddings is not None
+        if judged.artefact.manifest.inputs["the embeddings"] != embeddings.artefact.checksum:
+            raise UserError(
+                f"{judged.path} was made from other embeddings than {embeddings.path}. Give scores of these, or start "
+                "another explorer."
+            )
+    return Session(store, embeddings, scores, find_files(cohort) if cohort is not None else {}, say)
+
+
+def _agree(codes: NDArray[Any], names: Sequence[str]) -> str:
+    """The name that all codes stand for; empty where there is none, and `several` where they differ."""
+    present = np.unique(codes)
+    if len(present) != 1:
+        return _SEVERAL if len(present) else ""
+    return names[present[0]] if present[0] >= 0 else ""

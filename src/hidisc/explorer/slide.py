@@ -1,0 +1,145 @@
+"""One slide to look at, tile by tile: from its file where that is there, else from its thumbnail and stored patches.
+
+The label and macro pictures of a slide file can show a patient's name; the readers of `slides/` do not offer them.
+"""
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from hidisc.ground.errors import UserError
+from hidisc.ground.spreadsheet import read_sheet
+from hidisc.patches.record import SlideRecord
+from hidisc.patches.store import PatchError, PatchStore, SlideEntry
+from hidisc.slides.cohort import REQUIRED, locate, sample_slide
+from hidisc.slides.reader import open_slide
+from hidisc.slides.resample import pick_level, read_scaled
+from hidisc.slides.slide import DAMAGE, Slide, SlideError, as_rgb
+
+TILE_PX = 256
+_GLASS = 244
+"""Grey of what is not known."""
+_COARSEST = 16
+"""Most px of a file's level per px of a tile: 16 million of them are a second of reading."""
+_NEAR, _MOST_PATCHES = 64, 2_000
+"""Patches painted over the thumbnail of a tile, which is as sharp as more of them; and without a thumbnail."""
+
+
+@dataclass(frozen=True)
+class ShownSlide:
+    """A slide of a store, in level-0 px."""
+
+    entry: SlideEntry
+    width: int
+    height: int
+    mpp: float | None
+    """Micrometres per level-0 px."""
+    extent: float
+    """Side of a patch."""
+    rows: NDArray[np.int64]
+    """(n,) its patches, as rows of the store."""
+    corners: NDArray[np.int64]
+    """(n, 2) their upper left corners x, y."""
+    dropped: NDArray[np.int64]
+    """(m, 2) those of the boxes that were dropped."""
+    source: str
+    """A sentence on where the pixels come from."""
+    file: Slide | None = None
+    thumbnail: tuple[NDArray[np.uint8], float] | None = None
+    """(h, w, 3), and level-0 px per thumbnail px."""
+    _reading: Lock = field(default_factory=Lock)
+
+    @property
+    def levels(self) -> int:
+        """How often the slide must be halved to fit one tile, and one more: the levels of its pyramid."""
+        return max(0, math.ceil(math.log2(max(self.width, self.height) / TILE_PX))) + 1
+
+    def tile(self, store: PatchStore, level: int, column: int, row: int) -> NDArray[np.uint8]:
+        """The pixels (h, w, 3) of a tile of a level, which is `2**level` times coarser than level 0."""
+        down, side = 2.0**level, TILE_PX * 2**level
+        x, y = column * side, row * side
+        if level >= self.levels or x >= self.width or y >= self.height:
+            raise UserError(f"slide {self.entry.slide!r} has no tile {column}, {row} at level {level}.")
+        width, height = (math.ceil(min(side, rest) / down) for rest in (self.width - x, self.height - y))
+        # a file without coarse levels would have to be read whole for a coarse tile
+        if self.file is not None and down <= _COARSEST * self.file.levels[pick_level(self.file, down)]:
+            with suppress(SlideError, *DAMAGE), self._reading:  # what is damaged is shown from the patches
+                return as_rgb(read_scaled(self.file, x, y, width, height, down))
+        return self._compose(store, x, y, width, height, down)
+
+    def _compose(self, store: PatchStore, x: int, y: int, width: int, height: int, down: float) -> NDArray[np.uint8]:
+        """The same from the thumbnail, and over it the stored patches."""
+        picture = Image.new("RGB", (width, height), (_GLASS,) * 3)
+        if self.thumbnail is not None:
+            pixels, scale = self.thumbnail
+            box = (x / scale, y / scale, (x + width * down) / scale, (y + height * down) / scale)
+            box = (box[0], box[1], min(box[2], pixels.shape[1]), min(box[3], pixels.shape[0]))
+            if box[0] < box[2] and box[1] < box[3]:
+                size = round((box[2] - box[0]) * scale / down), round((box[3] - box[1]) * scale / down)
+                if min(size) > 0:
+                    picture.paste(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC, box))
+        far = self.corners - (x, y)
+        is_near = ((far > -self.extent) & (far < (width * down, height * down))).all(axis=1)
+        side = max(1, round(self.extent / down))
+        near = np.flatnonzero(is_near)
+        if len(near) <= _NEAR or self.thumbnail is None:
+            for place in near[:: max(1, len(near) // _MOST_PATCHES)]:
+                with suppress(PatchError):
+                    patch = Image.fromarray(as_rgb(store.read(int(self.rows[place]))))
+                    left, top = (round(offset / down) for offset in far[place])
+                    picture.paste(patch.resize((side, side), Image.Resampling.BILINEAR), (left, top))
+        return np.asarray(picture)
+
+
+def show_slide(
+    store: PatchStore, entry: SlideEntry, rows: NDArray[np.int64], dropped: NDArray[np.int64], path: Path | None
+) -> ShownSlide:
+    """A slide with its patches (n,) and dropped boxes (m, 2); `path`: where its file should be, None: not known."""
+    record = store.record(entry)
+    corners = np.stack([store.table.column(axis)[rows] for axis in ("x", "y")], axis=1).astype(np.int64)
+    thumbnail = store.thumbnail(entry)
+    if record.width is None or record.height is None or (corners < 0).any():
+        return _lay_out(entry, record, rows)
+    file, source = _open_file(record, path)
+    extent = record.size_px * (record.downsample or 1.0)
+    return ShownSlide(
+        entry, record.width, record.height, record.mpp, extent, rows, corners, dropped, source, file, thumbnail
+    )
+
+
+def _lay_out(entry: SlideEntry, record: SlideRecord, rows: NDArray[np.int64]) -> ShownSlide:
+    """Patches that were imported, side by side: where they lay is not known."""
+    across = max(1, math.ceil(math.sqrt(len(rows))))
+    number, side = np.arange(len(rows)), record.size_px
+    corners = np.stack([number % across * side, number // across * side], axis=1)
+    source = "The patches were imported: they stand side by side, and where they lay is not known."
+    down = max(1, math.ceil(len(rows) / across))
+    return ShownSlide(
+        entry, across * side, down * side, record.mpp, side, rows, corners, np.zeros((0, 2), np.int64), source
+    )
+
+
+def _open_file(record: SlideRecord, path: Path | None) -> tuple[Slide | None, str]:
+    """The open file of a slide if it is the one that was cut, and a sentence on where the pixels come from."""
+    stored = "The picture is made of the thumbnail and the stored patches"
+    if path is None:
+        return None, f"{stored}; start with --cohort cohort.csv to see the slide itself."
+    try:
+        if sample_slide(path) != record.sample:
+            return None, f"{stored}: {path.name} is not the file that was cut."
+        return open_slide(path), f"The picture is read from {path.name}."
+    except (UserError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        return None, f"{stored}: {path.name} cannot be read ({reason})."
+
+
+def find_files(cohort: Path) -> dict[str, Path]:
+    """Where the file of each slide of a cohort should be; it need not be there."""
+    sheet = read_sheet(cohort, REQUIRED)
+    return {cells["slide"]: locate(cohort.parent, cells["path"])[0] for _, cells in sheet.rows if cells["path"]}
