@@ -61,7 +61,7 @@ def main() -> None:
     scores = []
     for name, model in {"foreign": encoder, "untrained": "timm:test_resnet"}.items():
         embed(store, model, OUT / f"embeddings-{name}", name=name, say=print, shown=False)
-        evaluated = evaluate(OUT / f"embeddings-{name}", OUT / f"scores-{name}", EVALUATE, shown=False)
+        evaluated = evaluate(OUT / f"embeddings-{name}", OUT / f"scores-{name}", EVALUATE)
         print(evaluated.verdict())
         for diagnostic in evaluated.info.diagnostics:
             if diagnostic.name in ("neighbour of the same patient", "neighbour of the same site"):

@@ -55,7 +55,7 @@ def main() -> None:
     embeddings = embed(out / "store", str(out / "run"), out / "embeddings", name="HiDisc", shown=False)
     if embeddings is not None:  # it is None in all processes but the first, on several devices
         print(f"embeddings: {embeddings.vectors.shape}, columns {', '.join(embeddings.table.columns[:3])}, ...")
-    scores = evaluate(out / "embeddings", out / "scores", EvaluateConfig(probes=("knn",)), shown=False)
+    scores = evaluate(out / "embeddings", out / "scores", EvaluateConfig(probes=("knn",)))
     print(scores.verdict())
 
 

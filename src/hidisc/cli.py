@@ -20,6 +20,7 @@ import typer
 
 import hidisc
 from hidisc.ground.errors import ReportedElsewhereError, UserError, no_such_path
+from hidisc.ground.progress import Progress
 from hidisc.ground.text import count
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+class _Said(Progress):
+    def say(self, sentence: str) -> None:
+        _say(sentence)
 
 
 def _verb(name: str, example: str, settings: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -268,7 +274,7 @@ def _evaluate(
     """Evaluate an encoder on held-out patients: nearest neighbours, a linear probe, attention; with intervals."""
     flags = {"leakage.allow": True} if allow_leakage else {}
     config = _load(hidisc.EvaluateConfig, recipe, changes, seed=seed, **flags, **{"folds.number": folds})
-    scores = hidisc.evaluate(embeddings, out, config, bank=bank, device=device, say=_say)
+    scores = hidisc.evaluate(embeddings, out, config, bank=bank, device=device, progress=_Said())
     record = scores.info.model_dump(mode="json", exclude={"model": {"history": {"slides"}}})
     _show(as_json, f"{out}: {scores.verdict()}", {"scores": str(out), **record})
 

@@ -26,7 +26,7 @@ from hidisc.auditing.shortcuts import (
     to_value,
 )
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation.scores import Value
+from hidisc.evaluation.metrics import Value
 from hidisc.ground.errors import UserError
 from hidisc.settings.audit import AuditConfig
 from tests.evaluation.drawn import draw_embeddings

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hidisc.evaluation.floor import colour_of
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation import floor as floor_module
-from hidisc.evaluation.floor import colour_of
-from hidisc.evaluation.scores import FloorScores, Value
+from hidisc.evaluation.metrics import Value
+from hidisc.evaluation.scores import FloorScores
 from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.verbs.embed import embed

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from hidisc.evaluation.scales import at_scale, find_scales
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.places import join_places
-from hidisc.evaluation.scales import at_scale, find_scales
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.ground.errors import UserError
 from hidisc.patches.table import PatchTable

@@ -3,7 +3,8 @@
 import json
 
 from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.scores import Count, LevelScores, ProbeScores, ScoresInfo, Value
+from hidisc.evaluation.metrics import Value
+from hidisc.evaluation.scores import Count, LevelScores, ProbeScores, ScoresInfo
 from hidisc.models.card import NOTHING
 from hidisc.settings.evaluate import EvaluateConfig
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.metrics import Value
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import (
     SCORES,
@@ -23,7 +24,6 @@ from hidisc.evaluation.scores import (
     ProbeScores,
     Scores,
     ScoresInfo,
-    Value,
     predictions_file,
     save_neighbours,
 )

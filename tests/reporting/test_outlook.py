@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from hidisc.evaluation.compare import Difference, count_needed, say_needed
-from hidisc.evaluation.scores import Diagnostic, FloorScores, Scores, Value
+from hidisc.evaluation.metrics import Value
+from hidisc.evaluation.scores import Diagnostic, FloorScores, Scores
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.verdict import find_outlook, loss_is_falling
 from tests.evaluation.made import make_embeddings

@@ -13,7 +13,8 @@ import pytest
 from matplotlib.figure import Figure
 from scipy.stats import beta
 
-from hidisc.evaluation.scores import Diagnostic, Finding, Scores, Value
+from hidisc.evaluation.metrics import Value
+from hidisc.evaluation.scores import Diagnostic, Finding, Scores
 from hidisc.models.card import NOTHING, UNKNOWN, History
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import Drawing, FigureFolder

@@ -10,8 +10,9 @@ import pytest
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import compare
+from hidisc.evaluation.metrics import Value
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import SCORES, Diagnostic, ProbeScores, Scores, ScoresInfo, Value, predictions_file
+from hidisc.evaluation.scores import SCORES, Diagnostic, ProbeScores, Scores, ScoresInfo, predictions_file
 from hidisc.ground.errors import UserError
 from hidisc.reporting.evaluated import EvaluatedModel, compare_with_first, gather
 from hidisc.reporting.table import DASH, Cell, Row, Table, find_best, lay_rows, make_cell, write_tables

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
-from hidisc.evaluation.scores import Value
+from hidisc.evaluation.metrics import Value
 from hidisc.ground.files import AnyPath, Record
 from hidisc.ground.text import count
 from hidisc.settings.level_names import LevelNames

@@ -22,10 +22,10 @@ from hidisc.auditing.shortcuts import (
     to_value,
 )
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.metrics import Floats, Ints, Value
 from hidisc.evaluation.neighbours import to_unit
 from hidisc.evaluation.probes.folds import sample_per_patient
-from hidisc.evaluation.scores import Value
-from hidisc.evaluation.task import Floats, Ints, group
+from hidisc.evaluation.task import group
 from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Say, ignore
 from hidisc.ground.seeds import Purpose, make_rng

@@ -10,7 +10,8 @@ from sklearn.cluster import KMeans
 from hidisc.embeddings.colour import COLOUR, read_colour
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.duplicates import store_rows
-from hidisc.evaluation.task import Codes, Floats, Ints, group
+from hidisc.evaluation.metrics import Floats, Ints
+from hidisc.evaluation.task import Codes, group
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.ground.text import count

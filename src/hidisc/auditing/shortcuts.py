@@ -23,12 +23,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from hidisc.evaluation.compare import draw_weights
-from hidisc.evaluation.metrics import divide
+from hidisc.evaluation.metrics import Floats, Ints, Value, divide
 from hidisc.evaluation.neighbours import find_neighbours
 from hidisc.evaluation.probes.folds import assign_folds
 from hidisc.evaluation.probes.knn import vote
-from hidisc.evaluation.scores import Value
-from hidisc.evaluation.task import Floats, Ints
 
 Similarities = NDArray[np.float32]
 

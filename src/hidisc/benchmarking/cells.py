@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hidisc.artefacts.artefact import make, open_artefact, read_manifest
 from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.cross_validation import write_pooled
+from hidisc.evaluation.cross_validation import pool_evaluations
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import digest, make_folder
@@ -225,7 +225,8 @@ def _pool(folds: Sequence[Cell], point: EvaluationPoint, out: Path, rule: FoldsC
             shutil.rmtree(path)
     with make(path, "evaluate", config, inputs) as work:
         if not work.is_finished():
-            work.finish(write_pooled(parts, path, config, _describe(folds, parts)))
+            evaluations, paths = [part.read() for part in parts], [part.path for part in parts]
+            work.finish(pool_evaluations(evaluations, paths, config, _describe(folds, parts), path).write(path))
 
 
 def _describe(folds: Sequence[Cell], parts: Sequence[Scores]) -> ModelCard:

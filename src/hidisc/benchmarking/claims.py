@@ -7,10 +7,10 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
+from hidisc.evaluation.classes import METRICS
 from hidisc.evaluation.compare import Difference
 from hidisc.ground.errors import UserError
 from hidisc.reporting.evaluated import EvaluatedModel, compare_models
-from hidisc.reporting.table import TITLES
 from hidisc.settings.benchmark import ClaimConfig
 from hidisc.settings.evaluate import EvaluateConfig
 
@@ -91,8 +91,10 @@ def check_claim(claim: ClaimConfig, models: Mapping[str, EvaluatedModel], evalua
         differences = compare_models(*sides, evaluate.probes[0], claim.level, evaluate.bootstrap, evaluate.seed)
     except UserError as error:
         return Checked(claim, "not measured", str(error))
+    if claim.metric not in METRICS:
+        return Checked(claim, "not measured", f"there is no metric {claim.metric!r}: give one of {', '.join(METRICS)}")
     found = differences[claim.metric]
-    sentence = found.sentence(f"{claim.level} {TITLES.get(claim.metric, claim.metric)}", claim.better, claim.than)
+    sentence = found.sentence(f"{claim.level} {METRICS[claim.metric].in_text}", claim.better, claim.than)
     if found.low is None or not found.enough:
         return Checked(claim, "not measured", sentence, found)
     trainings = [count for side, count in zip(sides, found.trainings, strict=True) if side.was_trained]

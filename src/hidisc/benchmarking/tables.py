@@ -1,20 +1,21 @@
 """Tables of a benchmark: the paper's with our numbers in them, methods against floors, claims, every training."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from hidisc.benchmarking.cells import Cell, list_rows
 from hidisc.benchmarking.claims import Checked, Published, read_published
+from hidisc.evaluation.classes import METRICS
 from hidisc.evaluation.compare import Difference, estimate, say_needed
-from hidisc.evaluation.scores import Scores, Value
+from hidisc.evaluation.metrics import Metric, Value
+from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import plural
 from hidisc.reporting import table as report
 from hidisc.reporting.evaluated import EvaluatedModel, compare_models
-from hidisc.reporting.table import DASH, LABELLED, Table, metric_cell, metric_title
+from hidisc.reporting.table import DASH, LABELLED, Table, metric_cell
 from hidisc.reporting.tables import warning_notes
 from hidisc.settings.benchmark import SuiteConfig
-
-_METRICS = ("auroc", "mca")
 
 
 def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table | None:
@@ -28,13 +29,13 @@ def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table 
     rows = []
     for level in dict.fromkeys((info.levels[0], info.levels[-1])):
         measured = {model.name: _measure(suite, model, level) for model in models}
-        for metric in _METRICS:
-            best = max(floors, key=lambda floor: _known(measured[floor.name], metric))
+        for metric in info.endpoint.list_metrics("floors"):
+            best = max(floors, key=lambda floor: _rank(measured[floor.name], metric))
             for model in (*trained, *floors):
-                against = _compare(suite, model, best, level, metric) if model in trained else ("", "")
-                value = measured[model.name].get(metric)
+                against = _compare(suite, model, best, level, metric.key) if model in trained else ("", "")
+                value = measured[model.name].get(metric.key)
                 rows.append(
-                    (level.capitalize(), metric_title(metric), model.name, value.percent() if value else DASH, *against)
+                    (level.capitalize(), metric.title, model.name, value.percent() if value else DASH, *against)
                 )
     return Table(
         title="Each method against the floors",
@@ -55,14 +56,13 @@ def _measure(suite: SuiteConfig, model: EvaluatedModel, level: str) -> dict[str,
     probe, evaluate = suite.evaluate.probes[0], suite.evaluate
     if not model.find_levels(probe, level):
         return {}
-    info = model.scores[0].info
-    positive = info.classes.index(info.positive)
-    return estimate(model.predictions(probe, level), positive, evaluate.bootstrap, evaluate.seed)
+    return estimate(model.predictions(probe, level), evaluate.bootstrap, evaluate.seed)
 
 
-def _known(measured: Mapping[str, Value], metric: str) -> float:
-    value = measured[metric].value if metric in measured else None
-    return -1.0 if value is None else value
+def _rank(measured: Mapping[str, Value], metric: Metric) -> float:
+    """The number by which floors are ranked, the best highest; one that is undefined is last."""
+    value = measured[metric.key].value if metric.key in measured else None
+    return -math.inf if value is None else metric.sign * value
 
 
 def _compare(
@@ -120,7 +120,7 @@ def beside_table(suite: SuiteConfig, models: Mapping[str, EvaluatedModel], name:
                 rows.append(report.Row(names, cells, not used_labels, group=(level, source)))
     return report.lay_rows(
         f"{suite.title}: here and in the paper (table {name})",
-        ("Level", "Method", "Source", *map(metric_title, metrics)),
+        ("Level", "Method", "Source", *(METRICS[metric].title for metric in metrics)),
         rows,
         (
             *warning_notes(list(models.values())),
@@ -138,7 +138,7 @@ def _find_ours(
 ) -> list[report.Cell]:
     """The numbers found here."""
     probe = suite.evaluate.probes[0]
-    return [metric_cell(model, probe, level, metric) if model else report.Cell(DASH) for metric in metrics]
+    return [metric_cell(model, probe, level, METRICS[metric]) if model else report.Cell(DASH) for metric in metrics]
 
 
 def _find_printed(printed: Sequence[Published], dataset: str, level: str, metrics: Sequence[str]) -> list[report.Cell]:
@@ -171,16 +171,16 @@ def claims_table(checked: Sequence[Checked], models: Sequence[EvaluatedModel]) -
 
 def folds_table(suite: SuiteConfig, cells: Sequence[Cell]) -> Table:
     """The numbers of every finished fold by itself; tables and claims pool them."""
-    metrics, probe = ("accuracy", "mca", "auroc"), suite.evaluate.probes[0]
+    metrics = [metric for metric in METRICS.values() if "brief" in metric.places]
     rows = []
     for cell in (cell for cell in cells if cell.fold is not None and cell.is_done):
         scores = Scores.load(cell.scores(cell.points[-1]))
-        for level in next(item for item in scores.info.probes if item.name == probe).levels:
-            values = (level.metrics[metric].percent() for metric in metrics)
+        for level in scores.info.list_levels():
+            values = (level.metrics[metric.key].percent() for metric in metrics)
             rows.append((cell.row.name, str(cell.seed), str(cell.fold), level.level, str(level.units), *values))
     return Table(
         title="Each fold by itself",
-        columns=("Method", "Seed", "Fold", "Level", "Units", *map(metric_title, metrics)),
+        columns=("Method", "Seed", "Fold", "Level", "Units", *(metric.title for metric in metrics)),
         rows=tuple(rows),
         lead=4,
         notes=("In percent. A fold has few patients: the pooled numbers above are the ones to read.",),

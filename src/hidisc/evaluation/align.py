@@ -61,7 +61,7 @@ def align_task(task: Task, column: str) -> tuple[Task, tuple[str, ...]]:
     codes = [_number_values(patches, column, numbers) for patches in (task.bank, task.queries)]
     bank, queries, unseen = align(task.bank.vectors(), codes[0], task.queries.vectors(), codes[1])
     names = list(numbers)
-    aligned = replace(task, bank=replace(task.bank, aligned=bank), queries=replace(task.queries, aligned=queries))
+    aligned = replace(task, bank=replace(task.bank, exchanged=bank), queries=replace(task.queries, exchanged=queries))
     return aligned, tuple(names[code] for code in unseen)
 
 

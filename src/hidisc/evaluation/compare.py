@@ -10,31 +10,27 @@ one training each, a difference is about two encoders; with several, it is about
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.evaluation.metrics import TOPS, Measured, divide, measure, rank_truth, summarise
+from hidisc.evaluation.metrics import Floats, Measured, Value
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import METRICS, LevelScores, Value
-from hidisc.evaluation.task import Floats, Ints
+from hidisc.evaluation.scores import Judged
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count, plural
 from hidisc.settings.evaluate import BootstrapConfig
 
-THRESHOLDS = 2048
-"""Most different scores of a class. Up to as many everything is exact. Beyond, neighbouring scores count as ties: AUROC
-moves by at most about 1 / (2 x 2,048) = 0.00025, on 20,000 patches by 0.00001; AUPRC by 0.0005."""
 UNDEFINED_SHARE = 0.05
 """Share of the resamples; a metric that is undefined in more of them says so."""
-_BLOCK = 2**18
-"""Numbers in a block of resamples; about five such blocks are in memory at once: 10 MB. The tables beside them have one
-row per patient and at most 2 x 2,048 columns: 50 KB per patient while a class is counted."""
+_MANY = 10_000
+"""Patients from which their number is not estimated any more."""
 
 
 def draw_weights(clusters: int, resamples: int, seed: int) -> NDArray[np.int16]:
@@ -62,15 +58,16 @@ def name_clusters(predictions: Predictions) -> NDArray[np.object_]:
     return np.array(sorted(set(predictions.clusters.tolist()), key=str), object)
 
 
-def score_level(predictions: Predictions, positive: int, config: BootstrapConfig, seed: int) -> LevelScores:
-    """The metrics of one level, each with a percentile interval over patients."""
-    measured = measure(predictions, positive)
+def score(predictions: Predictions, config: BootstrapConfig, seed: int) -> Judged:
+    """Every metric of some predictions, each with a percentile interval over patients."""
+    endpoint = predictions.endpoint
+    measured = endpoint.measure(predictions)
     names, cluster = name_clusters(predictions), predictions.cluster
     resampled: dict[str, Floats] = {}
     resampled_by_class: dict[str, Floats] = {}
     if config.resamples and len(names) > 1:
         weights = draw_weights(len(names), config.resamples, seed)
-        resampled, resampled_by_class = _resample_all(predictions, positive, weights, names)
+        resampled, resampled_by_class = endpoint.resample(predictions, weights, names)
 
     def add_interval(value: Value, values: Floats | None) -> Value:
         if value.value is None or not config.resamples:
@@ -86,8 +83,8 @@ def score_level(predictions: Predictions, positive: int, config: BootstrapConfig
         by_class[label] = {
             name: add_interval(value, resampled_of_class.get(name)) for name, value in values_of_class.items()
         }
-    return LevelScores(
-        level=predictions.level,
+    return Judged(
+        **predictions.key.as_dict(),
         units=len(predictions),
         left_out=predictions.left_out,
         metrics={name: add_interval(value, resampled.get(name)) for name, value in measured.metrics.items()},
@@ -108,119 +105,6 @@ def find_interval(values: Floats, config: BootstrapConfig, cluster: str) -> tupl
         return low, high, ""
     why = f"undefined in {gaps:,} of {len(values):,} {resamples} (a class is missing there); the interval is over the "
     return low, high, f"{why}others"
-
-
-def resample(
-    predictions: Predictions, positive: int, weights: NDArray[np.int16], names: NDArray[np.object_]
-) -> dict[str, Floats]:
-    """Every metric (B,) in every resample, NaN where it is undefined.
-
-    `weights` (B, P) says how often each of the patients `names` (P,) is in a resample; units of others are left out.
-    """
-    return _resample_all(predictions, positive, weights, names)[0]
-
-
-def _resample_all(
-    predictions: Predictions, positive: int, weights: NDArray[np.int16], names: NDArray[np.object_]
-) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Metrics (B,) and those by class (B, L).
-
-    1. Count for every patient its confusion matrix and its top-2 and top-3 hits: (P, L * L + 2).
-    2. Multiply the weights (B, P) by these counts: (B, L * L + 2), the counts of every resample.
-    3. Do the same with the scores of each class for the areas under the curves (`_areas`).
-    """
-    number_of = {name: number for number, name in enumerate(names.tolist())}
-    patient = np.array([number_of.get(name, -1) for name in predictions.clusters.tolist()], np.int64)
-    kept = patient >= 0
-    patient, truth, scores = patient[kept], predictions.truth[kept], predictions.scores[kept]
-    folds = [members[kept] for members in predictions.split_by_fold()]
-    rank = rank_truth(predictions)[kept]
-    classes, patients = len(predictions.classes), len(names)
-
-    cell = truth * classes + predictions.predicted[kept]
-    hits = [_count(patient[rank < top], 0, patients, 1) for top in TOPS]
-    counts = np.concatenate([_count(patient, cell, patients, classes**2), *hits], axis=1).astype(np.float64)
-    totals = np.concatenate([weights[rows] @ counts for rows in _blocks(len(weights), counts.shape[1] + patients)])
-
-    parts, wholes = np.zeros((2, 2, len(weights), classes))
-    for code in range(classes):
-        for members in folds:
-            of_fold = _areas(weights, patient[members], truth[members] == code, scores[members, code])
-            parts[..., code] += of_fold[0]
-            wholes[..., code] += of_fold[1]
-    areas = divide(parts, wholes)  # (2, B, L)
-    confusion = totals[:, : classes**2].reshape(-1, classes, classes)
-    return summarise(confusion, totals[:, classes**2 :], areas[0], areas[1], positive)
-
-
-def _areas(weights: NDArray[np.int16], patient: Ints, is_positive: NDArray[np.bool_], scores: Floats) -> Floats:
-    """AUROC and AUPRC (average precision, as scikit-learn defines it) of one class in every resample: parts and wholes.
-
-    Returns (2, 2, B): areas times the pairs (AUROC) or units (AUPRC) of a resample, then these pairs and units alone.
-    Both are added up over folds.
-    `patient`, `is_positive` and `scores` are (N,). Let there be T different scores, sorted from high to low. One count
-    per patient and score, of positives and of negatives, gives p_t and n_t of a resample by a product with its weights.
-    With P = sum of p_t, N = sum of n_t, and A_t = p_1 + ... + p_t, the positives with score t or higher:
-
-        AUROC = sum over t of n_t (A_t - p_t / 2) / (P N)     pairs in the right order; a tie counts half
-        AUPRC = sum over t of p_t A_t / (A_t + n_1 + ... + n_t) / P     precision at each positive
-
-    Example: scores 0.9 (positive), 0.5 (negative), 0.5 (positive) of patients a, b, c. A resample of a, a, c is the
-    weights (2, 0, 1): p = (2, 1), n = (0, 0), no negatives, so both are undefined. One of a, b, c has p = (1, 1) and
-    n = (0, 1): AUROC = 1 x (2 - 0.5) / 2 = 0.75, AUPRC = (1 x 1 / 1 + 1 x 2 / 3) / 2 = 0.83.
-    """
-    group, groups = _group_scores(scores, is_positive)
-    column = group + groups * ~is_positive  # positives in the first half of the columns, negatives in the second
-    table = _count(patient, column, weights.shape[1], 2 * groups)
-    # whole numbers below 2 ** 24 are exact in float32, whose product is twice as fast
-    largest = int((weights @ table.sum(axis=1)).max(initial=0))
-    table = table.astype(np.float32 if largest < 2**24 else np.float64)
-    parts, wholes = np.empty((2, 2, len(weights)))
-    for rows in _blocks(len(weights), 2 * groups + len(table)):
-        counts = (weights[rows].astype(table.dtype) @ table).astype(np.float64)
-        positives, negatives = counts[:, :groups], counts[:, groups:]
-        positives_above = positives.cumsum(axis=1)
-        all_above = negatives.cumsum(axis=1) + positives_above
-        precision = positives_above / np.maximum(all_above, 1)
-        all_positives, all_negatives = positives.sum(axis=1), negatives.sum(axis=1)
-        ordered_pairs = np.einsum("bt,bt->b", negatives, positives_above - positives / 2)
-        parts[0, rows], wholes[0, rows] = ordered_pairs, all_positives * all_negatives
-        units = np.where((all_positives > 0) & (all_negatives > 0), all_positives + all_negatives, 0)
-        mean_precision = np.einsum("bt,bt->b", positives, precision) / np.maximum(all_positives, 1)
-        parts[1, rows], wholes[1, rows] = units * mean_precision, units
-    return np.stack([parts, wholes])
-
-
-def _group_scores(scores: Floats, is_positive: NDArray[np.bool_]) -> tuple[Ints, int]:
-    """(N,) group of each score (N,), 0 the highest, and how many groups there are, at most THRESHOLDS.
-
-    Up to THRESHOLDS different scores, each is a group of its own. Beyond, groups are quantiles, in which positives as a
-    whole weigh as much as negatives, so that a rare class is resolved as finely as the rest. All units of one score are
-    in the group of their middle: a score that many units share thus has a group of its own, and stays exact.
-    """
-    distinct, code = np.unique(-scores, return_inverse=True)
-    if len(distinct) <= THRESHOLDS:
-        return code, len(distinct)
-    share = np.zeros(len(distinct))
-    for members in (is_positive, ~is_positive):
-        share += np.bincount(code[members], minlength=len(distinct)) / max(2 * members.sum(), 1)
-    middle = np.cumsum(share) - share / 2
-    return np.minimum(middle * THRESHOLDS, THRESHOLDS - 1).astype(np.int64)[code], THRESHOLDS
-
-
-def _count(patient: Ints, column: Ints | int, patients: int, columns: int) -> Ints:
-    """(P, columns) how many units of each patient are in each column."""
-    return np.bincount(patient * columns + column, minlength=patients * columns).reshape(patients, columns)
-
-
-def _blocks(resamples: int, numbers: int) -> Iterator[slice]:
-    """Resamples of `numbers` each, as many at once as fit a block."""
-    step = max(_BLOCK // max(numbers, 1), 1)
-    return (slice(start, start + step) for start in range(0, resamples, step))
-
-
-_MANY = 10_000
-"""Patients from which their number is not estimated any more."""
 
 
 @dataclass(frozen=True)
@@ -326,48 +210,54 @@ Trainings = Sequence[Sequence[Predictions]]
 """A or B of a comparison: the evaluations of each of its trainings (of several samples of patches, say)."""
 
 
-def compare(a: Trainings, b: Trainings, positive: int, config: BootstrapConfig, seed: int) -> dict[str, Difference]:
-    """How much better A is than B at one level, by the names of METRICS.
+def compare(a: Trainings, b: Trainings, config: BootstrapConfig, seed: int) -> dict[str, Difference]:
+    """How much better A is than B at one level, by the keys of their endpoint's metrics.
 
     Metrics are averaged over the evaluations of a training, then over trainings. A resample consists of patients, the
     same for all, and of as many trainings of A and of B as they have. Only patients that all evaluations have count.
+    Where lower is better, the difference is that of B minus A.
     """
     names = _find_common(a, b)
     cluster, patients = a[0][0].cluster, len(names)
-    measured = [
-        [[measure(_keep(evaluation, names), positive) for evaluation in training] for training in trainings]
-        for trainings in (a, b)
-    ]
-    of_a, of_b = (_resample(trainings, positive, names, config, seed, side) for side, trainings in enumerate((a, b)))
+    measured = [_measure(trainings, names) for trainings in (a, b)]
+    of_a, of_b = (_resample(trainings, names, config, seed, side) for side, trainings in enumerate((a, b)))
     differences = {}
-    for metric in METRICS:
-        value, why = _subtract(metric, *measured)
+    for key, metric in a[0][0].endpoint.metrics.items():
+        value, why = _subtract(key, *measured)
         low, high, share = None, None, None
         if value is not None and of_a:
-            values = np.round(of_a[metric] - of_b[metric], 12)  # rounding errors are no difference
+            values = metric.sign * np.round(of_a[key] - of_b[key], 12)  # rounding errors are no difference
             low, high, why = find_interval(values, config, cluster)
             share = _share_better(values)
         elif value is not None:
             why = f"no interval: there is only one {cluster}" if config.resamples else "no interval: resamples=0"
-        differences[metric] = Difference(
+        value = None if value is None else metric.sign * value
+        differences[key] = Difference(
             value, low, high, share, patients, config.interval, cluster, why, (len(a), len(b))
         )
     return differences
 
 
-def estimate(trainings: Trainings, positive: int, config: BootstrapConfig, seed: int) -> dict[str, Value]:
+def estimate(trainings: Trainings, config: BootstrapConfig, seed: int) -> dict[str, Value]:
     """Every metric of one method at one level: its mean over trainings, with resamples of patients and of trainings."""
     names = _find_common(trainings, trainings)
-    measured = [[measure(_keep(evaluation, names), positive) for evaluation in training] for training in trainings]
-    resampled = _resample(trainings, positive, names, config, seed, side=0)
-    found = {}
-    for metric in METRICS:
-        value, why = _average(metric, measured)
+    measured = _measure(trainings, names)
+    resampled = _resample(trainings, names, config, seed, side=0)
+    values = {}
+    for key in trainings[0][0].endpoint.metrics:
+        value, why = _average(key, measured)
         low = high = None
         if value is not None and resampled:
-            low, high, why = find_interval(resampled[metric], config, trainings[0][0].cluster)
-        found[metric] = Value(value=value, low=low, high=high, why=why)
-    return found
+            low, high, why = find_interval(resampled[key], config, trainings[0][0].cluster)
+        values[key] = Value(value=value, low=low, high=high, why=why)
+    return values
+
+
+def _measure(trainings: Trainings, names: NDArray[np.object_]) -> list[list[Measured]]:
+    """Every evaluation measured by the patients `names` (P,) alone."""
+    return [
+        [evaluation.endpoint.measure(_keep(evaluation, names)) for evaluation in training] for training in trainings
+    ]
 
 
 def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
@@ -376,21 +266,39 @@ def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
         raise UserError("nothing to compare: give one or more evaluations of A and of B.")
     first = a[0][0]
     names = set(first.clusters.tolist())
+    truth = _list_labels(first)
     for other in (evaluation for training in (*a, *b) for evaluation in training):
         if other.classes != first.classes:
             raise UserError(
                 f"evaluations of the classes [{', '.join(first.classes)}] and [{', '.join(other.classes)}] cannot be "
                 "compared. Evaluate both with the same classes=[...], in one order."
             )
-        if other.level != first.level:
+        if other.endpoint != first.endpoint:
             raise UserError(
-                f"predictions of each {first.level} and of each {other.level} cannot be compared. "
+                f"evaluations of label={first.endpoint.label} (positive {first.endpoint.positive_class!r}) and of "
+                f"label={other.endpoint.label} (positive {other.endpoint.positive_class!r}) cannot be compared. "
+                "Evaluate both with the same label and positive."
+            )
+        if other.key.level != first.key.level:
+            raise UserError(
+                f"predictions of each {first.key.level} and of each {other.key.level} cannot be compared. "
                 "Choose the same level for both."
             )
         if other.cluster != first.cluster:
             raise UserError(
                 f"evaluations by {first.cluster} and by {other.cluster} cannot be compared. Evaluate both with the "
                 "same levels=[...]."
+            )
+        labels = _list_labels(other)
+        changed = [
+            unit
+            for unit in labels.keys() & truth.keys()
+            if None not in {labels[unit], truth[unit]} and labels[unit] != truth[unit]
+        ]
+        if changed:
+            raise UserError(
+                f"{' / '.join(map(str, changed[0]))} has another {first.endpoint.label} in one evaluation than in the "
+                f"other, and so have {len(changed) - 1:,} more: labels have changed between them. Evaluate both again."
             )
         names &= set(other.clusters.tolist())
     if not names:
@@ -402,13 +310,20 @@ def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
     return ordered[[name in names for name in ordered]]
 
 
+def _list_labels(predictions: Predictions) -> dict[tuple[object, ...], int | None]:
+    """The code of each unit's class by its names; of patches that of their slide, None where they have several."""
+    names = list(takewhile(lambda name: name != "patch", predictions.units))
+    labels: dict[tuple[object, ...], int | None] = {}
+    units = zip(*(predictions.units[name].tolist() for name in names), strict=True)
+    for unit, code in zip(units, predictions.truth.tolist(), strict=True):
+        labels[unit] = code if labels.setdefault(unit, code) == code else None
+    return labels
+
+
 def _keep(predictions: Predictions, names: NDArray[np.object_]) -> Predictions:
     """The units of some patients."""
     wanted = set(names.tolist())
-    kept = np.array([name in wanted for name in predictions.clusters.tolist()], bool)
-    units = {name: column[kept] for name, column in predictions.units.items()}
-    fold = None if predictions.fold is None else predictions.fold[kept]
-    return replace(predictions, units=units, truth=predictions.truth[kept], scores=predictions.scores[kept], fold=fold)
+    return predictions.choose(np.array([name in wanted for name in predictions.clusters.tolist()], bool))
 
 
 def _subtract(
@@ -432,7 +347,7 @@ def _average(metric: str, trainings: Sequence[Sequence[Measured]]) -> tuple[floa
 
 
 def _resample(
-    trainings: Trainings, positive: int, names: NDArray[np.object_], config: BootstrapConfig, seed: int, side: int
+    trainings: Trainings, names: NDArray[np.object_], config: BootstrapConfig, seed: int, side: int
 ) -> dict[str, Floats]:
     """Every metric (B,): in each resample the mean over its trainings, each the mean of its evaluations.
 
@@ -443,9 +358,12 @@ def _resample(
         return {}
     weights = draw_weights(len(names), config.resamples, seed)  # (B, P)
     training_weights = draw_trainings(len(trainings), config.resamples, seed, side)  # (B, T)
-    resampled = [[resample(evaluation, positive, weights, names) for evaluation in one] for one in trainings]
+    resampled = [
+        [evaluation.endpoint.resample(evaluation, weights, names)[0] for evaluation in training]
+        for training in trainings
+    ]
     means = {}
-    for metric in METRICS:
+    for metric in trainings[0][0].endpoint.metrics:
         each = np.stack([np.mean([values[metric] for values in one], axis=0) for one in resampled], axis=1)  # (B, T)
         means[metric] = np.where(training_weights > 0, training_weights * each, 0).sum(axis=1) / len(trainings)
     return means

@@ -11,8 +11,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.scores import Finding
-from hidisc.evaluation.task import Ints, LabelledPatches, Task
+from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import name_related
 from hidisc.ground.progress import Watch, ignore

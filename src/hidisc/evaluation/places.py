@@ -58,4 +58,4 @@ def _join(patches: LabelledPatches, how: How, scales: NDArray[np.float32]) -> La
     else:
         order, joined = order[lacking[order] == 0], slots.reshape(len(units), -1)
     chosen = finest[order]
-    return replace(patches, rows=patches.rows[chosen], labels=patches.labels[chosen], aligned=joined[order])
+    return replace(patches, rows=patches.rows[chosen], labels=patches.labels[chosen], exchanged=joined[order])

@@ -1,28 +1,62 @@
 """Predictions: a probe's scores of every patch, slide or patient, with the true labels; averaged to any level."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.evaluation.task import Floats, Ints, Task, Units, group
-from hidisc.ground.columns import Columns, load_columns, save_columns
-from hidisc.ground.files import AnyPath
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.task import Task, Units, group
+from hidisc.ground.columns import Columns, load_columns, load_notes, save_columns
+from hidisc.ground.errors import UserError
+from hidisc.ground.files import AnyPath, make_folder
 
 TRUTH, PREDICTED, SCORE, FOLD = "label", "predicted", "score: ", "judged in fold"
+ENCODER = "encoder"
+_NOTE = "hidisc"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What some predictions are of: the key of the table of everything that is judged."""
+
+    subject: str
+    """`encoder`, or the floor whose vectors stand in place of the encoder's, such as `colour`."""
+    probe: str
+    level: str
+    scale: float | None = None
+    """Micrometres per pixel of the patches that are judged; None: the patches of all scales together."""
+    fold: int | None = None
+    """The fold whose patients are judged, from 1; None: no cross-validation, or all folds pooled."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its fields by their names."""
+        return asdict(self)
+
+    def file(self, first_probe: str) -> str:
+        """Name within a folder of scores; the encoder's by the first probe, at all scales, are at the top."""
+        parts = [] if self.subject == ENCODER else [self.subject]
+        if self.scale is not None:
+            parts.append(f"scales/{self.scale:g}")
+        elif parts or self.probe != first_probe:
+            parts.append(self.probe)
+        return "/".join([*parts, f"predictions_{self.level}.parquet"])
 
 
 @dataclass(frozen=True)
 class Predictions:
     """G units of one level; L classes."""
 
-    level: str
-    classes: tuple[str, ...]
+    key: Key
+    endpoint: Classes
     units: Columns
     """(G,) each: the names of a unit and of those above it, coarsest first; for patches also patch, x, y and row."""
     truth: NDArray[np.int64]
-    """(G,) codes into `classes`."""
+    """(G,) codes into the endpoint's classes."""
     scores: NDArray[np.float64]
     """(G, L), rows sum to 1."""
     left_out: int = 0
@@ -34,13 +68,23 @@ class Predictions:
         return len(self.truth)
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the L classes."""
+        return self.endpoint.classes
+
+    @property
+    def level(self) -> str:
+        """The level of the units."""
+        return self.key.level
+
+    @property
     def predicted(self) -> NDArray[np.int64]:
         """(G,) the class of the largest score."""
         return self.scores.argmax(axis=1)
 
     @property
     def cluster(self) -> str:
-        """The coarsest level, normally the patient: what the bootstrap resamples."""
+        """The coarsest level, normally the patient: its units are what the bootstrap resamples."""
         return next(iter(self.units))
 
     @property
@@ -54,47 +98,62 @@ class Predictions:
             return [np.ones(len(self), bool)]
         return [self.fold == number for number in np.unique(self.fold)]
 
+    def choose(self, chosen: NDArray[np.bool_]) -> "Predictions":
+        """The units that are chosen (G,)."""
+        units = {name: column[chosen] for name, column in self.units.items()}
+        fold = None if self.fold is None else self.fold[chosen]
+        return replace(self, units=units, truth=self.truth[chosen], scores=self.scores[chosen], fold=fold)
+
     def save(self, path: Path) -> None:
-        """Write as Parquet: units, `label`, `predicted`, the fold if any, and one column `score: CLASS` per class."""
+        """Write as Parquet: units, `label`, `predicted`, the fold if any, and one column `score: CLASS` per class.
+
+        The key and the endpoint are a note in the file.
+        """
         names = np.array(self.classes, object)
         columns = {**self.units, TRUTH: names[self.truth], PREDICTED: names[self.predicted]}
         columns |= {} if self.fold is None else {FOLD: self.fold}
         columns |= {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
-        save_columns(path, columns)
+        about = {"key": self.key.as_dict(), "endpoint": self.endpoint.model_dump(), "left_out": self.left_out}
+        make_folder(path.parent)
+        save_columns(path, columns, {_NOTE: json.dumps(about)})
 
     @classmethod
-    def load(cls, path: AnyPath, level: str, left_out: int = 0) -> "Predictions":
+    def load(cls, path: AnyPath) -> "Predictions":
         """Read back what `save` wrote."""
-        columns = load_columns(Path(path))
-        classes = tuple(name.removeprefix(SCORE) for name in columns if name.startswith(SCORE))
-        code = {name: number for number, name in enumerate(classes)}
+        path = Path(path)
+        columns, notes = load_columns(path), load_notes(path)
+        if _NOTE not in notes:
+            raise UserError(f"{path} was written by hidisc 0.3 or older. Evaluate again with a new --out.")
+        about = json.loads(notes[_NOTE])
+        endpoint = Classes.model_validate(about["endpoint"])
+        code = {name: number for number, name in enumerate(endpoint.classes)}
         truth = np.array([code[name] for name in columns.pop(TRUTH)], np.int64)
         columns.pop(PREDICTED)
         fold = columns.pop(FOLD, None)
-        scores = np.stack([columns.pop(SCORE + name) for name in classes], axis=1)
-        return cls(level, classes, columns, truth, scores, left_out, fold)
+        scores = np.stack([columns.pop(SCORE + name) for name in endpoint.classes], axis=1)
+        return cls(Key(**about["key"]), endpoint, columns, truth, scores, about["left_out"], fold)
 
 
-def patch_predictions(task: Task, scores: Floats) -> Predictions:
+def patch_predictions(task: Task, scores: NDArray[np.float64], key: Key) -> Predictions:
     """Scores (N, L) of the test patches with their names and positions."""
     patches = task.queries
-    more = ("mpp",) if "place" in patches.embeddings.table.names else ()
-    columns: Columns = {name: patches.names(name) for name in (*task.levels[:-1], "patch", "x", "y", *more)}
-    return Predictions("patch", task.classes, {**columns, "row": patches.rows}, patches.labels, scores)
+    scale = ("mpp",) if "place" in patches.embeddings.table.names else ()
+    columns: Columns = {name: patches.names(name) for name in (*task.levels[:-1], "patch", "x", "y", *scale)}
+    return Predictions(key, task.endpoint, {**columns, "row": patches.rows}, patches.labels, scores)
 
 
-def pool_patches(task: Task, scores: Floats, level: str, second_softmax: bool = False) -> Predictions:
-    """Mean scores (G, L) of the units of a level above the patch; units of several labels are left out and counted.
+def pool_patches(task: Task, scores: NDArray[np.float64], key: Key, second_softmax: bool = False) -> Predictions:
+    """Mean scores of the units of `key.level`, above the patch; units of several labels are left out and counted.
 
     `second_softmax` is applied to a patch's scores before they are averaged, as in the public code.
     """
     patches = task.queries
     if second_softmax:
-        scores = np.exp(scores)
-        scores = scores / scores.sum(axis=1, keepdims=True)
-    levels = task.levels[: task.levels.index(level) + 1]
+        scores = _soften(scores)
+    levels = task.levels[: task.levels.index(key.level) + 1]
     columns: Columns = {name: patches.names(name) for name in levels}
-    return _pool(level, task.classes, columns, patches.units(levels), patches.labels, scores)
+    finer = Predictions(key, task.endpoint, columns, patches.labels, scores)
+    return _average(finer, patches.units(levels))
 
 
 def pool_units(predictions: Predictions, level: str) -> Predictions:
@@ -102,15 +161,55 @@ def pool_units(predictions: Predictions, level: str) -> Predictions:
     names = list(predictions.units)
     columns = {name: predictions.units[name] for name in names[: names.index(level) + 1]}
     units = group([np.unique(column, return_inverse=True)[1] for column in columns.values()])
-    return _pool(level, predictions.classes, columns, units, predictions.truth, predictions.scores)
+    return _average(replace(predictions, key=replace(predictions.key, level=level), units=columns), units)
 
 
-def _pool(
-    level: str, classes: tuple[str, ...], columns: Columns, units: Units, labels: Ints, scores: Floats
-) -> Predictions:
-    """Mean scores of the units that have one label; columns, labels (N,) and scores (N, L) are of the finer level."""
-    has_one = units.have_one_label(labels)
+def _average(finer: Predictions, units: Units) -> Predictions:
+    """Mean scores of the units that have one label; the columns, labels and scores of `finer` are of their parts."""
+    has_one = units.have_one_label(finer.truth)
     first = units.first[has_one]
-    means = units.sums(scores)[has_one] / units.counts[has_one, None]
-    names: Columns = {name: column[first] for name, column in columns.items()}
-    return Predictions(level, classes, names, labels[first], means, int((~has_one).sum()))
+    means = units.sums(finer.scores)[has_one] / units.counts[has_one, None]
+    names: Columns = {name: column[first] for name, column in finer.units.items()}
+    return replace(
+        finer,
+        units=names,
+        truth=finer.truth[first],
+        scores=means,
+        left_out=int((~has_one).sum()),
+        fold=None if finer.fold is None else finer.fold[first],
+    )
+
+
+def at_rows(levels: Sequence[Predictions], rows: NDArray[np.int64], second_softmax: bool) -> list[Predictions]:
+    """Predictions at every level, finest first, from the patches of some rows of the embeddings alone.
+
+    A probe that does not judge patches is returned as it is.
+    """
+    patches, *coarser = levels
+    if patches.level != "patch":
+        return list(levels)
+    patches = patches.choose(np.isin(patches.units["row"], rows))
+    scores = _soften(patches.scores) if second_softmax else patches.scores
+    return [patches, *(pool_units(replace(patches, scores=scores), level.level) for level in coarser)]
+
+
+def _soften(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The softmax of scores (N, L)."""
+    exponentials = np.exp(scores)
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def pool_folds(folds: Sequence[Predictions]) -> Predictions:
+    """The units of all folds, one fold after the other; a patient that two folds have judged is refused."""
+    patients = [set(fold.clusters.tolist()) for fold in folds]
+    if sum(map(len, patients)) != len(set().union(*patients)):
+        raise UserError("two folds have judged the same patient, so they cannot be pooled. Make the folds anew.")
+    return replace(
+        folds[0],
+        key=replace(folds[0].key, fold=None),
+        units={name: np.concatenate([fold.units[name] for fold in folds]) for name in folds[0].units},
+        truth=np.concatenate([fold.truth for fold in folds]),
+        scores=np.concatenate([fold.scores for fold in folds]),
+        left_out=sum(fold.left_out for fold in folds),
+        fold=np.repeat(np.arange(1, len(folds) + 1), [len(fold) for fold in folds]),
+    )

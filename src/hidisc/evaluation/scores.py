@@ -1,108 +1,90 @@
-"""Scores: the evaluation of one encoder, a folder."""
+"""Scores: the evaluation of one encoder, a folder; in memory an `Evaluation`."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.metrics import Value
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import AnyPath, Record
-from hidisc.settings.config import use_new_names
-from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.ground.files import AnyPath, Record, make_folder, write_atomic
 from hidisc.settings.level_names import LevelNames
 
 SCORES, NEIGHBOURS, ATTENTION = "scores.json", "neighbours.parquet", "mil/attention.parquet"
-
-METRICS = ("accuracy", "mca", "auroc", "auprc", "sensitivity", "specificity", "top2", "top3")
-"""In the order tables show them."""
-
-
-class Value(Record):
-    """A number with the ends of its interval; all None where it is undefined, and `why`."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    why: str = ""
-    """Why the value is undefined or has no interval, or what its interval leaves out."""
-
-    def percent(self) -> str:
-        """`87.4 [81.2, 92.0]` of 100, without the ends where there are none; `undefined` where it is."""
-        if self.value is None:
-            return "undefined"
-        value = f"{100 * self.value:.1f}"
-        if self.low is None or self.high is None:
-            return value
-        return f"{value} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+FLOORS = {"colour": "colour alone"}
+"""What a floor is called in sentences, by its subject."""
 
 
-class LevelScores(Record):
-    """How well the classes of the units of one level are predicted."""
+class Judged(Record):
+    """A row of the table of everything that is judged: a key, and how well the units are predicted."""
 
+    subject: str
+    probe: str
     level: str
+    scale: float | None = None
+    fold: int | None = None
     units: int
     left_out: int
     """Units with patches of several labels, which have no true label."""
     metrics: dict[str, Value]
-    """By the names of METRICS."""
+    """By the keys of the endpoint's metrics."""
     by_class: dict[str, dict[str, Value]]
-    """Class: its sensitivity, specificity, auroc and auprc, one against the rest."""
+    """Class: its metrics against all other classes."""
     confusion: tuple[tuple[int, ...], ...]
     """Rows: truth; columns: predicted; in the order of the classes."""
 
-
-class ProbeScores(Record):
-    """The scores of one probe: `knn`, `linear` or `mil`."""
-
-    name: str
-    remarks: tuple[str, ...] = ()
-    """Sentences on how the probe was trained and applied."""
-    levels: tuple[LevelScores, ...]
-    """Finest first: patch, slide, patient."""
-
-    def level(self, name: str) -> LevelScores | None:
-        """The scores of one level, None where this probe has none."""
-        return next((level for level in self.levels if level.level == name), None)
+    @property
+    def key(self) -> Key:
+        """Its key, as the predictions have it."""
+        return Key(self.subject, self.probe, self.level, self.scale, self.fold)
 
 
-class FloorScores(Record):
-    """What can be predicted from the colour of the patches alone, by the same probes and patients."""
+class Floor(Record):
+    """Vectors that an encoder must beat, judged by the same probes on the same patients, such as colour alone."""
 
+    subject: str
     patches: int
-    """Patches whose colour was measured."""
-    probes: tuple[ProbeScores, ...]
-    differences: dict[str, dict[str, Value]]
+    """Patches whose vectors it has: where there are fewer than of the encoder, both are compared on these."""
+    ahead: dict[str, dict[str, Value]]
     """Level: metric: how much better the encoder is by the first probe, with a paired interval over patients."""
 
-    def verdict(self, level: str) -> str:
-        """Whether the encoder is better than colour alone at a level, in words; empty where it was not judged there."""
-        found = self.differences.get(level, {})
-        metric = "auroc" if found.get("auroc") and found["auroc"].value is not None else "accuracy"
-        ahead = found.get(metric)
-        if ahead is None or ahead.value is None or ahead.low is None or ahead.high is None:
+    @property
+    def title(self) -> str:
+        """Its name in sentences."""
+        return FLOORS[self.subject]
+
+    def decide(self, level: str, endpoint: Classes) -> tuple[str, Value] | None:
+        """The metric that decides whether the encoder is better, in words, and its value; None: not known.
+
+        That is the last one of a page's first sentence that is defined: AUROC, else accuracy.
+        """
+        ahead = self.ahead.get(level, {})
+        known = [
+            (metric.in_text, ahead[metric.key]) for metric in endpoint.list_metrics("headline") if metric.key in ahead
+        ]
+        return next((pair for pair in reversed(known) if pair[1].value is not None), None)
+
+    def verdict(self, level: str, endpoint: Classes) -> str:
+        """Whether the encoder is better than the floor at a level, in words; empty where it was not judged there."""
+        decided = self.decide(level, endpoint)
+        if decided is None:
             return ""
-        size = f"{100 * ahead.value:+.1f} points of {level} {metric.replace('auroc', 'AUROC')}"
+        title, ahead = decided
+        if ahead.value is None or ahead.low is None or ahead.high is None:
+            return ""
+        size = f"{100 * ahead.value:+.1f} points of {level} {title}"
         size += f" [{100 * ahead.low:.1f}, {100 * ahead.high:.1f}]"
         if ahead.low > 0:
-            return f"better than colour alone ({size})"
-        return f"worse than colour alone ({size})" if ahead.high < 0 else f"no better than colour alone ({size})"
-
-
-class ScaleScores(Record):
-    """How well the classes are predicted from the patches of one scale, by the first probe."""
-
-    mpp: float
-    levels: tuple[LevelScores, ...]
-    """Finest first."""
-    floor: tuple[LevelScores, ...] = ()
-    """The same for colour alone; empty where it was not judged."""
+            return f"better than {self.title} ({size})"
+        return f"worse than {self.title} ({size})" if ahead.high < 0 else f"no better than {self.title} ({size})"
 
 
 class Count(Record):
@@ -146,57 +128,99 @@ class ScoresInfo(Record):
     """`per_slide` and `seed` of the patches embedded."""
     config: dict[str, Any]
     """Every setting of the evaluation."""
-    classes: tuple[str, ...]
-    positive: str
+    endpoint: Classes
+    """What was asked."""
     levels: tuple[str, ...]
     counts: tuple[Count, ...]
-    unlabelled: dict[str, int] = Field({})
+    unlabelled: dict[str, int]
     """Patches of the bank and of the queries left out because they have no label, or none of the classes."""
     labels: tuple[Finding, ...] = ()
     """Classes without reference or test patients, and patches without a label."""
-    probes: tuple[ProbeScores, ...]
+    judged: tuple[Judged, ...]
+    """The table: the encoder by every probe, its floors, each scale by itself; levels finest first."""
+    remarks: dict[str, tuple[str, ...]]
+    """Probe: sentences on how it was trained and applied; the first probe is the one that pages show first."""
+    floors: tuple[Floor, ...] = ()
+    """Empty where none was asked for, or the store was not there."""
     diagnostics: tuple[Diagnostic, ...]
     leakage: tuple[Finding, ...]
-    floor: FloorScores | None = None
-    """The same for colour alone; None where it was not asked for, or the store was not there."""
     audit: tuple[str, ...] = ()
-    """What the shortcut audit says of each nuisance column, a sentence each; empty where there is none."""
-    scales: tuple[ScaleScores, ...] = ()
-    """Each scale by itself, finest first, where there are several; `probes` are about all scales together."""
+    """What the shortcut audit says of each technical variable, a sentence each; empty where there is none."""
     folds: tuple[str, ...] = ()
     """Where the scores of each fold are, relative to these, which pool them; empty without cross-validation."""
     versions: dict[str, str | None]
     level_names: LevelNames = LevelNames()
     """What people read calls the levels so."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_old_names(cls, fields: Any) -> Any:
-        """Scores of hidisc 0.2 say `opinions` where later ones say `probes`, and `side` of a count for `part`."""
-        if not isinstance(fields, dict) or "opinions" not in fields:
-            return fields
-        fields["probes"] = fields.pop("opinions")
-        fields["config"] = use_new_names(EvaluateConfig, fields["config"])
-        for count in fields["counts"]:
-            count["part"] = count.pop("side")
-        return fields
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """The probes, first the one that pages show first."""
+        return tuple(self.remarks)
+
+    @property
+    def scales(self) -> list[float]:
+        """The scales that were judged by themselves, finest first; empty where there are not several."""
+        return list(dict.fromkeys(row.scale for row in self.judged if row.scale is not None))
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences that must be shown beside every number."""
         return tuple(finding.sentence for finding in (*self.leakage, *self.labels) if finding.kind != "note")
 
+    def list_levels(
+        self, probe: str | None = None, *, subject: str = ENCODER, scale: float | None = None
+    ) -> list[Judged]:
+        """The rows of one subject, probe (None: the first) and scale, finest level first."""
+        probe = probe or self.probes[0]
+        return [row for row in self.judged if (row.subject, row.probe, row.scale) == (subject, probe, scale)]
 
-def predictions_file(probe: str, level: str, first: str, of_floor: bool = False) -> str:
-    """Name, within the folder, of a probe's predictions; those of the first probe are at the top."""
-    if of_floor:
-        return f"colour/{probe}/predictions_{level}.parquet"
-    return f"predictions_{level}.parquet" if probe == first else f"{probe}/predictions_{level}.parquet"
+    def find(
+        self, level: str, probe: str | None = None, *, subject: str = ENCODER, scale: float | None = None
+    ) -> Judged | None:
+        """The row of one level among these; None where it was not judged."""
+        return next((row for row in self.list_levels(probe, subject=subject, scale=scale) if row.level == level), None)
+
+    def hardest_floor(self, level: str) -> Floor | None:
+        """The floor that the encoder is least ahead of at a level; None where there is none."""
+        decided = [(floor, found[1].value) for floor in self.floors if (found := floor.decide(level, self.endpoint))]
+        return min(decided, key=lambda pair: pair[1] or 0.0)[0] if decided else None
 
 
-def scale_file(mpp: float, level: str, of_floor: bool = False) -> str:
-    """Name, within the folder, of the first probe's predictions from one scale."""
-    return f"{'colour/' if of_floor else ''}scales/{mpp:g}/predictions_{level}.parquet"
+Pair = tuple[NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything that a folder of scores holds, in memory."""
+
+    info: ScoresInfo
+    predictions: Mapping[Key, Predictions]
+    neighbours: Pair | None = None
+    """Rows of the bank's embeddings (N, m) nearest to each query patch, and similarities (N, m); None: not kept."""
+    attention: Pair | None = None
+    """Rows of the queries' embeddings (N,) and the attention probe's weights (N,); None where there are none."""
+
+    def with_audit(self, sentences: tuple[str, ...]) -> "Evaluation":
+        """The same, and what the shortcut audit says."""
+        return replace(self, info=self.info.model_copy(update={"audit": sentences}))
+
+    def write(self, folder: Path) -> list[str]:
+        """Write every file but the record of the artefact; returns their names."""
+        files = {key: key.file(self.info.probes[0]) for key in self.predictions}
+        for key, predictions in self.predictions.items():
+            predictions.save(folder / files[key])
+        written = list(files.values())
+        if self.neighbours is not None and self.neighbours[0].shape[1]:
+            columns: Columns = {f"row_{rank}": column for rank, column in enumerate(self.neighbours[0].T, start=1)}
+            columns |= {f"similarity_{rank}": column for rank, column in enumerate(self.neighbours[1].T, start=1)}
+            save_columns(folder / NEIGHBOURS, columns)
+            written.append(NEIGHBOURS)
+        if self.attention is not None:
+            make_folder((folder / ATTENTION).parent)
+            save_columns(folder / ATTENTION, dict(zip(("row", "attention"), self.attention, strict=True)))
+            written.append(ATTENTION)
+        write_atomic(folder / SCORES, (self.info.model_dump_json(indent=1) + "\n").encode())
+        return [SCORES, *written]
 
 
 @dataclass(frozen=True)
@@ -208,10 +232,16 @@ class Scores:
 
     @classmethod
     def load(cls, path: AnyPath) -> "Scores":
-        """Open a finished evaluation; an unfinished or damaged one is refused with what to do."""
+        """Open a finished evaluation; an unfinished, damaged or older one is refused with what to do."""
         path = Path(path)
         artefact = open_artefact(path, "evaluate")
-        return cls(artefact, ScoresInfo.model_validate_json((path / SCORES).read_bytes()))
+        text = (path / SCORES).read_bytes()
+        if b'"judged"' not in text:
+            raise UserError(
+                f"{path} holds scores of hidisc 0.3 or older, which this version does not read. Remove this folder and "
+                "run the command that made it again; embeddings and trainings stay as they are."
+            )
+        return cls(artefact, ScoresInfo.model_validate_json(text))
 
     @property
     def path(self) -> Path:
@@ -220,38 +250,29 @@ class Scores:
 
     def verdict(self) -> str:
         """One line: accuracy at every level by the first probe, coarsest first, with its interval."""
-        levels = reversed(self.info.probes[0].levels)
-        parts = [f"{level.level} accuracy {level.metrics['accuracy'].percent()} %" for level in levels]
-        leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in self.info.leakage) else ""
-        unknown = "" if self.info.model.history.is_complete else " (what it has seen before is not known)"
-        line = f"{self.info.model.name}, {self.info.probes[0].name}{leak}: {', '.join(parts) or 'no verdict'}{unknown}"
-        floor = self.info.floor.verdict(self.info.levels[0]) if self.info.floor else ""
-        line += f"; {floor}" if floor else ""
-        warnings = [f". Warning: {finding.sentence}" for finding in self.info.labels if finding.kind == "warning"]
-        return self.info.level_names.speak(f"{line}{''.join(warnings)}")
+        info = self.info
+        parts = [f"{row.level} accuracy {row.metrics['accuracy'].percent()} %" for row in reversed(info.list_levels())]
+        leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in info.leakage) else ""
+        unknown = "" if info.model.history.is_complete else " (what it has seen before is not known)"
+        line = f"{info.model.name}, {info.probes[0]}{leak}: {', '.join(parts) or 'no verdict'}{unknown}"
+        floor = info.hardest_floor(info.levels[0])
+        against_floor = floor.verdict(info.levels[0], info.endpoint) if floor else ""
+        line += f"; {against_floor}" if against_floor else ""
+        warnings = [f". Warning: {finding.sentence}" for finding in info.labels if finding.kind == "warning"]
+        return info.level_names.speak(f"{line}{''.join(warnings)}")
 
-    def predictions(self, probe: str, level: str, *, of_floor: bool = False) -> Predictions:
-        """The predictions of a probe for every unit of a level; `of_floor`: from the colour of the patches alone."""
-        probes = self.info.floor.probes if of_floor and self.info.floor else self.info.probes
-        scored = next(scores for scores in probes if scores.name == probe).level(level)
-        file = predictions_file(probe, level, self.info.probes[0].name, of_floor)
-        found = Predictions.load(self.path / file, level, scored.left_out if scored else 0)
-        if self.info.folds and found.fold is None:
-            raise UserError(
-                f"{self.path} pools folds as hidisc did before AUROC compared within folds. Its numbers cannot stand "
-                "beside new ones. Run the command that made it with a new --out."
-            )
-        return found
+    def predictions(self, probe: str, level: str, *, subject: str = ENCODER, scale: float | None = None) -> Predictions:
+        """The predictions of a probe for every unit of a level, of the encoder or of a floor."""
+        return Predictions.load(self.path / Key(subject, probe, level, scale).file(self.info.probes[0]))
 
-    def scale_predictions(self, mpp: float, *, of_floor: bool = False) -> list[Predictions]:
-        """The predictions of the first probe from one scale at every level, finest first."""
-        scored = next(scale for scale in self.info.scales if scale.mpp == mpp)
-        return [
-            Predictions.load(self.path / scale_file(mpp, level.level, of_floor), level.level, level.left_out)
-            for level in (scored.floor if of_floor else scored.levels)
-        ]
+    def read(self) -> Evaluation:
+        """The evaluation with all its predictions."""
+        predictions = {
+            row.key: Predictions.load(self.path / row.key.file(self.info.probes[0])) for row in self.info.judged
+        }
+        return Evaluation(self.info, predictions, self.neighbours(), self.attention())
 
-    def neighbours(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    def neighbours(self) -> Pair | None:
         """Rows of the bank's embeddings (N, m) nearest to each query patch, in the order of the patch predictions,
         and their similarities (N, m); None where they were not kept."""
         path = self.path / NEIGHBOURS
@@ -262,16 +283,9 @@ class Scores:
         rows, similarities = ([columns[f"{name}_{rank}"] for rank in ranks] for name in ("row", "similarity"))
         return np.stack(rows, axis=1), np.stack(similarities, axis=1)
 
-    def attention(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    def attention(self) -> Pair | None:
         """Rows of the embeddings (N,) and the attention probe's weights of these patches (N,), which sum to 1 over each
         slide; None where they were not kept. A patch of a slide without one label has none (NaN)."""
         path = self.path / ATTENTION
         columns = load_columns(path) if path.is_file() else None
         return (columns["row"], columns["attention"]) if columns is not None else None
-
-
-def save_neighbours(path: Path, rows: NDArray[np.int64], similarities: NDArray[np.float32]) -> None:
-    """Write what `Scores.neighbours` reads."""
-    columns: Columns = {f"row_{rank}": column for rank, column in enumerate(rows.T, start=1)}
-    columns |= {f"similarity_{rank}": column for rank, column in enumerate(similarities.T, start=1)}
-    save_columns(path, columns)

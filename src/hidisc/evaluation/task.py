@@ -4,19 +4,20 @@ Rows are grouped by unit (a patient, a slide), with sums and means of groups.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.metrics import Floats, Ints
 from hidisc.ground.errors import UserError
+from hidisc.patches.table import SAME_SCALE
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.settings.evaluate import EvaluateConfig
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 Codes = NDArray[np.integer[Any]]
 """(N,) a number for each row's name at one level; negative where the name is missing."""
 
@@ -76,19 +77,24 @@ class LabelledPatches:
     """(N,) codes into the task's classes."""
     unlabelled: int
     """Patches left out because they have no label, or none of the classes."""
-    aligned: NDArray[np.float32] | None = None
-    """(N, D) vectors in place of the stored ones, where a column's differences were taken out."""
+    exchanged: NDArray[np.float32] | None = None
+    """(N, D) vectors in place of the stored ones: aligned, joined by place, or those of a floor."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def vectors(self, chosen: slice | NDArray[np.integer[Any]] = slice(None)) -> NDArray[np.float32]:
         """(n, D) embeddings of some of its N patches, by their index, read from disk."""
-        if self.aligned is not None:
-            return self.aligned[chosen]
+        if self.exchanged is not None:
+            return self.exchanged[chosen]
         return np.asarray(self.embeddings.vectors[self.rows[chosen]], np.float32)
 
     __getitem__ = vectors  # `patches[:1000]` are vectors, as `find_neighbours` reads them
+
+    def choose(self, chosen: NDArray[np.bool_]) -> "LabelledPatches":
+        """The patches that are chosen (N,)."""
+        exchanged = None if self.exchanged is None else self.exchanged[chosen]
+        return replace(self, rows=self.rows[chosen], labels=self.labels[chosen], exchanged=exchanged)
 
     def names(self, column: str) -> NDArray[Any]:
         """(N,) values of a column of the table, such as `patient`; a missing name is None."""
@@ -105,15 +111,34 @@ class LabelledPatches:
 
 @dataclass(frozen=True)
 class Task:
-    """Which classes are predicted, for which patches (queries), from which labelled patches (bank)."""
+    """What is predicted, for which patches (queries), from which labelled patches (bank)."""
 
-    classes: tuple[str, ...]
-    positive: int
-    """Code of the class that sensitivity, AUROC and AUPRC of two classes are about."""
+    endpoint: Classes
     levels: tuple[str, ...]
     """Coarse to fine, the patch last."""
     bank: LabelledPatches
     queries: LabelledPatches
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.endpoint.classes
+
+    def find_scales(self) -> list[float]:
+        """The scales, finest first, that both bank and queries have; empty where there are not several."""
+        bank, queries = (np.unique(patches.names("mpp")) for patches in (self.bank, self.queries))
+        shared = [float(mpp) for mpp in queries.round(4) if np.isclose(bank, mpp, rtol=SAME_SCALE).any()]
+        return shared if len(shared) > 1 else []
+
+    def at_scale(self, mpp: float | None) -> "Task":
+        """The task with the patches of one scale alone, in the bank and in the queries; None: of all scales."""
+        if mpp is None:
+            return self
+        bank, queries = (
+            patches.choose(np.isclose(patches.names("mpp"), mpp, rtol=SAME_SCALE))
+            for patches in (self.bank, self.queries)
+        )
+        return replace(self, bank=bank, queries=queries)
 
 
 def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -> Task:
@@ -153,7 +178,8 @@ def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -
         patches = LabelledPatches(given, rows[known], codes[known], int((~known).sum()))
         _refuse_nameless(patches, levels)
         bank_and_queries.append(patches)
-    return Task(classes, _find_positive(classes, config.positive), levels, *bank_and_queries)
+    endpoint = Classes(label=config.label, classes=classes, positive=_find_positive(classes, config.positive))
+    return Task(endpoint, levels, *bank_and_queries)
 
 
 def _choose_rows(

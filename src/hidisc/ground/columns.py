@@ -1,6 +1,6 @@
 """Columns of names and numbers as a Parquet file, for the tables that later stages write; vectors beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,39 @@ Columns = dict[str, NDArray[Any]]
 _VECTORS = "features"
 
 
-def save_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write columns; strings are dictionary-encoded. The same values give the same bytes."""
+def save_columns(path: Path, columns: Mapping[str, NDArray[Any]], notes: Mapping[str, str] | None = None) -> None:
+    """Write columns, and notes in the file's own metadata; strings are dictionary-encoded.
+
+    The same values give the same bytes.
+    """
     arrays = {
         name: pa.array(values.tolist(), pa.string()).dictionary_encode() if values.dtype == object else pa.array(values)
         for name, values in columns.items()
     }
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(arrays), sink, compression="zstd")
+    pq.write_table(pa.table(arrays).replace_schema_metadata(notes), sink, compression="zstd")
     write_atomic(path, sink.getvalue().to_pybytes())
 
 
 def load_columns(path: Path) -> Columns:
     """Read them back."""
+    table = _read(pq.read_table, path)
+    return {name: _decode(table.column(name)) for name in table.column_names}
+
+
+def load_notes(path: Path) -> dict[str, str]:
+    """The notes in the file's metadata."""
+    notes = _read(pq.read_schema, path).metadata or {}
+    return {key.decode(): text.decode() for key, text in notes.items()}
+
+
+def _read(read: Callable[[Path], Any], path: Path) -> Any:
     try:
-        table = pq.read_table(path)
+        return read(path)
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing. Run the command that makes its folder again.") from error
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{path} is damaged ({error}). Run the command that makes its folder again.") from error
-    return {name: _decode(table.column(name)) for name in table.column_names}
 
 
 def stream_vectors(path: Path, table: Path, vectors: NDArray[Any], block_rows: int) -> None:

@@ -1,6 +1,7 @@
 """How long work tells of itself: with sentences for the user, and with how much more is done."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 Say = Callable[[str], None]
 Watch = Callable[[int], None]
@@ -8,3 +9,21 @@ Watch = Callable[[int], None]
 
 def ignore(_: object) -> None:
     """Take what is said or done where nobody asked for it."""
+
+
+class Progress:
+    """What long work tells: sentences for the user, and how much more is done. This one is silent."""
+
+    def say(self, sentence: str) -> None:
+        """Tell the user a sentence."""
+
+    def advance(self, count: int = 1) -> None:
+        """Count that so many more are done."""
+
+    @contextmanager
+    def part(self, title: str, total: int, unit: str) -> Iterator["Progress"]:
+        """The progress of a part of the work, `total` of some unit, with a bar of its own where bars are shown."""
+        yield self
+
+
+SILENT = Progress()

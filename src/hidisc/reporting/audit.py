@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hidisc.auditing.audit import AuditInfo, ColumnAudit, EncoderAudit
-from hidisc.evaluation.scores import Value
+from hidisc.evaluation.metrics import Value
 from hidisc.ground.files import write_atomic
 from hidisc.ground.text import count
 from hidisc.reporting.figures import make_slug

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hidisc.evaluation.scores import LevelScores
+from hidisc.evaluation.predictions import ENCODER
+from hidisc.evaluation.scores import FLOORS, ScoresInfo
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import (
     DASHES,
@@ -24,11 +25,10 @@ from hidisc.reporting.figures import (
     settle,
     shorten,
 )
-from hidisc.reporting.table import DASH, Table, metric_title, metric_values
+from hidisc.reporting.table import DASH, Table, metric_values
 
 KNOWN_COLUMNS = ("step", "learning_rate", "grad_norm", "effective_rank", "knn_accuracy", "images_per_s", "wait_share")
 """Of metrics.csv; every other column is the loss or a term of it."""
-_METRICS = ("accuracy", "mca")
 
 
 @dataclass(frozen=True)
@@ -78,18 +78,19 @@ def draw_lines(panels: Mapping[str, Sequence[Line]], axis: str, width_in: float,
 
 
 def draw_axis(points: Sequence[tuple[float, EvaluatedModel]], axis: str, probe: str) -> Figure:
-    """Accuracy and mean class accuracy of every level over `at` of (at, model); a bar is the sd of several seeds.
+    """Some metrics of every level over `at` of (at, model); a bar is the sd of several seeds.
 
     The axis is logarithmic when its ends differ a hundredfold.
     """
     points = sorted(points, key=lambda point: point[0])
     places = [at for at, _ in points]
-    levels = list(reversed(points[0][1].scores[0].info.levels))
+    info = points[0][1].scores[0].info
+    levels = list(reversed(info.levels))
     panels: dict[str, list[Line]] = {}
-    for metric in _METRICS:
-        lines = panels[metric_title(metric)] = []
+    for metric in info.endpoint.list_metrics("axis"):
+        lines = panels[metric.title] = []
         for level in levels:
-            found = [metric_values(model, probe, level, metric) for _, model in points]
+            found = [metric_values(model, probe, level, metric.key) for _, model in points]
             means = [100 * float(np.mean(values)) if len(values) else np.nan for values in found]
             bars = [100 * np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in found]
             lines.append(Line(level, places, means, bars if any(bars) else None))
@@ -145,50 +146,54 @@ def _add_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[f
         axes.legend(loc="best", handlelength=2.8)
 
 
-_SCALE_METRICS = {"accuracy": "Accuracy", "mca": "MCA", "auroc": "AUROC"}
-
-
 def scales_table(models: Sequence[EvaluatedModel]) -> Table:
-    """Every model at every scale and level, by the first evaluation and probe of each, beside colour alone."""
+    """Every model at every scale and level, by the first evaluation and probe of each, beside its floors."""
+    metrics = models[0].scores[0].info.endpoint.list_metrics("brief")
     rows = []
     for model in models:
         info = model.scores[0].info
         for scale in info.scales:
-            for who, levels in ((model.name, scale.levels), (f"{model.name}: colour alone", scale.floor)):
-                for level in reversed(levels):
-                    values = (level.metrics[name] for name in _SCALE_METRICS)
+            for subject in _list_subjects(info):
+                name = model.name if subject == ENCODER else f"{model.name}: {FLOORS[subject]}"
+                for level in reversed(info.list_levels(subject=subject, scale=scale)):
+                    values = (level.metrics[metric.key] for metric in metrics)
                     cells = (DASH if value.value is None else value.percent() for value in values)
-                    rows.append((f"{scale.mpp:g} um/px", who, level.level.capitalize(), *cells))
+                    rows.append((f"{scale:g} um/px", name, level.level.capitalize(), *cells))
     note = (
         "Patches of one scale, judged by reference patches of the same scale, in %; the other tables pool all scales."
     )
-    return Table(
-        "Scale by scale", ("Scale", "Encoder", "Level", *_SCALE_METRICS.values()), tuple(rows), (note,), lead=3
-    )
+    titles = (metric.title for metric in metrics)
+    return Table("Scale by scale", ("Scale", "Encoder", "Level", *titles), tuple(rows), (note,), lead=3)
 
 
 def draw_scales(models: Sequence[EvaluatedModel]) -> Figure:
-    """Accuracy over mpp, a panel per level and a line per model; bars are intervals, the grey line is colour alone."""
-    scales = [model.scores[0].info.scales for model in models]
+    """Accuracy over mpp, a panel per level and a line per model; bars are intervals, grey lines are floors."""
+    first = models[0].scores[0].info
     panels: dict[str, list[Line]] = {}
-    for level in [level.level for level in scales[0][0].levels][::-1]:
+    for level in [row.level for row in first.list_levels(scale=first.scales[0])][::-1]:
         lines = panels[f"{level.capitalize()} accuracy"] = []
-        for model, found in zip(models, scales, strict=True):
-            values, errors = _read([scale.levels for scale in found], level)
-            lines.append(Line(shorten(model.name), [scale.mpp for scale in found], values, errors))
-        if any(scale.floor for scale in scales[0]):
-            values, _ = _read([scale.floor for scale in scales[0]], level)
-            lines.append(Line("colour alone", [scale.mpp for scale in scales[0]], values, is_floor=True))
+        for model in models:
+            info = model.scores[0].info
+            values, errors = _read_accuracy(info, level, ENCODER)
+            lines.append(Line(shorten(model.name), info.scales, values, errors))
+        for floor in first.floors:
+            values, _ = _read_accuracy(first, level, floor.subject)
+            lines.append(Line(floor.title, first.scales, values, is_floor=True))
     return draw_lines(panels, "um/px", 3.0 * len(panels) + 1.5, is_log=True)
 
 
-def _read(scales: Sequence[Sequence[LevelScores]], level: str) -> tuple[list[float], np.ndarray]:
+def _list_subjects(info: ScoresInfo) -> list[str]:
+    return [ENCODER, *(floor.subject for floor in info.floors)]
+
+
+def _read_accuracy(info: ScoresInfo, level: str, subject: str) -> tuple[list[float], np.ndarray]:
     """Accuracy in % at every scale, NaN where it is not known, and how far its interval reaches down and up (2, n)."""
     values, bars = [], []
-    for levels in scales:
-        found = next((one.metrics["accuracy"] for one in levels if one.level == level), None)
-        value = np.nan if found is None or found.value is None else 100 * found.value
-        low, high = (None, None) if found is None else (found.low, found.high)
+    for scale in info.scales:
+        row = info.find(level, subject=subject, scale=scale)
+        accuracy = None if row is None else row.metrics["accuracy"]
+        value = np.nan if accuracy is None or accuracy.value is None else 100 * accuracy.value
+        low, high = (None, None) if accuracy is None else (accuracy.low, accuracy.high)
         values.append(value)
         bars.append((0.0, 0.0) if low is None or high is None else (value - 100 * low, 100 * high - value))
     return values, np.clip(np.array(bars).T, 0, None)

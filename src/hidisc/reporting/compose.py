@@ -85,7 +85,7 @@ def _choose_title(models: Sequence[EvaluatedModel], config: ReportConfig) -> str
 def _find_levels(model: EvaluatedModel) -> list[str]:
     """Levels that the first probe judged, coarse to fine."""
     info = model.scores[0].info
-    return [level for level in info.levels if info.probes[0].level(level) is not None]
+    return [level for level in info.levels if info.find(level) is not None]
 
 
 def _compare(judged: Sequence[EvaluatedModel], levels: Sequence[str]) -> list[Comparison]:
@@ -94,7 +94,7 @@ def _compare(judged: Sequence[EvaluatedModel], levels: Sequence[str]) -> list[Co
         return []
     info = judged[0].scores[0].info
     seed = int(info.config.get("seed", 0))
-    return compare_with_first(judged, info.probes[0].name, levels[0], judged[0].bootstrap, seed)
+    return compare_with_first(judged, info.probes[0], levels[0], judged[0].bootstrap, seed)
 
 
 def _make_metrics(
@@ -104,7 +104,7 @@ def _make_metrics(
     compared: Sequence[Comparison],
 ) -> list[dict[str, Table]]:
     """Tables by the names of their files, a mapping per probe; the first probe is followed into the classes."""
-    probes = dict.fromkeys(probe.name for model in judged for scores in model.scores for probe in scores.info.probes)
+    probes = dict.fromkeys(probe for model in judged for scores in model.scores for probe in scores.info.probes)
     parts = [{f"metrics-{probe}": tables.metrics_table(judged, probe)} for probe in probes]
     at = {level: f"{next(iter(probes))}-{judged[0].words.name(level)}" for level in levels}
     if compared:
@@ -147,13 +147,13 @@ def _describe_all(models: Sequence[EvaluatedModel], data: Sequence[Table]) -> li
 
 
 def _say_better(compared: Comparison) -> list[str]:
-    """Whether a model is better than the first, in accuracy and AUROC."""
+    """Whether a model is better than the first, in the metrics of the first sentences."""
     names = compared.model.name, compared.first.name
     if not compared.differences:
         return [f"{names[0]} and {names[1]} were not compared: {compared.refusal}"]
     sentences = [
-        compared.differences[metric].sentence(f"{compared.level} {title}", *names)
-        for metric, title in (("accuracy", "accuracy"), ("auroc", "AUROC"))
+        compared.differences[metric.key].sentence(f"{compared.level} {metric.in_text}", *names)
+        for metric in compared.first.scores[0].info.endpoint.list_metrics("headline")
     ]
     return [f"{'N' if text.startswith('no ') else text[0]}{text[1:]}." for text in sentences]
 
@@ -172,7 +172,7 @@ def _draw_confusions(
     for level in levels:
         group = []
         for model in judged:
-            scored = model.scores[0].info.probes[0].level(level)
+            scored = model.scores[0].info.find(level)
             if scored is not None and scored.units:
                 several = f", first of {len(model.scores)} evaluations" if len(model.scores) > 1 else ""
                 group.append(add_confusion(drawn, model, level, scored.confusion, several))
@@ -189,12 +189,12 @@ def _draw_curves(
         found.append(drawn.add("scales", draw_scales(scaled), "Accuracy at every scale, by the first probe"))
     for level in levels:
         info = judged[0].scores[0].info
-        probe = info.probes[0].name
+        probe = info.probes[0]
         lines = {
             model.name: model.scores[0].predictions(probe, level) for model in judged if model.find_levels(probe, level)
         }
         if any(map(len, lines.values())):
-            figure = draw_curves(lines, info.classes.index(info.positive), f"{level.capitalize()} level")
+            figure = draw_curves(lines, info.endpoint.positive, f"{level.capitalize()} level")
             name = f"curves-{judged[0].words.name(level)}"
             found.append(drawn.add(name, figure, f"ROC and precision-recall, {level} level"))
     return found

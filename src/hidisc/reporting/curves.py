@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from hidisc.evaluation.metrics import measure_areas
+from hidisc.evaluation.classes import measure_areas
 from hidisc.evaluation.predictions import Predictions
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import (
@@ -36,7 +36,7 @@ def add_confusion(
 ) -> Drawing:
     """Write and show the confusion matrix of a model at a level; `more` of the caption."""
     title = f"{model.name}, {level} level"
-    figure = draw_confusion(confusion, model.scores[0].info.classes, title)
+    figure = draw_confusion(confusion, model.scores[0].info.endpoint.classes, title)
     return drawn.add(f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}", figure, f"{title}{more}")
 
 

@@ -11,7 +11,7 @@ from hidisc.artefacts.artefact import read_kind
 from hidisc.embeddings.embeddings import Embeddings, add_labels
 from hidisc.evaluation.compare import Difference, compare
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import LevelScores, Scores, ScoresInfo
+from hidisc.evaluation.scores import Judged, Scores, ScoresInfo
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import digest
 from hidisc.settings.config import keep_facts
@@ -78,10 +78,9 @@ class EvaluatedModel:
         """Whether another seed would give another encoder: not of colour, nor of weights as they came."""
         return any(scores.info.model.seed is not None for scores in self.scores)
 
-    def find_levels(self, probe: str, level: str) -> list[LevelScores]:
+    def find_levels(self, probe: str, level: str) -> list[Judged]:
         """The scores of one level by one probe in each of its evaluations; none where any of them lacks it."""
-        probes = [item for scores in self.scores for item in scores.info.probes if item.name == probe]
-        levels = [scored for item in probes if (scored := item.level(level)) is not None]
+        levels = [row for scores in self.scores if (row := scores.info.find(level, probe)) is not None]
         return levels if len(levels) == len(self.scores) else []
 
     @property
@@ -133,9 +132,7 @@ def compare_models(
 
     What cannot be compared is refused.
     """
-    mine, theirs = (side.predictions(probe, level) for side in (one, other))
-    info = other.scores[0].info
-    return compare(mine, theirs, info.classes.index(info.positive), config, seed)
+    return compare(one.predictions(probe, level), other.predictions(probe, level), config, seed)
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ class Comparison:
     level: str
     config: BootstrapConfig
     differences: dict[str, Difference]
-    """By the names of METRICS; empty where they cannot be compared."""
+    """By the keys of the endpoint's metrics; empty where they cannot be compared."""
     refusal: str = ""
     """Why they cannot be compared."""
 
@@ -204,12 +201,12 @@ def _group(scores: Scores) -> Any:
     facts["knn"].pop("keep", None)  # leaves the numbers as they are
     facts["folds"].pop("seed", None)  # every training has other folds of the same patients
     protocol = digest(facts)
-    return "scores", info.model.group, protocol, info.sampling["per_slide"], info.classes, info.levels, _tested(scores)
+    return "scores", info.model.group, protocol, info.sampling["per_slide"], info.endpoint, info.levels, _tested(scores)
 
 
 def _tested(scores: Scores) -> tuple[tuple[str, str], ...]:
     """The coarsest units (patients) that were predicted, with their labels: what makes two evaluations comparable."""
-    found = scores.predictions(scores.info.probes[0].name, scores.info.levels[0])
+    found = scores.predictions(scores.info.probes[0], scores.info.levels[0])
     return tuple(
         sorted((str(name), found.classes[code]) for name, code in zip(found.clusters, found.truth, strict=True))
     )
@@ -226,9 +223,14 @@ def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
     found = [(key, scores) for key, members in groups.items() for scores in members]
     for key, scores in found:
         home, first, info = found[0][1].path, found[0][1].info, scores.info
-        asked = [("classes", first.classes, info.classes), ("levels", first.levels, info.levels)]
-        if len(info.classes) == 2:
-            asked.append(("positive class", (first.positive,), (info.positive,)))
+        ours, theirs = first.endpoint, info.endpoint
+        asked = [
+            ("label", (ours.label,), (theirs.label,)),
+            ("classes", ours.classes, theirs.classes),
+            ("levels", first.levels, info.levels),
+        ]
+        if len(theirs.classes) == 2:
+            asked.append(("positive class", (ours.positive_class,), (theirs.positive_class,)))
         for what, old, new in asked:
             if old != new:
                 raise UserError(

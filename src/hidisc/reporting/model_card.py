@@ -1,11 +1,10 @@
 """The model card of an exported encoder: `README.md` with the block of metadata that hubs read. It names no one."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
-from hidisc.evaluation.scores import LevelScores, Scores
+from hidisc.evaluation.scores import Judged, Scores
 from hidisc.ground.text import count
 from hidisc.models.card import BEFORE, EncoderCard, Preprocessing
 from hidisc.training.run import RunInfo
@@ -74,23 +73,21 @@ def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -
     }
     results = [
         {
-            "task": {"type": "image-classification", "name": f"{level.level} classification by {probe}"},
+            "task": {"type": "image-classification", "name": f"{row.level} classification by {row.probe}"},
             "dataset": {"type": "private", "name": "test patients"},
-            "metrics": [{"type": "accuracy", "value": level.metrics["accuracy"].value}],
+            "metrics": [{"type": "accuracy", "value": row.metrics["accuracy"].value}],
         }
-        for probe, level in _list_levels(scores)
-        if level.metrics["accuracy"].value is not None
+        for row in _list_levels(scores)
+        if row.metrics["accuracy"].value is not None
     ]
     if results:
         known["model-index"] = [{"name": f"{run.objective} {card.backbone}", "results": results}]
     return yaml.safe_dump(known, sort_keys=False)
 
 
-def _list_levels(scores: Scores | None) -> Iterator[tuple[str, LevelScores]]:
-    """The first probe and its levels, coarsest first."""
-    if scores is not None:
-        probe = scores.info.probes[0]
-        yield from ((probe.name, level) for level in reversed(probe.levels))
+def _list_levels(scores: Scores | None) -> list[Judged]:
+    """What the first probe judged, coarsest level first."""
+    return scores.info.list_levels()[::-1] if scores is not None else []
 
 
 def _say_what(card: EncoderCard, run: RunInfo) -> str:
@@ -112,27 +109,30 @@ def _say_verdict(scores: Scores | None) -> str:
     if scores is None:
         return "It was exported without an evaluation."
     info = scores.info
+    headline = info.endpoint.list_metrics("headline")
+    titles = ("level", "units", *(metric.title for metric in headline))
     rows = [
         " | ".join(
             [
                 "",
                 level.level,
                 f"{level.units:,}",
-                *(level.metrics[name].percent() for name in ("accuracy", "auroc")),
+                *(level.metrics[metric.key].percent() for metric in headline),
                 "",
             ]
         ).strip()
-        for _, level in _list_levels(scores)
+        for level in _list_levels(scores)
     ]
     lines = [
-        f"On test patients, {count(len(info.classes), 'class')}, probe {info.probes[0].name}; in percent, with "
-        "intervals over patients.\n",
-        "| level | units | accuracy | AUROC |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n",
+        f"On test patients, {count(len(info.endpoint.classes), 'class')} of the column {info.endpoint.label!r}, probe "
+        f"{info.probes[0]}; in percent, with intervals over patients.\n",
+        f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}\n" + "\n".join(rows) + "\n",
     ]
     if any(finding.kind == "leak" for finding in info.leakage):
         lines.append("- **Evaluated despite leakage: the numbers are too high.**")
-    floor = info.floor.verdict(info.levels[0]) if info.floor else ""
-    lines += [f"- It is {floor}."] if floor else []
+    floor = info.hardest_floor(info.levels[0])
+    verdict = floor.verdict(info.levels[0], info.endpoint) if floor else ""
+    lines += [f"- It is {verdict}."] if verdict else []
     lines += [f"- {sentence}" for sentence in info.audit]
     return "\n".join(lines).rstrip()
 

@@ -146,19 +146,19 @@ def find_map_input(model: EvaluatedModel) -> MapInput | None:
         predictions = judge_patches(scores)
         if predictions is not None:
             rows = predictions.units["row"]
-            return MapInput(model.name, embeddings, rows, predictions.predicted, info.classes, label)
+            return MapInput(model.name, embeddings, rows, predictions.predicted, info.endpoint.classes, label)
         is_query = np.isin(splits, np.array(info.config["queries"], object))
-        is_query &= np.isin(embeddings.table.column(label), np.array(info.classes, object))
-        return MapInput(model.name, embeddings, np.flatnonzero(is_query), None, info.classes, label)
+        is_query &= np.isin(embeddings.table.column(label), np.array(info.endpoint.classes, object))
+        return MapInput(model.name, embeddings, np.flatnonzero(is_query), None, info.endpoint.classes, label)
     return None
 
 
 def judge_patches(scores: Scores) -> Predictions | None:
     """Return the predictions of the test patches: by the nearest neighbours, else by the first probe that has any."""
-    probes = sorted(scores.info.probes, key=lambda probe: probe.name != "knn")
+    probes = sorted(scores.info.probes, key=lambda probe: probe != "knn")
     finest = scores.info.levels[-1]
-    name = next((probe.name for probe in probes if probe.level(finest) is not None), None)
-    return None if name is None else scores.predictions(name, finest)
+    probe = next((probe for probe in probes if scores.info.find(finest, probe) is not None), None)
+    return None if probe is None else scores.predictions(probe, finest)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def make_sheets(
 
 def _say_votes(info: ScoresInfo, shown: int) -> str:
     """How many neighbours vote on the class of a patch, and how many of them are on the sheet."""
-    if "knn" not in {probe.name for probe in info.probes}:
+    if "knn" not in info.probes:
         return f"The {shown:,} most similar patches of the reference patients are shown."
     voters = count_voters(info)
     return (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hidisc.evaluation.scores import Value
+from hidisc.evaluation.metrics import Metric, Value
 from hidisc.ground.files import write_atomic
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.text import printable
@@ -157,18 +157,16 @@ def _latex(text: str) -> str:
     return "".join(_TEX.get(character, character) for character in printable(text))
 
 
-TITLES = {"mca": "MCA", "auroc": "AUROC", "auprc": "AUPRC", "top2": "Top-2", "top3": "Top-3"}
-
-
 @dataclass(frozen=True)
 class Cell:
     """A number as it is printed, and its error range."""
 
     text: str
     value: float | None = None
+    """The number, negative where lower is better, so that the largest is the best."""
     low: float = 0.0
     high: float = 0.0
-    """Ends of the error range: mean - sd and mean + sd, or those of the interval; the value where there is neither."""
+    """Ends of its error range: mean - sd and mean + sd, or those of the interval; the value where there is neither."""
     why: str = ""
     """Why the number is undefined, or what to note about it."""
 
@@ -219,7 +217,7 @@ def find_best(rows: Sequence[Row]) -> set[tuple[int, int]]:
     return best
 
 
-def make_cell(values: Sequence[Value]) -> Cell:
+def make_cell(values: Sequence[Value], sign: int = 1) -> Cell:
     """One metric of a model's evaluations: `87.4 (0.1)` of several, `87.4 [81.2, 92.0]` of one, all in percent."""
     undefined = [value for value in values if value.value is None]
     why = next((value.why for value in [*undefined, *values] if value.why), "")
@@ -228,16 +226,18 @@ def make_cell(values: Sequence[Value]) -> Cell:
         return Cell(DASH, why=why or "not judged")
     if len(known) > 1:  # the interval of one seed is not shown, nor what is to note about it
         mean, sd = float(np.mean(known)), float(np.std(known, ddof=1))
-        return Cell(show_spread(known, percent), mean, mean - sd, mean + sd)
+        return Cell(show_spread(known, percent), sign * mean, sign * mean - sd, sign * mean + sd)
     low, high = values[0].low, values[0].high
     if low is None or high is None:
-        return Cell(percent(known[0]), known[0], known[0], known[0], why)
-    return Cell(f"{percent(known[0])} [{percent(low)}, {percent(high)}]", known[0], low, high, why)
+        ranked = sign * known[0]
+        return Cell(percent(known[0]), ranked, ranked, ranked, why)
+    least, most = sorted((sign * low, sign * high))
+    return Cell(f"{percent(known[0])} [{percent(low)}, {percent(high)}]", sign * known[0], least, most, why)
 
 
-def metric_cell(model: EvaluatedModel, probe: str, level: str, name: str) -> Cell:
+def metric_cell(model: EvaluatedModel, probe: str, level: str, metric: Metric) -> Cell:
     """One metric of a model at one level by one probe."""
-    return make_cell([found.metrics[name] for found in model.find_levels(probe, level) if name in found.metrics])
+    return make_cell([row.metrics[metric.key] for row in model.find_levels(probe, level)], metric.sign)
 
 
 def metric_values(model: EvaluatedModel, probe: str, level: str, name: str) -> list[float]:
@@ -246,19 +246,14 @@ def metric_values(model: EvaluatedModel, probe: str, level: str, name: str) -> l
     return [value for value in values if value is not None]
 
 
-def class_cell(model: EvaluatedModel, probe: str, level: str, label: str, name: str) -> Cell:
+def class_cell(model: EvaluatedModel, probe: str, level: str, label: str, metric: Metric) -> Cell:
     """The same of one class against the rest."""
-    return make_cell([found.by_class[label][name] for found in model.find_levels(probe, level)])
+    return make_cell([row.by_class[label][metric.key] for row in model.find_levels(probe, level)], metric.sign)
 
 
 def method_name(model: EvaluatedModel) -> str:
     """What a table calls a model; marked where it learned from labels."""
     return f"{model.name} {LABELLED}" if model.labels_used else model.name
-
-
-def metric_title(metric: str) -> str:
-    """A metric as a header shows it."""
-    return TITLES.get(metric, metric.capitalize())
 
 
 def show_spread(values: Sequence[float], show: Callable[[float], str]) -> str:

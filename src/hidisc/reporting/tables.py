@@ -6,6 +6,8 @@ from itertools import product
 
 import numpy as np
 
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.metrics import Metric
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count, plural
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, is_one_test
@@ -18,7 +20,6 @@ from hidisc.reporting.table import (
     lay_rows,
     method_name,
     metric_cell,
-    metric_title,
     percent,
     plain,
     show_spread,
@@ -156,16 +157,8 @@ def _describe(model: EvaluatedModel) -> str:
     return f"Mean (standard deviation of the sample, n - 1) over {len(infos)} evaluations: {seeds}."
 
 
-MANY = ("accuracy", "mca", "auprc", "auroc")
-"""Metrics of more than two classes, as in the paper's extended SRH table, and AUROC."""
-TWO = ("accuracy", "mca", "sensitivity", "specificity", "auroc", "auprc")
-"""Metrics of two classes, as in the paper's extended TCGA table."""
-BY_CLASS = ("sensitivity", "specificity", "auroc", "auprc")
 PROBES = {"knn": "Nearest neighbours", "linear": "Linear probe", "mil": "Attention over patches"}
 _PARTS = {"bank": "Reference patients", "queries": "Test patients"}
-_ABBREVIATIONS = (
-    "MCA, mean class accuracy; AUROC, area under the ROC curve; AUPRC, area under the precision-recall curve."
-)
 
 
 def counts_table(model: EvaluatedModel) -> Table:
@@ -180,7 +173,7 @@ def counts_table(model: EvaluatedModel) -> Table:
         notes = ["Embedded, not evaluated: run `hidisc evaluate`."]
     else:
         titles = {part: f"{title} ({', '.join(info.config[part])})" for part, title in _PARTS.items()}
-        units = {(label, title): {} for label in info.classes for title in titles.values()}
+        units = {(label, title): {} for label in info.endpoint.classes for title in titles.values()}
         units |= {(item.label, titles[item.part]): item.units for item in info.counts}
         notes = [*warning_notes([model]), *label_notes([model])]
         if any(scores.info.counts != info.counts for scores in model.scores):
@@ -215,22 +208,17 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
     levels = [level for level in reversed(info.levels) if any(model.find_levels(probe, level) for model in judged)]
     if not levels:
         raise UserError(f"nothing here was evaluated by the probe {probe!r}, so there is no table of it.")
-    names = TWO if len(info.classes) == 2 else MANY
-    titles = [metric_title(name) for name in names]
+    metrics = info.endpoint.list_metrics("table")
+    titles = [metric.title for metric in metrics]
     rows = [
         Row(
             (level.capitalize(), method_name(model)),
-            [metric_cell(model, probe, level, name) for name in names],
+            [metric_cell(model, probe, level, metric) for metric in metrics],
             not model.labels_used,
         )
         for level in levels
         for model in judged
     ]
-    averaged = (
-        f"Sensitivity, specificity, AUROC and AUPRC are about {info.positive!r}."
-        if len(info.classes) == 2
-        else "AUROC and AUPRC are means over the classes, each against the rest."
-    )
     scored = [
         (level, model, found[0]) for level in levels for model in judged if (found := model.find_levels(probe, level))
     ]
@@ -244,14 +232,12 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
         (remark, model.name)
         for model in judged
         for scores in model.scores
-        for item in scores.info.probes
-        if item.name == probe
-        for remark in item.remarks
+        for remark in scores.info.remarks.get(probe, ())
     )
     notes = (
         *warning_notes(judged),
         *number_notes(judged),
-        f"{averaged} {_ABBREVIATIONS}",
+        *explain_metrics(metrics, info.endpoint),
         *bold_notes(judged),
         *(note for level in levels for note in few_notes([(f"the {level} level", units[level])], level)),
         *reason_notes(rows, titles),
@@ -264,16 +250,29 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
     return lay_rows(title, ("Level", "Method", *titles), rows, notes)
 
 
+def explain_metrics(metrics: Sequence[Metric], endpoint: Classes) -> list[str]:
+    """What the metrics of a table mean, and which class those of one class are about."""
+    of_class = " and ".join(", ".join(metric.title for metric in metrics if metric.each_class).rsplit(", ", 1))
+    about = (
+        f"about {endpoint.positive_class!r}"
+        if len(endpoint.classes) == 2
+        else "means over the classes, each against the rest"
+    )
+    meanings = "; ".join(f"{metric.title}: {metric.meaning}" for metric in metrics)
+    return [*([f"{of_class} are {about}."] if of_class else []), f"{meanings}."]
+
+
 def by_class_table(judged: Sequence[EvaluatedModel], probe: str, level: str) -> Table:
     """Every class against the rest, at one level by one probe."""
-    classes = judged[0].scores[0].info.classes
-    titles = [metric_title(name) for name in BY_CLASS]
+    endpoint = judged[0].scores[0].info.endpoint
+    classes, metrics = endpoint.classes, endpoint.list_class_metrics()
+    titles = [metric.title for metric in metrics]
     scored = next((found[0] for model in judged if (found := model.find_levels(probe, level))), None)
     units = {label: sum(scored.confusion[code]) if scored else 0 for code, label in enumerate(classes)}
     rows = [
         Row(
             (f"{label} ({count(units[label], level)})" if scored else label, method_name(model)),
-            [class_cell(model, probe, level, label, name) for name in BY_CLASS],
+            [class_cell(model, probe, level, label, metric) for metric in metrics],
             not model.labels_used,
         )
         for label in classes
@@ -321,7 +320,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Every model against the first, by bootstrap resamples of the same patients for both."""
     first, config = comparisons[0].first, comparisons[0].config
     info = first.scores[0].info
-    names = TWO if len(info.classes) == 2 else MANY
+    metrics = info.endpoint.list_metrics("table")
     rows: list[tuple[str, ...]] = []
     notes, bold = [], set()
     for item in comparisons:
@@ -329,20 +328,20 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         if not differences:
             notes.append(f"{model.name} is not compared: {item.refusal}")
             continue
-        for name in names:
-            gap = differences[name]
+        for metric in metrics:
+            gap = differences[metric.key]
             if gap.verdict != "unclear":
                 bold.add((len(rows), 2))
             ends = DASH if gap.low is None or gap.high is None else f"[{signed(gap.low)}, {signed(gap.high)}]"
             value = DASH if gap.value is None else signed(gap.value)
             share = DASH if gap.share is None else percent(gap.share)
-            rows.append((method_name(model), metric_title(name), value, ends, share))
-        one = differences[names[0]]
+            rows.append((method_name(model), metric.title, value, ends, share))
+        one = differences[metrics[0].key]
         notes.append(
             f"{model.name}: judged by the same {count(one.patients, one.cluster)} as {first.name}; "
             f"{one.counted_trainings}."
         )
-        reasons = ((f"{metric_title(name)} of {model.name}", differences[name]) for name in names)
+        reasons = ((f"{metric.title} of {model.name}", differences[metric.key]) for metric in metrics)
         notes += list_reasons((what, gap.value is None, gap.why) for what, gap in reasons)
     return Table(
         title=f"{PROBES[comparisons[0].probe]}, {comparisons[0].level} level: better than {first.name}?",

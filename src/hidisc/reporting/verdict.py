@@ -1,14 +1,16 @@
 """The first sentences of a report, and whether there is more to do."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hidisc.embeddings.embeddings import ModelCard
+from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.compare import count_needed, say_needed
-from hidisc.evaluation.scores import Diagnostic, LevelScores, ScoresInfo, Value
+from hidisc.evaluation.metrics import Metric, Value
+from hidisc.evaluation.scores import Diagnostic, Floor, Judged, ScoresInfo
 from hidisc.ground.files import name_related
 from hidisc.ground.text import count, plural
 from hidisc.models.card import History
@@ -25,17 +27,18 @@ _FEW = 30
 def find_outlook(model: EvaluatedModel) -> tuple[str, ...]:
     """Sentences that answer whether there is more to do, and last the next command to try."""
     info = model.info
-    if info is None or not info.probes or not info.probes[0].levels:
+    if info is None or not info.list_levels():
         return ()
-    level = info.probes[0].levels[-1]
-    against_colour = info.floor.verdict(level.level) if info.floor else ""
+    level = info.list_levels()[-1]
+    floor = info.hardest_floor(level.level)
+    against_floor = floor.verdict(level.level, info.endpoint) if floor else ""
     is_falling = loss_is_falling(model.run_metrics)
-    sentences = [f"It is {against_colour}."] if against_colour else []
-    if info.floor and against_colour.startswith("no better"):
-        sentences += _count_missing(info.floor.differences[level.level], level, model.bootstrap.interval)
+    sentences = [f"It is {against_floor}."] if against_floor else []
+    if floor and against_floor.startswith("no better"):
+        sentences += _count_missing(floor, info.endpoint, level, model.bootstrap.interval)
     if is_falling:
         sentences.append("Its loss was still falling when training ended, so it may not have learned all it can.")
-    return (*sentences, _next(info, level, against_colour, is_falling))
+    return (*sentences, _next(info, level, against_floor, is_falling))
 
 
 def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
@@ -48,18 +51,18 @@ def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
     return bool(before - last > _FALL * abs(before))
 
 
-def _count_missing(differences: Mapping[str, Value], level: LevelScores, interval: float) -> Iterable[str]:
-    """How many patients would tell a difference of the size of that to colour alone."""
-    known = differences["auroc"] if differences["auroc"].value is not None else differences["accuracy"]
-    needed = count_needed(known, level.units, interval)
+def _count_missing(floor: Floor, endpoint: Classes, level: Judged, interval: float) -> Iterable[str]:
+    """How many patients would tell a difference of the size of that to a floor."""
+    decided = floor.decide(level.level, endpoint)
+    needed = count_needed(decided[1], level.units, interval) if decided else None
     if needed is not None and needed > level.units:
         patients = f"{say_needed(needed)} test {plural(level.level)}"
         yield f"A difference of this size would take {patients} to tell from none."
 
 
-def _next(info: ScoresInfo, level: LevelScores, against_colour: str, is_falling: bool) -> str:
+def _next(info: ScoresInfo, level: Judged, against_floor: str, is_falling: bool) -> str:
     """What to do next, a command where there is one."""
-    is_better = not against_colour or against_colour.startswith("better")
+    is_better = not against_floor or against_floor.startswith("better")
     if any(item.name == "collapse" and item.meaning.startswith("COLLAPSED") for item in info.diagnostics):
         return "Next: train again: its embeddings are nearly all the same, so the numbers mean little."
     if is_falling:
@@ -123,21 +126,20 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
     infos = [scores.info for scores in model.scores]
     if not infos:
         return Verdict(model.name)
-    probe = infos[0].probes[0]
     for name in infos[0].levels:
-        levels = [level for info in infos if (level := info.probes[0].level(name)) and level.units]
+        levels = [row for info in infos if (row := info.find(name)) and row.units]
         if len(levels) == len(infos):
             break
     else:
         return Verdict(model.name)
     interval = model.bootstrap.interval
     numbers = tuple(
-        _number(title, [level.metrics[metric] for level in levels], interval, guess)
-        for metric, title, guess in (("accuracy", "Accuracy", _commonest(levels[0])), ("auroc", "AUROC", 50.0))
+        _number(metric, [row.metrics[metric.key] for row in levels], interval, levels[0].confusion)
+        for metric in infos[0].endpoint.list_metrics("headline")
     )
     return Verdict(
         name=model.name,
-        judge=name_judge(probe.name, infos[0]),
+        judge=name_judge(infos[0].probes[0], infos[0]),
         units=count(levels[0].units, name),
         numbers=numbers,
         outlook=find_outlook(model),
@@ -185,8 +187,9 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
         facts += [
             *_describe_patients(info, home),
             ("Patches", f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"),
-            ("Classes", ", ".join(info.classes) + (f" (positive: {info.positive})" if len(info.classes) == 2 else "")),
-            ("Judged by", "; ".join(name_judge(probe.name, info) for probe in info.probes)),
+            ("Label", info.endpoint.label),
+            ("Classes", _name_classes(info.endpoint)),
+            ("Judged by", "; ".join(name_judge(probe, info) for probe in info.probes)),
         ]
         if len(model.scores) > 1:
             trained = sorted({str(scores.info.model.seed) for scores in model.scores})
@@ -215,8 +218,14 @@ def _describe_patients(info: ScoresInfo, home: Path) -> list[tuple[str, str]]:
     ]
 
 
-def _number(title: str, values: Sequence[Value], interval: float, guess: float) -> Number:
+def _name_classes(endpoint: Classes) -> str:
+    positive = f" (positive: {endpoint.positive_class})" if len(endpoint.classes) == 2 else ""
+    return ", ".join(endpoint.classes) + positive
+
+
+def _number(metric: Metric, values: Sequence[Value], interval: float, confusion: Sequence[Sequence[int]]) -> Number:
     """One metric of one or several evaluations; the mean and deviation of several."""
+    title, guess = metric.title, None if metric.chance is None else 100 * metric.chance(confusion)
     known = [100 * value.value for value in values if value.value is not None]
     if len(known) < len(values):
         why = next(value.why for value in values if value.value is None)
@@ -232,11 +241,6 @@ def _number(title: str, values: Sequence[Value], interval: float, guess: float) 
     ends = f"{100 * low:.1f} to {100 * high:.1f}"
     said = f"{100 * interval:g} % interval {ends}"
     return Number(title, f"{mean:.1f}", said, ends, mean, 100 * low, 100 * high, guess)
-
-
-def _commonest(level: LevelScores) -> float:
-    """Accuracy in percent of always predicting the most common class."""
-    return 100 * max(map(sum, level.confusion)) / level.units
 
 
 def _choose_diagnostics(diagnostics: Sequence[Diagnostic]) -> Iterable[str]:
@@ -274,7 +278,7 @@ def _trust(model: EvaluatedModel, card: ModelCard, units: str, accuracy: Number)
         )
 
 
-def _doubt(levels: Sequence[LevelScores], level: str, interval: float) -> Iterable[str]:
+def _doubt(levels: Sequence[Judged], level: str, interval: float) -> Iterable[str]:
     """What bootstrap resamples cannot show where all were right: by the binomial law, n of n may still be luck."""
     units = levels[0].units
     if all(found.metrics["accuracy"].value == 1 for found in levels):

@@ -61,7 +61,7 @@ def _train_and_evaluate(task: CellTask, report: Report) -> None:
         embeddings, scores = cell.embeddings(point), cell.scores(point)
         config, model = plan_embedding(suite, cell, point, size_px), _find_model(cell, point)
         embed(task.store, model, embeddings, config, name=cell.row.name, device=task.device, devices=1, shown=False)
-        evaluate(embeddings, scores, cell.evaluate, device=task.device, shown=False)
+        evaluate(embeddings, scores, cell.evaluate, device=task.device)
 
 
 def _find_model(cell: Cell, point: EvaluationPoint) -> str:

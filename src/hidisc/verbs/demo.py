@@ -75,6 +75,6 @@ def _table(scores: list[Scores]) -> str:
     """Accuracy at every level with its interval over patients."""
     lines = [f"  {'accuracy in %':<16}{'patch':<22}{'slide':<22}{'patient':<22}"]
     for score in scores:
-        cells = [level.metrics["accuracy"].percent() for level in score.info.probes[0].levels]
+        cells = [row.metrics["accuracy"].percent() for row in score.info.list_levels()]
         lines.append(f"  {score.info.model.name:<16}" + "".join(f"{cell:<22}" for cell in cells))
     return "\n".join(lines)

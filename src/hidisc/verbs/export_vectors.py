@@ -155,7 +155,7 @@ def _read_table(embeddings: Embeddings) -> _Tiles:
 
 def _read_scores(scores: Scores) -> _Tiles:
     """What the first probe that has scores of patches predicts."""
-    probe = next((probe.name for probe in scores.info.probes if probe.level("patch")), None)
+    probe = next((probe for probe in scores.info.probes if scores.info.find("patch", probe)), None)
     patches = scores.predictions(probe, "patch") if probe else None
     if patches is None or "slide" not in patches.units:
         raise UserError(

@@ -90,11 +90,10 @@ def _find_slide(store: PatchStore, slide: str) -> SlideEntry:
 
 def _read_patches(scores: Scores, probe: str) -> Predictions:
     """What a probe predicted for every patch."""
-    probes = {result.name: result for result in scores.info.probes}
-    if probe not in probes:
-        raise UserError(f"{scores.path} has no probe {probe!r}. It has {', '.join(probes)}.")
-    if probes[probe].level("patch") is None:
-        levels = ", ".join(level.level for level in probes[probe].levels)
+    if probe not in scores.info.probes:
+        raise UserError(f"{scores.path} has no probe {probe!r}. It has {', '.join(scores.info.probes)}.")
+    if scores.info.find("patch", probe) is None:
+        levels = ", ".join(row.level for row in scores.info.list_levels(probe))
         raise UserError(
             f"{probe!r} in {scores.path} has no scores of single patches (only of: {levels}), so there is nothing to "
             "paint. Choose another probe, or evaluate with levels that end in patch."
@@ -133,7 +132,7 @@ def _pool(
     scores: Scores, probe: str, patches: Predictions, rows: NDArray[np.bool_], entry: SlideEntry
 ) -> tuple[str | None, NDArray[np.float64]]:
     """The slide's label (None: several) and scores (L,) as evaluated, or the mean of its patches where it was not."""
-    if any(result.name == probe and result.level("slide") for result in scores.info.probes):
+    if scores.info.find("slide", probe) is not None:
         slides = scores.predictions(probe, "slide")
         for row in np.flatnonzero(slides.units["slide"] == entry.slide):
             return slides.classes[slides.truth[row]], slides.scores[row]

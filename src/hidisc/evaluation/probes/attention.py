@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
+from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.neighbours import use_threads
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.predictions import Key, Predictions
 from hidisc.evaluation.probes.folds import assign_folds, find_patients, sample_per_patient
-from hidisc.evaluation.task import Ints, LabelledPatches, Task
+from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.columns import Columns
 from hidisc.ground.progress import Watch, ignore
 from hidisc.ground.seeds import Purpose, make_rng, make_seed
@@ -155,12 +156,8 @@ class Vectors:
 
 @use_threads(1)  # a bag is too little work for several
 def mil_predictions(
-    task: Task,
-    config: MilConfig,
-    seed: int,
-    watch: Watch = ignore,
-    attention: NDArray[np.float32] | None = None,
-) -> tuple[Predictions | None, tuple[str, ...]]:
+    task: Task, key: Key, config: MilConfig, seed: int, watch: Watch = ignore
+) -> tuple[Predictions | None, tuple[str, ...], NDArray[np.float32] | None]:
     """Probabilities of the queries' bags, normally slides, and remarks; None where no bag has one label, and why.
 
     Classes are not weighted to be equal, as in the other probes. `watch` is called after every epoch. `attention` (N,):
@@ -173,7 +170,7 @@ def mil_predictions(
     training, test = find_bags(bank, task.levels), find_bags(queries, task.levels)
     for bags, role in ((training, "reference"), (test, "test")):
         if not len(bags):
-            return None, (f"Every {role} {level} has patches of several labels, so it has no label.",)
+            return None, (f"Every {role} {level} has patches of several labels, so it has no label.",), None
     remarks = [f"Trained on {count(len(training), 'bag')} of reference patches; a bag is the patches of one {level}."]
     if training.left_out:
         remarks.append(f"Left out: {count(training.left_out, 'bag')} with patches of several labels.")
@@ -181,6 +178,7 @@ def mil_predictions(
     absent = np.delete(np.array(task.classes, object), present)
     remarks += [f"Class {name!r} has no such bag, so its probability is always 0." for name in absent]
     scores = np.zeros((len(test), len(task.classes)))
+    attention = None
     if len(present) == 1:
         scores[:, present] = 1
         remarks.append(f"All bags have class {task.classes[present[0]]!r}, so it is predicted for every test {level}.")
@@ -192,12 +190,14 @@ def mil_predictions(
         held_out = hold_out(patients[[patches[0] for patches in training.patches]], codes, rng)
         net, epoch = train(Vectors(bank, scaler, keep=True), training.patches, codes, held_out, config, seed, watch)
         vectors = Vectors(queries, scaler, keep=False)
+        attention = np.full(len(queries), np.nan, np.float32)
         for bag, patches in enumerate(test.patches):
             scores[bag, present] = net.forward_blocks(vectors.blocks(patches)).double().softmax(dim=0)
-            if attention is not None:
-                attention[patches] = net.weigh(vectors.blocks(patches))
+            attention[patches] = net.weigh(vectors.blocks(patches))
         remarks.append(_describe_epoch(epoch, int(held_out.sum()), task, config))
-    return Predictions(level, task.classes, test.units, test.labels, scores, test.left_out), tuple(remarks)
+    key = replace(key, level=level)
+    predictions = Predictions(key, task.endpoint, test.units, test.labels, scores, test.left_out)
+    return predictions, tuple(remarks), attention
 
 
 def hold_out(patients: Ints, labels: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:

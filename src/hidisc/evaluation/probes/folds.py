@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from hidisc.evaluation.task import Ints, LabelledPatches
+from hidisc.evaluation.metrics import Ints
+from hidisc.evaluation.task import LabelledPatches
 
 
 def find_patients(patches: LabelledPatches, levels: tuple[str, ...]) -> Ints:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from hidisc.evaluation.metrics import Floats, Ints
 from hidisc.evaluation.neighbours import use_threads
 from hidisc.evaluation.probes.folds import assign_folds, find_lacking, find_patients, sample_per_patient
-from hidisc.evaluation.task import Floats, Ints, Task
+from hidisc.evaluation.task import Task
 from hidisc.ground.progress import Watch, ignore
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import plural
