@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from harness import Claim
+from hidisc.benchmarking.benchmark import benchmark
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.prepare import GridConfig, PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.training.run import Run
-from hidisc.verbs.benchmark import benchmark
 from hidisc.verbs.prepare import prepare
 
 SIZE_PX = 48

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-import hidisc.verbs.benchmark
+import hidisc.benchmarking.benchmark
 import hidisc.verbs.doctor
 import hidisc.verbs.export
 import hidisc.verbs.export_vectors

@@ -52,7 +52,7 @@ def test_a_name_of_the_api_is_what_it_was_after_everything_is_loaded() -> None:
     import_module("hidisc.benchmarking.cells")
     for name in hidisc.__all__:
         assert not isinstance(getattr(hidisc, name), ModuleType), name
-    assert hidisc.benchmark is import_module("hidisc.verbs.benchmark").benchmark
+    assert hidisc.benchmark is import_module("hidisc.benchmarking.benchmark").benchmark
 
 
 class Elsewhere:

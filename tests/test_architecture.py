@@ -13,7 +13,7 @@ import hidisc
 ROOT = Path(hidisc.__file__).parent
 GROUND = ["ground", "settings", "artefacts"]
 STAGES = ["slides", "patches", "sampling", "models", "objectives", "training", "embeddings", "evaluation"]
-STAGES += ["auditing", "reporting", "benchmarking", "explorer", "verbs", "cli", "__main__"]
+STAGES += ["auditing", "reporting", "explorer", "verbs", "benchmarking", "cli", "__main__"]
 ORDER = {name: place for place, name in enumerate([*GROUND, *STAGES])}
 LIBRARIES = """
 anndata colorcet dask distributed h5py huggingface_hub imagecodecs jinja2 lightning lightning_fabric matplotlib numpy
@@ -26,7 +26,7 @@ LOADED = {
     "cli": "",
     "verbs.doctor verbs.settings": "",
     "verbs.prepare verbs.imports": "imagecodecs numpy openslide PIL pyarrow rich simplejpeg tifffile",
-    "verbs.report verbs.heatmap verbs.benchmark": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich",
+    "verbs.report verbs.heatmap benchmarking.benchmark": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich",
     "verbs.explore": "imagecodecs numpy openslide PIL pyarrow simplejpeg tifffile",
     "verbs.export_vectors training.run": "h5py imagecodecs numpy PIL pyarrow",
     "verbs.demo": "imagecodecs jinja2 matplotlib numpy openslide PIL pyarrow rich simplejpeg tifffile",

@@ -1,4 +1,5 @@
 from .auditing.audit import Audit as Audit
+from .benchmarking.benchmark import benchmark as benchmark
 from .embeddings.embeddings import Embeddings as Embeddings
 from .evaluation.compare import compare as compare
 from .evaluation.neighbours import find_neighbours as find_neighbours
@@ -32,7 +33,6 @@ from .slides.reader import open_slide as open_slide
 from .slides.synthetic import draw_cohort as draw_cohort
 from .training.run import Run as Run
 from .verbs.audit import audit as audit
-from .verbs.benchmark import benchmark as benchmark
 from .verbs.embed import embed as embed
 from .verbs.evaluate import evaluate as evaluate
 from .verbs.explore import explore as explore

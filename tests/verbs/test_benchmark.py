@@ -9,14 +9,14 @@ import torch
 
 from hidisc.artefacts.artefact import begin_together, read_kind
 from hidisc.artefacts.lock import hold
+from hidisc.benchmarking import benchmark as verb
+from hidisc.benchmarking.benchmark import benchmark
 from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import load_config
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.run import Run
-from hidisc.verbs import benchmark as verb
-from hidisc.verbs.benchmark import benchmark
 from hidisc.verbs.doctor import verify, what_to_do
 from tests.commands import Forks, signal_at
 from tests.schedulers import start_scheduler, start_worker

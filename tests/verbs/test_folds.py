@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hidisc.benchmarking.benchmark import benchmark
 from hidisc.benchmarking.cells import plan_cells
 from hidisc.evaluation.compare import compare
 from hidisc.evaluation.scores import Scores
@@ -18,7 +19,6 @@ from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
-from hidisc.verbs.benchmark import benchmark
 from hidisc.verbs.doctor import verify
 from hidisc.verbs.evaluate import evaluate
 from tests.commands import Forks, signal_at

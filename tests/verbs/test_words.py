@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
+from hidisc.benchmarking.benchmark import benchmark
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.evaluation.scores import SCORES, Scores
 from hidisc.patches.nifti import find_nifti
@@ -28,7 +29,6 @@ from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.training.run import RUN
 from hidisc.verbs.audit import audit
-from hidisc.verbs.benchmark import benchmark
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.imports import import_volumes

@@ -1,19 +1,13 @@
-"""The cells of a suite: a training of one row with one seed on one fold; the folds of a row and seed pooled."""
+"""The cells of a suite: a training of one row with one seed on one fold, and the points at which it is judged."""
 
 import re
-import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hidisc.artefacts.artefact import make, open_artefact, read_manifest
-from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.cross_validation import pool_evaluations
-from hidisc.evaluation.scores import Scores
+from hidisc.artefacts.artefact import open_artefact
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import digest, make_folder
-from hidisc.models.card import NOTHING
+from hidisc.ground.files import make_folder, write_atomic
 from hidisc.patches.splits import make_folds
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import RowConfig, ScaleConfig, SuiteConfig
@@ -23,7 +17,7 @@ from hidisc.settings.evaluate import EvaluateConfig, FoldsConfig
 from hidisc.settings.train import TrainConfig
 
 FAILED = "failed.txt"
-CELLS = "cells"
+CELLS, POOLED = "cells", "pooled"
 
 
 @dataclass(frozen=True)
@@ -100,6 +94,17 @@ class Cell:
         """Why it failed when it was last tried, None when it did not."""
         path = self.folder / FAILED
         return path.read_text(encoding="utf-8") if path.is_file() and not self.is_done else None
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """A cell with what it needs, for a worker anywhere that sees the same folders."""
+
+    cell: Cell
+    suite: SuiteConfig
+    store: Path
+    device: str
+    threads: int | None
 
 
 def plan_cells(
@@ -188,14 +193,15 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-POOLED = "pooled"
+def keep_reason(cell: Cell, error: BaseException) -> None:
+    """Write into a cell's folder why it failed."""
+    make_folder(cell.folder)  # a worker that does not see our folders has made none
+    write_atomic(cell.folder / FAILED, say_reason(error).encode())
 
 
-def pool_cells(cells: Sequence[Cell], out: Path, rule: FoldsConfig) -> None:
-    """Pool the folds of every row and seed that are all finished."""
-    for folds in list_finished(cells):
-        for point in folds[0].points:
-            _pool(folds, point, out, rule)
+def say_reason(error: BaseException) -> str:
+    """Why a cell failed, in a line."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
 def list_finished(cells: Sequence[Cell]) -> list[list[Cell]]:
@@ -210,41 +216,3 @@ def list_finished(cells: Sequence[Cell]) -> list[list[Cell]]:
 def pooled_scores(folds: Sequence[Cell], point: EvaluationPoint, out: Path) -> Path:
     """The folder of the scores that the folds of a row and seed have together."""
     return out / POOLED / f"{folds[0].folder.name.rpartition('-fold-')[0]}-{point.name}"
-
-
-def _pool(folds: Sequence[Cell], point: EvaluationPoint, out: Path, rule: FoldsConfig) -> None:
-    parts = [Scores.load(cell.scores(point)) for cell in folds]
-    path = pooled_scores(folds, point, out)
-    changes = {"test_patients": None, "folds": rule.model_copy(update={"seed": folds[0].seed})}
-    config = folds[0].evaluate.model_copy(update=changes)
-    inputs = {f"fold {number}": part.artefact.checksum for number, part in enumerate(parts, 1)}
-    make_folder(path.parent)
-    with suppress(ValueError):
-        made = read_manifest(path)
-        if made is not None and made.inputs != inputs:  # a fold was judged anew since
-            shutil.rmtree(path)
-    with make(path, "evaluate", config, inputs) as work:
-        if not work.is_finished():
-            evaluations, paths = [part.read() for part in parts], [part.path for part in parts]
-            work.finish(pool_evaluations(evaluations, paths, config, _describe(folds, parts), path).write(path))
-
-
-def _describe(folds: Sequence[Cell], parts: Sequence[Scores]) -> ModelCard:
-    """One card for the encoders of all folds: what they share, and all that they have learned from."""
-    cards = [part.info.model for part in parts]
-    history = NOTHING
-    for card in cards:
-        history = history.then(card.history.slides, card.history.labels_used)
-    history = history.model_copy(update={"is_complete": all(card.history.is_complete for card in cards)})
-    train = folds[0].train.model_dump(mode="json", exclude={"seed": True, "data": {"leave_out"}})
-    never = set[str].intersection(*(set(cell.train.data.leave_out) for cell in folds))
-    if never:  # what the row itself leaves out, in every fold
-        train["data"]["leave_out"] = sorted(never)
-    return cards[0].model_copy(
-        update={
-            "source": f"{len(folds)} folds",
-            "checksum": digest([card.checksum for card in cards]),
-            "group": digest({"train": train, "folds": len(folds)})[:16],
-            "history": history,
-        }
-    )

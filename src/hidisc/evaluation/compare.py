@@ -10,7 +10,7 @@ one training each, a difference is about two encoders; with several, it is about
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from statistics import NormalDist
@@ -23,9 +23,10 @@ from hidisc.evaluation.metrics import Floats, Measured, Value
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Judged
 from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Progress
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count, plural
-from hidisc.settings.evaluate import BootstrapConfig
+from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig
 
 UNDEFINED_SHARE = 0.05
 """Share of the resamples; a metric that is undefined in more of them says so."""
@@ -91,6 +92,16 @@ def score(predictions: Predictions, config: BootstrapConfig, seed: int) -> Judge
         by_class=by_class,
         confusion=measured.confusion,
     )
+
+
+def score_all(predictions: Iterable[Predictions], config: EvaluateConfig, progress: Progress) -> tuple[Judged, ...]:
+    """A row of the table for each of some predictions."""
+    predictions, rows = list(predictions), []
+    with progress.part("bootstrap", len(predictions), "levels") as part:
+        for found in predictions:
+            rows.append(score(found, config.bootstrap, config.seed))
+            part.advance()
+    return tuple(rows)
 
 
 def find_interval(values: Floats, config: BootstrapConfig, cluster: str) -> tuple[float | None, float | None, str]:

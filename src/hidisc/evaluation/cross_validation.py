@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.judge import compare_floors, score_all
+from hidisc.evaluation.compare import score_all
+from hidisc.evaluation.floors import compare_floors
 from hidisc.evaluation.predictions import pool_folds
 from hidisc.evaluation.scores import Count, Diagnostic, Evaluation, Finding, Pair
 from hidisc.ground.files import relate

@@ -1,6 +1,6 @@
 """Floors: the task of an encoder with other vectors in place of its own, such as the colour of the patches alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import compare
 from hidisc.evaluation.duplicates import store_rows
 from hidisc.evaluation.metrics import Ints
-from hidisc.evaluation.predictions import Predictions, at_rows
+from hidisc.evaluation.predictions import ENCODER, Predictions, at_rows
 from hidisc.evaluation.probes.folds import sample_per_patient
 from hidisc.evaluation.scores import Floor
 from hidisc.evaluation.task import LabelledPatches, Task, group
@@ -79,7 +79,7 @@ def _sample(embeddings: Embeddings, config: EvaluateConfig) -> Ints:
     return np.flatnonzero(np.isin(places.of_row, drawn))
 
 
-def compare_with_floor(
+def _compare(
     subject: str, encoder: Sequence[Predictions], floor: Sequence[Predictions], patches: int, config: EvaluateConfig
 ) -> Floor:
     """How far an encoder is ahead of a floor by the first probe, from the predictions of both at every level.
@@ -95,3 +95,18 @@ def compare_with_floor(
             found = compare([[predictions]], [[theirs[predictions.level]]], config.bootstrap, config.seed)
             ahead[predictions.level] = {metric: difference.as_value() for metric, difference in found.items()}
     return Floor(subject=subject, patches=patches, ahead=ahead)
+
+
+def compare_floors(
+    predictions: Iterable[Predictions], sizes: Mapping[str, int], config: EvaluateConfig
+) -> tuple[Floor, ...]:
+    """The encoder beside each of its floors, by the first probe; `sizes`: patches of every subject."""
+    levels: dict[str, list[Predictions]] = {}
+    for found in predictions:
+        if found.key.scale is None and found.key.probe == config.probes[0]:
+            levels.setdefault(found.key.subject, []).append(found)
+    return tuple(
+        _compare(subject, levels.get(ENCODER, []), levels.get(subject, []), patches, config)
+        for subject, patches in sizes.items()
+        if subject != ENCODER
+    )

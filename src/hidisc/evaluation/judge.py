@@ -4,7 +4,7 @@ Everything that is judged has a key: subject, probe, scale, level, fold. The tas
 labels, aligned or joined how); a floor is the same task with other vectors. Folds are pooled over their key.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.evaluation.align import align_task
-from hidisc.evaluation.compare import score
+from hidisc.evaluation.compare import score_all
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import count_pictures, find_duplicates
-from hidisc.evaluation.floors import FloorVectors, compare_with_floor
+from hidisc.evaluation.floors import FloorVectors, compare_floors
 from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
 from hidisc.evaluation.neighbours import use_threads
 from hidisc.evaluation.places import join_places
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions, patch_predictions, pool_patches, pool_units
 from hidisc.evaluation.probes.knn import KnnResult, predict_by_neighbours
-from hidisc.evaluation.scores import FLOORS, Evaluation, Finding, Floor, Judged, ScoresInfo
+from hidisc.evaluation.scores import FLOORS, Evaluation, Finding, ScoresInfo
 from hidisc.evaluation.task import Task
 from hidisc.ground.files import relate
 from hidisc.ground.machine import versions
@@ -160,31 +160,6 @@ def predict(
         scores, remarks, second_softmax = knn.scores, knn.remarks, config.knn.second_softmax
     pooled = [pool_patches(task, scores, key_of_level, second_softmax) for key_of_level in coarser]
     return Predicted([patch_predictions(task, scores, key), *pooled], remarks)
-
-
-def score_all(predictions: Iterable[Predictions], config: EvaluateConfig, progress: Progress) -> tuple[Judged, ...]:
-    """A row of the table for each of some predictions."""
-    predictions, rows = list(predictions), []
-    with progress.part("bootstrap", len(predictions), "levels") as part:
-        for found in predictions:
-            rows.append(score(found, config.bootstrap, config.seed))
-            part.advance()
-    return tuple(rows)
-
-
-def compare_floors(
-    predictions: Iterable[Predictions], sizes: Mapping[str, int], config: EvaluateConfig
-) -> tuple[Floor, ...]:
-    """The encoder beside each of its floors, by the first probe; `sizes`: patches of every subject."""
-    levels: dict[str, list[Predictions]] = {}
-    for found in predictions:
-        if found.key.scale is None and found.key.probe == config.probes[0]:
-            levels.setdefault(found.key.subject, []).append(found)
-    return tuple(
-        compare_with_floor(subject, levels.get(ENCODER, []), levels.get(subject, []), patches, config)
-        for subject, patches in sizes.items()
-        if subject != ENCODER
-    )
 
 
 def _find_duplicates(task: Task, knn: KnnResult, config: EvaluateConfig, progress: Progress) -> tuple[Finding, ...]:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from hidisc.artefacts.artefact import begin_together, make
 from hidisc.artefacts.lock import HeldError
-from hidisc.benchmarking.cells import FAILED, Cell, plan_cells, pool_cells
+from hidisc.benchmarking.cells import Cell, CellTask, keep_reason, plan_cells, say_reason
+from hidisc.benchmarking.pooled import pool_cells
 from hidisc.benchmarking.results import list_results, write_results
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import AnyPath, digest, full_disk_said, hash_file, make_folder, refuse_full_disk, write_atomic
+from hidisc.ground.files import AnyPath, digest, full_disk_said, hash_file, refuse_full_disk
 from hidisc.ground.machine import count_cores
 from hidisc.ground.progress import Say, ignore
 from hidisc.ground.tasks import Report, run_tasks
@@ -28,17 +29,6 @@ class _Settings(SuiteConfig):
     """The suite, and at which scale."""
 
     scale: str
-
-
-@dataclass(frozen=True)
-class CellTask:
-    """A cell with what it needs, for a worker anywhere that sees the same folders."""
-
-    cell: Cell
-    suite: SuiteConfig
-    store: Path
-    device: str
-    threads: int | None
 
 
 @dataclass(frozen=True)
@@ -157,7 +147,7 @@ def _do_all(tasks: Sequence[CellTask], cells: int, workers: int, scheduler: str 
             if isinstance(outcome.error, HeldError):
                 say(f"{cell.name}: another process is working on it")
             elif outcome.error is not None:
-                say(f"{cell.name}: failed: {_reason(outcome.error)}")
+                say(f"{cell.name}: failed: {say_reason(outcome.error)}")
                 keep_reason(cell, outcome.error)
                 failed += 1
             show()
@@ -165,16 +155,6 @@ def _do_all(tasks: Sequence[CellTask], cells: int, workers: int, scheduler: str 
 
 def _do(task: CellTask, report: Report) -> None:
     """Train and evaluate one cell; torch is loaded by whoever does it, and not to write a page."""
-    from hidisc.verbs.cell import do_cell
+    from hidisc.benchmarking.work import do_cell
 
     do_cell(task, report)
-
-
-def keep_reason(cell: Cell, error: BaseException) -> None:
-    """Write into a cell's folder why it failed."""
-    make_folder(cell.folder)  # a worker that does not see our folders has made none
-    write_atomic(cell.folder / FAILED, _reason(error).encode())
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

@@ -1,10 +1,10 @@
-"""One cell of `hidisc benchmark`: a training, its embeddings and their evaluation, here or on a worker."""
+"""The work of one cell of a benchmark: a training, its embeddings and their evaluation, here or on a worker."""
 
 import torch
 
 from hidisc.artefacts.artefact import make
 from hidisc.artefacts.lock import hold
-from hidisc.benchmarking.cells import FAILED, Cell, EvaluationPoint, plan_embedding
+from hidisc.benchmarking.cells import FAILED, Cell, CellTask, EvaluationPoint, keep_reason, plan_embedding
 from hidisc.embeddings.colour import COLOUR
 from hidisc.ground.files import refuse_full_disk, sweep
 from hidisc.ground.stop import reached
@@ -14,7 +14,6 @@ from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config
 from hidisc.training.fit import StepsDone
 from hidisc.training.run import Run
-from hidisc.verbs.benchmark import CellTask, keep_reason
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.train import train
