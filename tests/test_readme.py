@@ -29,7 +29,7 @@ from tests.patches.test_opensrh import study, write_opensrh
 from tests.patches.volumes import draw_volume, write_cohort, write_dicom
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 SHORTER = {
     "hidisc prepare": "--workers 0",

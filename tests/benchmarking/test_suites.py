@@ -54,7 +54,7 @@ def test_every_suite_among_the_examples_plans_trainings(path: Path, tmp_path: Pa
 
 
 def test_the_suite_for_small_cohorts_trains_as_the_recipe_for_them(tmp_path: Path) -> None:
-    """What docs/real-cohorts.md measured is what `hidisc train --recipe small-cohort` does."""
+    """What docs/lab/real-cohorts.md measured is what `hidisc train --recipe small-cohort` does."""
     config = load("small-cohort", "folds.number=0")
     (cell,) = [
         cell

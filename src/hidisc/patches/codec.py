@@ -1,6 +1,6 @@
 """A patch as bytes and back: JPEG, Zstandard, PNG or raw; 8 or 16 bits; any number of channels.
 
-`zstd` is lossless and four to five times as fast to read as PNG at the same size (docs/decisions.md has the
+`zstd` is lossless and four to five times as fast to read as PNG at the same size (docs/lab/decisions.md has the
 measurements): what is compressed is the difference of every value from the one to the left of it.
 """
 
