@@ -13,6 +13,7 @@ import tifffile
 import yaml
 from PIL import Image
 
+from hidisc.evaluation.classes import METRICS
 from hidisc.objectives.objective import list_objectives, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.audit import AuditConfig
@@ -204,6 +205,13 @@ def test_every_setting_named_in_the_docs_exists() -> None:
     named = {name for page in PAGES for name in pattern.findall(page.read_text())}
     assert len(named) >= 8
     assert {name for name in named if not name.endswith(".safetensors")} <= known
+
+
+def test_the_table_of_metrics_is_what_they_declare() -> None:
+    page = (ROOT / "docs" / "evaluating.md").read_text()
+    for metric in METRICS.values():
+        better = "higher" if metric.higher_is_better else "lower"
+        assert f"| {metric.title} | `{metric.key}` | {metric.meaning} | {better} |" in page
 
 
 def test_recipes_the_docs_name_are_shipped() -> None:
