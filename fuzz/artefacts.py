@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Artefacts(Kind):
 
     def __init__(self, names: tuple[str, ...] = tuple(world.COMMANDS)) -> None:
         """`names`: of the commands whose artefacts are damaged."""
-        self.names = names
+        self.names = self.groups = names
 
     def prepare(self, home: Path) -> None:
         """Two worlds of other content."""
@@ -60,8 +61,8 @@ class Artefacts(Kind):
         shutil.copytree(home / "whole", here)
         known = {name: read(here) for name, read in READERS.items() if name in self.names}
 
-        def say(rng: Rng) -> Outcome:
-            name = self.names[int(rng.integers(len(self.names)))]
+        def say(rng: Rng, index: int) -> Outcome:
+            name = self.names[index % len(self.names)]
             path, entry = _choose(here, name, rng)
             before = path.read_bytes()
             done = _damage(path, home / "other" / path.relative_to(here), rng)
@@ -78,8 +79,8 @@ class Artefacts(Kind):
             else:
                 path.write_bytes(before)
             if outcome.verdict == "fell through":
-                return Outcome("fell through", f"{path.relative_to(here)} ({done}): {outcome.said}")
-            return outcome
+                outcome = Outcome("fell through", f"{path.relative_to(here)} ({done}): {outcome.said}")
+            return replace(outcome, group=name)
 
         return say
 
@@ -206,10 +207,9 @@ def _read_embeddings(path: Path) -> str:
 def _read_scores(path: Path) -> str:
     scores = Scores.load(path)
     parts: list[Any] = [scores.info.model_dump_json(), scores.verdict()]
-    for probe in scores.info.probes:
-        for level in probe.levels:
-            predictions = scores.predictions(probe.name, level.level)
-            parts += [predictions.classes, predictions.truth.tobytes(), predictions.scores.tobytes()]
+    for row in scores.info.judged:
+        predictions = scores.predictions(row.probe, row.level, subject=row.subject, scale=row.scale)
+        parts += [predictions.classes, predictions.truth.tobytes(), predictions.scores.tobytes()]
     neighbours = scores.neighbours()
     return _digest([*parts, [] if neighbours is None else [part.tobytes() for part in neighbours]])
 
@@ -218,7 +218,8 @@ def _read_benchmark(path: Path) -> str:
     """What `benchmark` itself reads of its cells."""
     parts = []
     for cell in sorted((path / "cells").iterdir()):
-        parts.append(_read_run(cell / "run"))
+        if (cell / "run").exists():  # a floor has none
+            parts.append(_read_run(cell / "run"))
         parts += [_read_embeddings(folder) for folder in sorted(cell.glob("embeddings-*"))]
         parts += [_read_scores(folder) for folder in sorted(cell.glob("scores-*"))]
         parts += [_weights(Encoder.load(folder)) for folder in sorted(cell.glob("encoder-*"))]

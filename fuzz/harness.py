@@ -36,13 +36,16 @@ class Outcome:
     said: str = ""
     tried: int = 1
     """How many inputs (of kills: kills) it was."""
+    group: str = ""
+    """Which of the kind's groups the input is of."""
 
 
 class Wrong(Exception):  # noqa: N818 - not an error of the code that raises it
     """Something that must not be, in words."""
 
 
-Judge = Callable[[np.random.Generator], Outcome]
+Judge = Callable[[np.random.Generator, int], Outcome]
+"""Tries the input of some random numbers and of an index: index modulo the number of groups is the input's group."""
 
 
 class Kind(ABC):
@@ -53,6 +56,8 @@ class Kind(ABC):
     """Seconds that an input may take."""
     memory_bytes: int | None = None
     """Address space that a judge may take beyond what it begins with."""
+    groups: tuple[str, ...] = ("",)
+    """Kinds of input within this kind; a run that has tried none of a group has failed."""
 
     @abstractmethod
     def prepare(self, home: Path) -> None:
@@ -130,7 +135,7 @@ def _shorten(text: str) -> str:
 
 def try_all(kind: Kind, number: int, seed: int, *, workers: int, keep: Path, only: int | None = None) -> Tally:
     """Judge a number of inputs of a kind; those that fell through are kept below `keep`."""
-    tally, begun = Tally(kind.name), time.monotonic()
+    tally, begun = Tally(kind.name, kind.groups), time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{kind.name}-") as temporary:
         home = Path(temporary) / "home"
         home.mkdir()
@@ -235,6 +240,11 @@ def _start(kind: Kind, seed: int, home: Path, number: int) -> _Worker:
     process = _FORK.Process(target=_serve, args=(kind, seed, home, folder, theirs), daemon=False)
     process.start()
     theirs.close()
+    try:
+        ours.recv()
+    except EOFError:
+        process.join()
+        raise SystemExit(f"no judge of {kind.name} could be opened: {(folder / 'said.txt').read_text()}") from None
     return _Worker(process, ours, folder)
 
 
@@ -247,10 +257,11 @@ def _serve(kind: Kind, seed: int, home: Path, folder: Path, pipe: Connection) ->
     say = kind.open(home, folder)
     if kind.memory_bytes is not None:
         _limit_memory(kind.memory_bytes)
+    pipe.send("ready")
     while (index := pipe.recv()) is not None:
         shutil.rmtree(folder / INPUT, ignore_errors=True)
         (folder / INPUT).mkdir()
-        pipe.send(say(rng_of(seed, kind.name, index)))
+        pipe.send(say(rng_of(seed, kind.name, index), index))
     pipe.close()
     os._exit(0)  # a thread that a library keeps in circles would be waited for
 

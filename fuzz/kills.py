@@ -52,9 +52,9 @@ class Kills(Kind):
         shutil.copytree(home / "whole", here)
         traces = {name: (home / "steps" / name).read_text().splitlines() for name in self.names}
 
-        def say(rng: Rng) -> Outcome:
+        def say(rng: Rng, index: int) -> Outcome:
             times = int(rng.choice(self.times))
-            name = self.names[int(rng.integers(len(self.names)))]
+            name = self.names[index % len(self.names)]
             orders = _order(traces[name], times, rng)
             (folder / INPUT / "orders.txt").write_text(f"{name}\n" + "\n".join(orders) + "\n")
             killed: list[str] = []
@@ -65,7 +65,7 @@ class Kills(Kind):
                     shutil.copytree(here / world.COMMANDS[name].home, folder / INPUT / name)
                 said = f"{name}, {'; '.join(orders)}: {said}"
             world.restore(here, home / "whole", name)
-            return Outcome(outcome.verdict, said, tried=len(killed))
+            return Outcome(outcome.verdict, said, tried=len(killed), group=name)
 
         return say
 

@@ -71,7 +71,7 @@ class Tables(Kind):
         for name in ("slides", "folder", "empty.png"):
             (folder / name).symlink_to(home / name)
 
-        def say(rng: Rng) -> Outcome:
+        def say(rng: Rng, index: int) -> Outcome:
             reader = READERS[int(rng.integers(len(READERS)))]
             written = write(folder, folder / INPUT, rng)
             return judge(lambda: reader(written, folder))

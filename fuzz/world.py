@@ -38,7 +38,7 @@ rows:
   - {{name: SimCLR, recipe: simclr+weak}}
   - {{name: HiDisc, recipe: hidisc-patient+weak}}
 seeds: 1
-looks: [0.5, 1.0]
+evaluation_points: [0.5, 1.0]
 evaluate: {{knn: {{k: 5}}, probes: [knn], bootstrap: {{resamples: 20}}}}
 small: {{changes: [{", ".join(f'"{change}"' for change in TINY)}]}}
 """

@@ -83,7 +83,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert hidisc.train("store", "run", config, device="cpu", devices=1) is not None
         assert hidisc.embed("store", "run", "embeddings", device="cpu", devices=1, shown=False) is not None
         judging = hidisc.EvaluateConfig.model_validate(QUICK)
-        hidisc.evaluate("embeddings", "scores", judging, bank="embeddings", device="cpu", shown=False)
+        hidisc.evaluate("embeddings", "scores", judging, bank="embeddings", device="cpu")
     finally:
         os.chdir(before)
     return folder

@@ -39,7 +39,7 @@ class _Bad(Kind):
         assert (home / "made").exists()
         number = 0
 
-        def say(rng: Rng) -> Outcome:
+        def say(rng: Rng, index: int) -> Outcome:
             nonlocal number
             (folder / "input" / "it").write_bytes(rng.bytes(3))
             return judge(lambda: _WAYS[int(rng.integers(len(_WAYS)))]())

@@ -35,7 +35,7 @@ def embeddings(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
 
 @pytest.fixture(scope="module")
 def pooled(embeddings: Embeddings, tmp_path_factory: pytest.TempPathFactory) -> Scores:
-    return evaluate(embeddings.path, tmp_path_factory.mktemp("scores") / "s", settings(), shown=False)
+    return evaluate(embeddings.path, tmp_path_factory.mktemp("scores") / "s", settings())
 
 
 def test_every_patient_is_judged_once(embeddings: Embeddings, pooled: Scores) -> None:
@@ -54,7 +54,7 @@ def test_the_numbers_are_those_of_all_folds_together(
     truth, scores = [], []
     for number, patients in enumerate(make_folds(embeddings.table, settings().folds, "label", embeddings.path)):
         alone = settings("folds.number=0").model_copy(update={"test_patients": patients})
-        fold = evaluate(embeddings.path, tmp_path / str(number), alone, shown=False).predictions(probe, level)
+        fold = evaluate(embeddings.path, tmp_path / str(number), alone).predictions(probe, level)
         assert set(fold.clusters) == set(patients)
         truth.append(fold.truth)
         scores.append(fold.scores)
@@ -196,11 +196,11 @@ def test_neighbours_are_of_other_folds(embeddings: Embeddings, pooled: Scores) -
 def test_an_encoder_that_has_learned_from_these_patients_is_refused(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "e", learned=True)
     with pytest.raises(UserError) as caught:
-        evaluate(made.path, tmp_path / "s", settings(), shown=False)
+        evaluate(made.path, tmp_path / "s", settings())
     assert str(caught.value).startswith("'made' has learned from 9 patients of these (")
     assert str(caught.value).endswith("`hidisc benchmark SUITE STORE --folds K` trains and judges these.")
     assert not (tmp_path / "s").exists()
-    scores = evaluate(made.path, tmp_path / "s", settings("leakage.allow=true"), shown=False)
+    scores = evaluate(made.path, tmp_path / "s", settings("leakage.allow=true"))
     assert "DESPITE LEAKAGE" in scores.verdict()
 
 

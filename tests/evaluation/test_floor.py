@@ -15,6 +15,7 @@ from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
+from tests.said import Said
 from tests.training.stores import make_store
 
 
@@ -34,8 +35,8 @@ def embeddings(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
 def test_it_is_an_evaluation_of_the_colour_encoder(embeddings: Embeddings, tmp_path: Path, folds: str) -> None:
     colour = embed(embeddings.path / embeddings.info.store, "colour", tmp_path / "c", device="cpu", shown=False)
     assert colour is not None
-    alone = evaluate(colour.path, tmp_path / "alone", settings(folds, "floor=false"), shown=False)
-    beside = evaluate(embeddings.path, tmp_path / "beside", settings(folds), shown=False)
+    alone = evaluate(colour.path, tmp_path / "alone", settings(folds, "floor=false"))
+    beside = evaluate(embeddings.path, tmp_path / "beside", settings(folds))
     assert alone.info.floor is None
     assert beside.info.floor is not None
     assert beside.info.floor.patches == len(embeddings)
@@ -67,7 +68,7 @@ def test_without_the_store_it_is_left_out_and_said(embeddings: Embeddings, tmp_p
     alone = tmp_path / "e"
     shutil.copytree(embeddings.path, alone)
     said: list[str] = []
-    scores = evaluate(alone, tmp_path / "s", settings(), say=said.append, shown=False)
+    scores = evaluate(alone, tmp_path / "s", settings(), progress=Said(said))
     assert scores.info.floor is None
     note = "note: colour alone is not judged beside it: the store 'store' is not there, or has changed"
     assert any(sentence.startswith(note[:40]) for sentence in said), said

@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     )
     prepare(cohort, folder / "store", config, workers=0)
     embed(folder / "store", "colour", folder / "embeddings", EmbedConfig(), device="cpu", shown=False)
-    evaluate(folder / "embeddings", folder / "scores", JUDGING, device="cpu", shown=False)
+    evaluate(folder / "embeddings", folder / "scores", JUDGING, device="cpu")
     return Made(cohort, folder / "store", folder / "embeddings", folder / "scores")
 
 

@@ -47,7 +47,7 @@ def test_attention_is_a_share_of_the_largest_in_its_slide() -> None:
 
 def test_attention_is_a_column_where_an_evaluation_kept_it(made: Made, tmp_path: Path) -> None:
     config = JUDGING.model_copy(update={"probes": ("knn", "mil"), "mil": MilConfig(epochs=1)})
-    scores = evaluate(made.embeddings, tmp_path / "scores", config, device="cpu", shown=False)
+    scores = evaluate(made.embeddings, tmp_path / "scores", config, device="cpu")
     session = open_session(made.store, [made.embeddings, scores.path], None, lambda _: None)
     column, found = session.columns["attention"], scores.attention()
     assert found is not None

@@ -152,7 +152,7 @@ def test_evaluate_predicts_names_and_is_out_of_date_when_they_change(made: Embed
     sets.give("mine", "first", np.flatnonzero(first))
     sets.give("mine", "other", np.flatnonzero(~first)[::2])
     config = JUDGING.model_copy(update={"label": "mine"})
-    scores = evaluate(made.path, tmp_path / "scores", config, device="cpu", shown=False)
+    scores = evaluate(made.path, tmp_path / "scores", config, device="cpu")
     assert scores.info.classes == ("first", "other")
     assert scores.info.probes[0].levels[0].metrics["accuracy"].value > 0.7
     found = find_embeddings(scores, scores.info.embeddings)
@@ -161,6 +161,6 @@ def test_evaluate_predicts_names_and_is_out_of_date_when_they_change(made: Embed
     sets.give("mine", "other", np.array([0]))
     assert find_embeddings(scores, scores.info.embeddings) is None
     with pytest.raises(UserError, match="the content of the labels of the embeddings has changed"):
-        evaluate(made.path, tmp_path / "scores", config, device="cpu", shown=False)
+        evaluate(made.path, tmp_path / "scores", config, device="cpu")
     with pytest.raises(UserError, match="has no column of names 'theirs'"):
-        evaluate(made.path, tmp_path / "others", config.model_copy(update={"label": "theirs"}), shown=False)
+        evaluate(made.path, tmp_path / "others", config.model_copy(update={"label": "theirs"}))

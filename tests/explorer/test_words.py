@@ -38,7 +38,7 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Made:
     config = load_config(VolumesConfig, None, ["size_px=32", "split.fractions={train: 0.5, test: 0.5}"])
     import_volumes(find_nifti(root, config, folder / "patients.csv"), folder / "store", config, workers=0)
     embed(folder / "store", "colour", folder / "embeddings", EmbedConfig(), device="cpu", shown=False)
-    evaluate(folder / "embeddings", folder / "scores", JUDGING, device="cpu", shown=False)
+    evaluate(folder / "embeddings", folder / "scores", JUDGING, device="cpu")
     return Made(folder / "patients.csv", folder / "store", folder / "embeddings", folder / "scores")
 
 

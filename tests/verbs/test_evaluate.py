@@ -29,6 +29,7 @@ from hidisc.verbs.export import export
 from tests.commands import Forks, signal_at
 from tests.evaluation.made import make_embeddings, relabel
 from tests.finished import refinish
+from tests.said import Said
 from tests.training.stores import TEST, make_store, train
 
 QUICK = {"bootstrap": {"resamples": 50}, "mil": {"epochs": 2}, "linear": {"iterations": 20}, "knn": {"k": 20}}
@@ -87,7 +88,7 @@ def test_alignment_takes_out_what_a_site_adds(made: Embeddings, tmp_path: Path) 
 def test_values_that_no_reference_patient_has_stay_as_they_are(made: Embeddings, tmp_path: Path) -> None:
     said: list[str] = []
     settings = config(probes=["knn"], align="patient", audit=False)  # no test patient is a reference patient
-    evaluate(made.path, tmp_path / "s", settings, say=said.append)
+    evaluate(made.path, tmp_path / "s", settings, progress=Said(said))
     (note,) = [sentence for sentence in said if "are not aligned" in sentence]
     assert note.startswith("note: no reference patient has patient 'a-0', 'a-1', ")
     with pytest.raises(UserError, match="align: the reference patients have 1 value of that column"):
@@ -175,7 +176,7 @@ def test_a_lost_or_changed_file_is_found_and_made_again(scores: Scores, made: Em
         with pytest.raises(UserError, match=rf"are damaged: {name} (is missing|has changed)"):
             Scores.load(out)
         said: list[str] = []
-        evaluate(made.path, out, config(), say=said.append)
+        evaluate(made.path, out, config(), progress=Said(said))
         if name != "config.yaml":  # which is written again before anything else
             assert said[0].startswith(f"note: {out} is damaged ({name} ")
         assert contents(out) == contents(scores.path)
@@ -211,7 +212,7 @@ def test_a_class_that_the_reference_patients_lack(tmp_path: Path) -> None:
         lambda patient, split, label: None if patient == "a-4" else "a" if (split, label) == ("train", "c") else label,
     )
     said: list[str] = []
-    found = evaluate(lacking.path, tmp_path / "s", config(), say=said.append)
+    found = evaluate(lacking.path, tmp_path / "s", config(), progress=Said(said))
     warning = "No reference patient has label 'c', so none of its 3 test patients can be recognised."
     note = "20 of 180 patches of the reference patients were left out: they have no label, or none of the classes."
     patients = found.predictions("knn", "patient")
@@ -253,7 +254,7 @@ def test_a_query_the_encoder_has_learned_from(made: Embeddings, tmp_path: Path) 
     assert "'a-0'" in str(caught.value)
     assert not (tmp_path / "s").exists()  # nothing is begun
     said: list[str] = []
-    allowed = evaluate(seen, tmp_path / "s", config(leakage={"allow": True}), say=said.append)
+    allowed = evaluate(seen, tmp_path / "s", config(leakage={"allow": True}), progress=Said(said))
     assert any(line.startswith("leak: ") for line in said)
     assert any(finding.kind == "leak" for finding in allowed.info.leakage)
     assert allowed.info.warnings

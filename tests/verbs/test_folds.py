@@ -104,7 +104,7 @@ def test_a_fold_that_was_judged_anew_is_pooled_anew(whole: Path, store: Path, su
     fold = out / "cells" / "01-hidisc-patient-0-fold-1" / "scores-2-0"
     config = EvaluateConfig.model_validate(Scores.load(fold).info.config)
     shutil.rmtree(fold)
-    evaluate(fold.parent / "embeddings-2-0", fold, config.model_copy(update={"seed": 1}), shown=False)
+    evaluate(fold.parent / "embeddings-2-0", fold, config.model_copy(update={"seed": 1}))
     before = Scores.load(out / "pooled" / "01-hidisc-patient-0-2-0").artefact.manifest.inputs
     done = benchmark(load_config(SuiteConfig, str(suite)), store, out, workers=1, device="cpu")
     after = Scores.load(out / "pooled" / "01-hidisc-patient-0-2-0").artefact.manifest.inputs

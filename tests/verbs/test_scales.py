@@ -200,7 +200,7 @@ def embeddings(store: PatchStore, tmp_path_factory: pytest.TempPathFactory) -> E
 
 def judge(embeddings: Embeddings, out: Path, **changes: object):
     settings = {"probes": ("knn",), "bootstrap": {"resamples": 10}, "audit": False, **changes}
-    return evaluate(embeddings.path, out, EvaluateConfig.model_validate(settings), shown=False)
+    return evaluate(embeddings.path, out, EvaluateConfig.model_validate(settings))
 
 
 def test_each_scale_is_judged_by_itself(embeddings: Embeddings, tmp_path: Path) -> None:

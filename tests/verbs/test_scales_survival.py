@@ -272,7 +272,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = load_config(EvaluateConfig, None, ["knn.k=3", "probes=[knn]", "bootstrap.resamples=10", "audit=false"])
     for name, mpp in (("all", None), ("fine", (0.5,)), ("coarse", (2.0,))):
         embed(folder / "store", "colour", folder / name, EmbedConfig(mpp=mpp), device="cpu", devices=1, shown=False)
-        evaluate(folder / name, folder / f"scores-{name}", settings, device="cpu", shown=False)
+        evaluate(folder / name, folder / f"scores-{name}", settings, device="cpu")
     return folder
 
 

@@ -38,6 +38,7 @@ from hidisc.verbs.train import train
 from hidisc.verbs.words import find_names
 from tests.commands import Forks
 from tests.patches.volumes import draw_volume, write_cohort, write_nifti
+from tests.said import Said
 from tests.training.stores import TINY
 
 pytestmark = pytest.mark.whole
@@ -49,7 +50,7 @@ def learn_and_judge(folder: Path, said: list[str], recipe: str) -> Scores:
     train(folder / "store", folder / "run", steps, device="cpu", devices=1, say=said.append)
     embed(folder / "store", folder / "run", folder / "embeddings", device="cpu", devices=1, say=said.append)
     judged = load_config(EvaluateConfig, None, ["knn.k=5", "bootstrap.resamples=20", "mil.epochs=2"])
-    return evaluate(folder / "embeddings", folder / "scores", judged, device="cpu", say=said.append)
+    return evaluate(folder / "embeddings", folder / "scores", judged, device="cpu", progress=Said(said))
 
 
 @pytest.fixture(scope="module")

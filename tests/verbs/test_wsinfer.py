@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(folder / "store", folder / "run", config, device="cpu", devices=1)
     embed(folder / "store", folder / "run", folder / "embeddings", device="cpu", devices=1, shown=False)
     judged = load_config(EvaluateConfig, None, JUDGED)
-    evaluate(folder / "embeddings", folder / "scores", judged, device="cpu", shown=False)
+    evaluate(folder / "embeddings", folder / "scores", judged, device="cpu")
     return folder
 
 
@@ -80,6 +80,6 @@ def test_what_is_no_classifier_is_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"torchscript_model.pt is there already and is not overwritten. Give another"):
         export_wsinfer(home / "run", tmp_path / "out", home / "scores")
     judged = load_config(EvaluateConfig, None, [*JUDGED, "folds.number=2", "leakage.allow=true"])
-    evaluate(home / "embeddings", tmp_path / "folds", judged, device="cpu", shown=False)
+    evaluate(home / "embeddings", tmp_path / "folds", judged, device="cpu")
     with pytest.raises(UserError, match=r"folds was evaluated with --folds or align. Evaluate once more without"):
         export_wsinfer(home / "run", tmp_path / "other", tmp_path / "folds")
