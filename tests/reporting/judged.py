@@ -13,20 +13,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.metrics import Value
-from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import (
-    SCORES,
-    Count,
-    Diagnostic,
-    Finding,
-    LevelScores,
-    ProbeScores,
-    Scores,
-    ScoresInfo,
-    predictions_file,
-    save_neighbours,
-)
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions
+from hidisc.evaluation.scores import Count, Diagnostic, Evaluation, Finding, Judged, Scores, ScoresInfo
 from hidisc.ground.files import relate
 from hidisc.settings.evaluate import EvaluateConfig
 from tests.finished import finish
@@ -72,27 +62,22 @@ def make_scores(
     rows = rows[np.isin(labels[rows], np.array(classes, object))]
     truth = np.array([classes.index(label) for label in labels[rows]], np.int64)
     positive = len(classes) - 1 if config.positive is None else classes.index(config.positive)
+    endpoint = Classes(label=config.label, classes=classes, positive=positive)
     units = {column: table.column(column)[rows] for column in ("patient", "slide", "patch", "x", "y")}
 
     folder.mkdir(parents=True)
-    made = []
+    made: dict[Key, Predictions] = {}
     for probe in probes:
         scores = _draw_scores(truth, len(classes), accuracy, rng)
-        levels = []
         for level in reversed(LEVELS):
+            key = Key(ENCODER, probe, level)
             if level == "patch":
-                found = Predictions(level, classes, {**units, "row": rows}, truth, scores)
+                found = Predictions(key, endpoint, {**units, "row": rows}, truth, scores)
             else:
-                above = {key: units[key] for key in LEVELS[: LEVELS.index(level) + 1]}
-                found = _pool(level, classes, above, truth, scores)
-            if probe == "mil" and level == "patch":
-                continue  # it judges whole slides
-            path = folder / predictions_file(probe, level, probes[0])
-            path.parent.mkdir(exist_ok=True)
-            found.save(path)
-            levels.append(_judge(found, positive))
-        made.append(ProbeScores(name=probe, remarks=(f"{probe} was made up.",), levels=tuple(levels)))
-    _save_neighbours(folder, embeddings, rows, bank)
+                above = {name: units[name] for name in LEVELS[: LEVELS.index(level) + 1]}
+                found = _pool(key, endpoint, above, truth, scores)
+            if probe != "mil" or level != "patch":  # it judges whole slides
+                made[key] = found
     card = embeddings.info.model
     info = ScoresInfo(
         model=card.model_copy(
@@ -109,15 +94,16 @@ def make_scores(
         store_checksum=embeddings.info.store_checksum,
         sampling={"per_slide": per_slide, "seed": sampling_seed},
         config=config.model_copy(update={"seed": seed}).model_dump(mode="json"),
-        classes=classes,
-        positive=classes[positive],
+        endpoint=endpoint,
+        unlabelled={"bank": 0, "queries": 0},
         levels=LEVELS,
         counts=tuple(
             Count(label=label, part=part, units=_count(embeddings, where[labels[where] == label]))
             for part, where in (("bank", bank), ("queries", rows))
             for label in classes
         ),
-        probes=tuple(made),
+        judged=tuple(map(_judge, made.values())),
+        remarks={probe: (f"{probe} was made up.",) for probe in probes},
         diagnostics=(
             Diagnostic(name="effective rank", value=7.25 + seed, chance=16.0, meaning="7 of 16 directions are used."),
             Diagnostic(name="site from neighbours", value=None, chance=0.5, meaning="There is one site only."),
@@ -129,7 +115,7 @@ def make_scores(
         labels=lacks,
         versions={"hidisc": "0"},
     )
-    (folder / SCORES).write_text(info.model_dump_json())
+    Evaluation(info, made, _find_neighbours(embeddings, rows, bank)).write(folder)
     checksum = embeddings.artefact.checksum
     finish(folder, "evaluate", {"the embeddings": checksum, "the bank": checksum})
     return Scores.load(folder)
@@ -146,29 +132,28 @@ def _draw_scores(
 
 
 def _pool(
-    level: str,
-    classes: tuple[str, ...],
+    key: Key,
+    endpoint: Classes,
     above: dict[str, NDArray[Any]],
     truth: NDArray[np.int64],
     scores: NDArray[np.float64],
 ) -> Predictions:
     """Averages a unit, in order of first appearance; units of several labels are left out."""
-    keys = list(zip(*above.values(), strict=True))
     units: dict[tuple[str, ...], list[int]] = {}
-    for place, key in enumerate(keys):
-        units.setdefault(key, []).append(place)
-    pure = {key: places for key, places in units.items() if len(set(truth[places])) == 1}
+    for place, names in enumerate(zip(*above.values(), strict=True)):
+        units.setdefault(names, []).append(place)
+    pure = {names: places for names, places in units.items() if len(set(truth[places])) == 1}
     return Predictions(
-        level,
-        classes,
-        {name: np.array([key[place] for key in pure], object) for place, name in enumerate(above)},
+        key,
+        endpoint,
+        {name: np.array([names[place] for names in pure], object) for place, name in enumerate(above)},
         np.array([truth[places[0]] for places in pure.values()], np.int64),
         np.stack([scores[places].mean(axis=0) for places in pure.values()]),
         left_out=len(units) - len(pure),
     )
 
 
-def _judge(found: Predictions, positive: int) -> LevelScores:
+def _judge(found: Predictions) -> Judged:
     """All metrics of one level; those that a class's absence forbids are undefined."""
     count = len(found.classes)
     confusion = confusion_matrix(found.truth, found.predicted, labels=range(count))
@@ -176,7 +161,7 @@ def _judge(found: Predictions, positive: int) -> LevelScores:
     ranks = (-found.scores).argsort(axis=1)
     hits = ranks == found.truth[:, None]
     if count == 2:
-        binary = one[found.classes[positive]]
+        binary = one[found.endpoint.positive_class]
         metrics = {name: binary[name] for name in ("auroc", "auprc", "sensitivity", "specificity")}
     else:
         metrics = {name: _mean([one[label][name] for label in one]) for name in next(iter(one.values()))}
@@ -186,8 +171,8 @@ def _judge(found: Predictions, positive: int) -> LevelScores:
         "top2": _value(float(hits[:, :2].any(axis=1).mean())),
         "top3": _value(float(hits[:, :3].any(axis=1).mean())),
     }
-    return LevelScores(
-        level=found.level,
+    return Judged(
+        **found.key.as_dict(),
         units=len(found),
         left_out=found.left_out,
         metrics=metrics,
@@ -231,10 +216,12 @@ def _count(embeddings: Embeddings, rows: NDArray[np.int64]) -> dict[str, int]:
     return {**units, "patch": len(rows)}
 
 
-def _save_neighbours(folder: Path, embeddings: Embeddings, rows: NDArray[np.int64], bank: NDArray[np.int64]) -> None:
-    """The eight nearest patches of the bank by cosine."""
+def _find_neighbours(
+    embeddings: Embeddings, rows: NDArray[np.int64], bank: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The eight nearest patches of the bank by cosine, and their similarities."""
     vectors = np.asarray(embeddings.vectors, np.float32)
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     similar = vectors[rows] @ vectors[bank].T
     nearest = (-similar).argsort(axis=1, kind="stable")[:, :8]
-    save_neighbours(folder / "neighbours.parquet", bank[nearest], np.take_along_axis(similar, nearest, axis=1))
+    return bank[nearest], np.take_along_axis(similar, nearest, axis=1)
