@@ -225,3 +225,8 @@ def _find_neighbours(
     similar = vectors[rows] @ vectors[bank].T
     nearest = (-similar).argsort(axis=1, kind="stable")[:, :8]
     return bank[nearest], np.take_along_axis(similar, nearest, axis=1)
+
+
+def with_metric(row: Judged, metric: str, value: Value) -> Judged:
+    """A row of the table with another value of one metric."""
+    return row.model_copy(update={"metrics": {**row.metrics, metric: value}})

@@ -16,7 +16,7 @@ from PIL import Image
 
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import SCORES, Scores, predictions_file
+from hidisc.evaluation.scores import SCORES, Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate
 from hidisc.models.card import UNKNOWN
@@ -291,13 +291,13 @@ def test_a_slide_of_several_labels_is_painted_without_a_truth(
     mixed = found.truth.copy()
     mixed[np.flatnonzero(mine)[0]] = (mixed[mine][0] + 1) % len(found.classes)
     Predictions("patch", found.classes, found.units, mixed, found.scores).save(
-        tmp_path / "scores" / predictions_file("knn", "patch", "knn")
+        tmp_path / "scores" / "predictions_patch.parquet"
     )
     pooled = scores.predictions("knn", "slide")
     kept = pooled.units["slide"] != slide
     units = {name: values[kept] for name, values in pooled.units.items()}
     Predictions("slide", pooled.classes, units, pooled.truth[kept], pooled.scores[kept]).save(
-        tmp_path / "scores" / predictions_file("knn", "slide", "knn")
+        tmp_path / "scores" / "predictions_slide.parquet"
     )
     (tmp_path / "scores" / SCORES).write_text(scores.info.model_dump_json())
     finish(tmp_path / "scores", "evaluate")
@@ -367,7 +367,7 @@ def test_probes_without_scores_of_patches_or_slides(home: Path, tmp_path: Path) 
     found = scores.predictions("knn", "patch")
     units = {name: values for name, values in found.units.items() if name != "slide"}
     Predictions("patch", found.classes, units, found.truth, found.scores).save(
-        tmp_path / "scores" / predictions_file("knn", "patch", "knn")
+        tmp_path / "scores" / "predictions_patch.parquet"
     )
     info = scores.info.model_copy(update={"levels": ("patient", "patch")})
     (tmp_path / "scores" / SCORES).write_text(info.model_dump_json())

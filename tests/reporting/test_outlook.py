@@ -8,7 +8,7 @@ import pytest
 
 from hidisc.evaluation.compare import Difference, count_needed, say_needed
 from hidisc.evaluation.metrics import Value
-from hidisc.evaluation.scores import Diagnostic, FloorScores, Scores
+from hidisc.evaluation.scores import Diagnostic, Floor, Scores
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.verdict import find_outlook, loss_is_falling
 from tests.evaluation.made import make_embeddings
@@ -22,9 +22,9 @@ def scores(tmp_path_factory: pytest.TempPathFactory) -> Scores:
 
 
 def outlook(scores: Scores, difference: Value | None, losses: list[float] | None = None) -> tuple[str, ...]:
-    floor = FloorScores(patches=1, probes=(), differences={"patient": {"auroc": difference}}) if difference else None
+    floors = (Floor(subject="colour", patches=1, ahead={"patient": {"auroc": difference}}),) if difference else ()
     rows = [{"step": float(step), "loss": loss} for step, loss in enumerate(losses or [])]
-    judged = replace(scores, info=scores.info.model_copy(update={"floor": floor}))
+    judged = replace(scores, info=scores.info.model_copy(update={"floors": floors}))
     return find_outlook(EvaluatedModel("made", (judged,), (None,), rows or None))
 
 

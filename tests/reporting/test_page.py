@@ -27,7 +27,7 @@ from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.level_names import USUAL
 from tests.evaluation.made import make_embeddings
 from tests.reporting.browser import open_browser, open_page
-from tests.reporting.judged import LACK, LEAK, LEFT, make_scores
+from tests.reporting.judged import LACK, LEAK, LEFT, make_scores, with_metric
 
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
 HOSTILE = (
@@ -287,7 +287,7 @@ def test_figures_are_written_and_embedded(tmp_path: Path) -> None:
 
 def test_the_verdict_is_of_patients_with_its_interval(scores: Scores) -> None:
     verdict = find_verdict(subject_of(scores))
-    level = scores.info.probes[0].level("patient")
+    level = scores.info.find("patient")
     assert level is not None
     accuracy, auroc = verdict.numbers
     value = level.metrics["accuracy"]
@@ -313,7 +313,7 @@ def test_the_verdict_over_several_evaluations_is_their_mean(folder: Path, scores
     values = [
         100 * (level.metrics["accuracy"].value or 0)
         for one in (scores, *others)
-        if (level := one.info.probes[0].level("patient"))
+        if (level := one.info.find("patient"))
     ]
     number = verdict.numbers[0]
     assert number.value == pytest.approx(np.mean(values))
@@ -322,12 +322,8 @@ def test_the_verdict_over_several_evaluations_is_their_mean(folder: Path, scores
 
 
 def test_an_undefined_number_says_why(scores: Scores) -> None:
-    probe = scores.info.probes[0]
-    levels = tuple(
-        level.model_copy(update={"metrics": {**level.metrics, "auroc": Value(value=None, why="one class only.")}})
-        for level in probe.levels
-    )
-    asked = changed(scores, probes=(probe.model_copy(update={"levels": levels}),))
+    undefined = Value(value=None, why="one class only.")
+    asked = changed(scores, judged=tuple(with_metric(row, "auroc", undefined) for row in scores.info.judged))
     number = find_verdict(subject_of(asked)).numbers[1]
     assert (number.text, number.said, number.value) == ("undefined", "one class only", None)
     assert find_verdict(subject_of(scores, asked)).numbers[1].text == "undefined"  # nor has it a mean
@@ -336,14 +332,11 @@ def test_an_undefined_number_says_why(scores: Scores) -> None:
 
 
 def test_a_level_without_units_is_not_the_verdict(scores: Scores) -> None:
-    probe = scores.info.probes[0]
-    levels = tuple(
-        level.model_copy(update={"units": 0}) if level.level == "patient" else level for level in probe.levels
-    )
-    asked = changed(scores, probes=(probe.model_copy(update={"levels": levels}),))
-    assert find_verdict(subject_of(asked)).units == "18 slides"
-    none = tuple(level.model_copy(update={"units": 0}) for level in probe.levels)
-    asked = changed(scores, probes=(probe.model_copy(update={"levels": none}),))
+    judged = scores.info.judged
+    none = tuple(row.model_copy(update={"units": 0}) for row in judged)
+    some = tuple(empty if row.level == "patient" else row for row, empty in zip(judged, none, strict=True))
+    assert find_verdict(subject_of(changed(scores, judged=some))).units == "18 slides"
+    asked = changed(scores, judged=none)
     assert find_verdict(subject_of(asked)).numbers == ()
 
 
@@ -362,12 +355,10 @@ def test_why_to_believe_it_or_not(scores: Scores, history: History, said: str) -
 
 def test_all_right_is_not_certain(scores: Scores) -> None:
     """With n of n right the exact binomial interval (Clopper and Pearson) begins at 0.025 ** (1 / n)."""
-    probe = scores.info.probes[0]
 
     def judged(share: float) -> Scores:
         value = Value(value=share, low=share, high=1.0)
-        levels = [level.model_copy(update={"metrics": {**level.metrics, "accuracy": value}}) for level in probe.levels]
-        return changed(scores, probes=(probe.model_copy(update={"levels": tuple(levels)}),))
+        return changed(scores, judged=tuple(with_metric(row, "accuracy", value) for row in scores.info.judged))
 
     least = 100 * beta.ppf(0.025, 9, 1)
     assert find_verdict(subject_of(judged(1.0))).trust[-1] == (
@@ -402,10 +393,8 @@ def test_the_most_important_diagnostics_are_in_the_verdict(scores: Scores) -> No
 def test_leaks_and_luck_are_said(scores: Scores) -> None:
     leaky = changed(scores, leakage=(Finding(kind="leak", sentence=LEAK), Finding(kind="note", sentence="Noted.")))
     assert find_verdict(subject_of(leaky)).trust[0] == "Read the warning above before you trust these numbers."
-    probe = scores.info.probes[0]
     poor = Value(value=0.35, low=np.nextafter(1 / 3, 1), high=0.4)
-    levels = tuple(level.model_copy(update={"metrics": {**level.metrics, "accuracy": poor}}) for level in probe.levels)
-    asked = changed(scores, probes=(probe.model_copy(update={"levels": levels}),))
+    asked = changed(scores, judged=tuple(with_metric(row, "accuracy", poor) for row in scores.info.judged))
     assert find_verdict(subject_of(asked)).trust[-1] == (
         "This is not significantly better than always predicting the most common class, which gives 33.3 %."
     )

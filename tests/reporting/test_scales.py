@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.evaluation.scores import LevelScores, ScaleScores
+from hidisc.evaluation.metrics import Value
+from hidisc.evaluation.scores import Judged
 from hidisc.reporting.axis import draw_scales, scales_table
 from hidisc.reporting.evaluated import EvaluatedModel, gather
 from tests.evaluation.made import make_embeddings
-from tests.reporting.judged import make_scores
+from tests.reporting.judged import make_scores, with_metric
 
 ACCURACY = {0.5: 0.9, 1.0: 0.8, 2.0: 0.6}
 
@@ -21,22 +22,16 @@ def model(tmp_path: Path) -> EvaluatedModel:
     make_scores(tmp_path / "scores", make_embeddings(tmp_path / "embeddings"))
     (found,) = gather([tmp_path / "scores"])
     (scores,) = found.scores
-    levels = scores.info.probes[0].levels
-    scales = tuple(
-        ScaleScores(mpp=mpp, levels=_at(levels, accuracy), floor=_at(levels, accuracy - 0.3 if mpp < 2 else None))
-        for mpp, accuracy in ACCURACY.items()
-    )
-    return replace(found, scores=(replace(scores, info=scores.info.model_copy(update={"scales": scales})),))
+    judged = list(scores.info.judged)
+    for mpp, accuracy in ACCURACY.items():
+        judged += [_at(row, "encoder", mpp, accuracy) for row in scores.info.list_levels()]
+        judged += [_at(row, "colour", mpp, accuracy - 0.3) for row in scores.info.list_levels() if mpp < 2]
+    return replace(found, scores=(replace(scores, info=scores.info.model_copy(update={"judged": tuple(judged)})),))
 
 
-def _at(levels: tuple[LevelScores, ...], accuracy: float | None) -> tuple[LevelScores, ...]:
-    found = []
-    for level in levels if accuracy is not None else ():
-        value = level.metrics["accuracy"].model_copy(
-            update={"value": accuracy, "low": accuracy - 0.1, "high": accuracy + 0.05}
-        )
-        found.append(level.model_copy(update={"metrics": {**level.metrics, "accuracy": value}}))
-    return tuple(found)
+def _at(row: Judged, subject: str, mpp: float, accuracy: float) -> Judged:
+    value = Value(value=accuracy, low=accuracy - 0.1, high=accuracy + 0.05)
+    return with_metric(row, "accuracy", value).model_copy(update={"subject": subject, "scale": mpp})
 
 
 def test_the_table_has_every_scale_and_level(model: EvaluatedModel) -> None:

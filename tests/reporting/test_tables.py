@@ -12,7 +12,7 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import compare
 from hidisc.evaluation.metrics import Value
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import SCORES, Diagnostic, ProbeScores, Scores, ScoresInfo, predictions_file
+from hidisc.evaluation.scores import SCORES, Diagnostic, Scores, ScoresInfo
 from hidisc.ground.errors import UserError
 from hidisc.reporting.evaluated import EvaluatedModel, compare_with_first, gather
 from hidisc.reporting.table import DASH, Cell, Row, Table, find_best, lay_rows, make_cell, write_tables
@@ -29,7 +29,7 @@ from hidisc.reporting.tables import (
 from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig
 from tests.evaluation.made import make_embeddings
 from tests.finished import refinish
-from tests.reporting.judged import LEAK, make_scores
+from tests.reporting.judged import LEAK, make_scores, with_metric
 
 HOSTILE = [
     "$x_1$",
@@ -74,13 +74,9 @@ def change(scores: Scores, **fields: object) -> Scores:
 
 def change_metric(scores: Scores, level: str, metric: str, value: Value) -> Scores:
     """Put another value into the first probe."""
-    first, *others = scores.info.probes
-    levels = [
-        found.model_copy(update={"metrics": found.metrics | {metric: value}}) if found.level == level else found
-        for found in first.levels
-    ]
-    probes = [ProbeScores(name=first.name, remarks=first.remarks, levels=tuple(levels)), *others]
-    return change(scores, probes=tuple(item.model_dump() for item in probes))
+    chosen = scores.info.find(level)
+    judged = [with_metric(row, metric, value) if row == chosen else row for row in scores.info.judged]
+    return change(scores, judged=tuple(row.model_dump() for row in judged))
 
 
 def compared(models: list[EvaluatedModel], level: str, config: BootstrapConfig, seed: int = 0) -> Table:
@@ -89,8 +85,7 @@ def compared(models: list[EvaluatedModel], level: str, config: BootstrapConfig, 
 
 
 def values_of(model: EvaluatedModel, probe: str, level: str, metric: str) -> list[float]:
-    found = [scores.info.probes for scores in model.scores]
-    levels = [item.level(level) for probes in found for item in probes if item.name == probe]
+    levels = [scores.info.find(level, probe) for scores in model.scores]
     return [level.metrics[metric].value for level in levels if level]  # type: ignore[misc]
 
 
@@ -349,11 +344,9 @@ def test_notes_say_what_stands_in_brackets(tmp_path: Path, three: Embeddings) ->
 
 def test_units_left_out_and_other_tests_are_said(tmp_path: Path, three: Embeddings) -> None:
     scores = make_scores(tmp_path / "a", three, name="a", group="a", probes=("knn",))
-    levels = [
-        level.model_copy(update={"left_out": 2 if level.level == "slide" else level.level == "patient"})
-        for level in scores.info.probes[0].levels
-    ]
-    change(scores, probes=(ProbeScores(name="knn", levels=tuple(levels)).model_dump(),))
+    left_out = {"slide": 2, "patient": 1, "patch": 0}
+    judged = [row.model_copy(update={"left_out": left_out[row.level]}) for row in scores.info.judged]
+    change(scores, judged=tuple(row.model_dump() for row in judged))
     other = make_embeddings(tmp_path / "other", patients=8, slides=1, patches=4)
     make_scores(tmp_path / "b", other, name="b", group="b")
     notes = metrics_table(gather([tmp_path / "a", tmp_path / "b"]), "knn").notes
@@ -405,7 +398,7 @@ def test_classes_against_the_rest_by_block(tmp_path: Path, three: Embeddings) ->
     assert table.columns == ("Class", "Method", "Sensitivity", "Specificity", "AUROC", "AUPRC")
     assert table.blocks == {0: 3, 3: 3, 6: 3}
     assert [row[0] for row in table.rows[::3]] == ["a (6 slides)", "b (6 slides)", "c (6 slides)"]
-    level = models[1].scores[0].info.probes[0].level("slide")
+    level = models[1].scores[0].info.find("slide")
     assert level is not None
     for block, label in enumerate("abc"):
         value = level.by_class[label]["auprc"]
@@ -419,14 +412,11 @@ def test_classes_against_the_rest_by_block(tmp_path: Path, three: Embeddings) ->
 def test_a_class_without_units_is_undefined_with_its_reason(tmp_path: Path, three: Embeddings) -> None:
     config = EvaluateConfig(classes=("a", "b", "c"))
     scores = make_scores(tmp_path / "s", three, config=config)
-    probes = []
-    for probe in scores.info.probes:
-        levels = []
-        for level in probe.levels:
-            gone = {name: Value(value=None, why=f"no {level.level} is 'c'") for name in level.by_class["c"]}
-            levels.append(level.model_copy(update={"by_class": level.by_class | {"c": gone}}))
-        probes.append(probe.model_copy(update={"levels": tuple(levels)}).model_dump())
-    change(scores, probes=tuple(probes))
+    judged = []
+    for row in scores.info.judged:
+        gone = {name: Value(value=None, why=f"no {row.level} is 'c'") for name in row.by_class["c"]}
+        judged.append(row.model_copy(update={"by_class": row.by_class | {"c": gone}}).model_dump())
+    change(scores, judged=tuple(judged))
     table = by_class_table(gather([tmp_path / "s"]), "knn", "patient")
     assert table.rows[2][2:] == (DASH,) * 4
     names = ", ".join(f"c (3 patients) {name} of made" for name in ("Sensitivity", "Specificity", "AUROC", "AUPRC"))
@@ -500,7 +490,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, three: Embeddings) -> N
     found = strangers.predictions("knn", "patient")
     units = {"patient": np.array([f"other {name}" for name in found.units["patient"]], object)}
     Predictions("patient", found.classes, units, found.truth, found.scores).save(
-        tmp_path / "b" / predictions_file("knn", "patient", "knn")
+        tmp_path / "b" / "predictions_patient.parquet"
     )
     refinish(tmp_path / "b")
     models = gather([tmp_path / "a", tmp_path / "b"])
