@@ -311,9 +311,7 @@ def test_the_verdict_over_several_evaluations_is_their_mean(folder: Path, scores
     others = [make_scores(folder / f"seed{seed}", embeddings, seed=seed, accuracy=0.4) for seed in (1, 2)]
     verdict = find_verdict(subject_of(scores, *others))
     values = [
-        100 * (level.metrics["accuracy"].value or 0)
-        for one in (scores, *others)
-        if (level := one.info.find("patient"))
+        100 * (level.metrics["accuracy"].value or 0) for one in (scores, *others) if (level := one.info.find("patient"))
     ]
     number = verdict.numbers[0]
     assert number.value == pytest.approx(np.mean(values))
