@@ -213,10 +213,10 @@ def _train(
     if run is None:
         return
     info = run.info
-    seen = f"{count(info.images, 'image')} of {count(len(info.patients), 'patient')}"
+    seen = f"{count(info.images, 'image')} of {info.level_names.count(len(info.patients), 'patient')}"
     sentence = f"{info.objective} {info.backbone}, {count(info.steps, 'step')}, {seen} in {info.seconds / 60:.1f} min"
     record = {"run": str(out), **info.model_dump(mode="json", exclude={"patients"})}
-    _show(as_json, f"{out}: {info.level_names.speak(sentence)}", record)
+    _show(as_json, f"{out}: {sentence}", record)
 
 
 @_verb("embed", "store run --set batch=64 --out embeddings", "embed")
@@ -247,10 +247,11 @@ def _embed(
     if made is None:
         return
     info = made.info
-    left_out = f", {count(info.bad_patches, 'unreadable patch')} left out" if info.bad_patches else ""
-    of = f"{count(info.rows, 'patch')} of {count(len(info.slides), 'slide')}"
+    words = info.level_names
+    bad = f", {count(info.bad_patches, f'unreadable {words.patch}')} left out" if info.bad_patches else ""
+    patches, slides = words.count(info.rows, "patch"), words.count(len(info.slides), "slide")
     record = info.model_dump(mode="json", exclude={"slides": True, "model": {"history": {"slides"}}})
-    sentence = info.level_names.speak(f"{of} as {info.dim} numbers each{left_out}")
+    sentence = f"{patches} of {slides} as {info.dim} numbers each{bad}"
     _show(as_json, f"{out}: {sentence}", {"embeddings": str(out), **record})
 
 
@@ -375,10 +376,9 @@ def _heatmap(
 ) -> None:
     """Paint class scores over a slide's thumbnail."""
     hidisc.heatmap(store, scores, slide, out, label)
-    from hidisc.verbs.words import find_names
+    from hidisc.settings.level_names import find_names
 
-    scored = find_names(store).speak("scores of slide")
-    _show(as_json, f"{out}: {scored} {slide}", {"picture": str(out), "slide": slide})
+    _show(as_json, f"{out}: scores of {find_names(store).slide} {slide}", {"picture": str(out), "slide": slide})
 
 
 @_verb("explore", "store embeddings scores --cohort cohort.csv")
@@ -399,15 +399,15 @@ def _explore(
     """Look at slides, the map of patches and what is alike in a browser, and give names to patches."""
     if find_spec("tornado") is None:
         raise UserError("hidisc explore needs the library Tornado. Install it: pip install 'hidisc[explore]'.")
+    from hidisc.settings.level_names import find_names
     from hidisc.verbs.explore import save_page
-    from hidisc.verbs.words import find_names
 
     if (save is None) != (patient is None):
         raise UserError("--save and --patient go together: a folder of one patient is written.")
     if save is not None and patient is not None:
         slides = save_page(store, others or [], patient, save, cohort=cohort, say=_say)
         page = save / "index.html"
-        shown = find_names(store).speak(count(slides, "slide"))
+        shown = find_names(store).count(slides, "slide")
         _show(as_json, f"{page}: {shown}; open it in a browser", {"page": str(page), "slides": slides})
         return
 
@@ -454,18 +454,18 @@ def _export(
     """Write an encoder, or embeddings, for other tools."""
     if (scores and to in (Target.BAGS, Target.GEOJSON, Target.ANNDATA)) or (push and to not in _PUSHED):
         raise UserError(f"--scores goes with an encoder, and --push with {', '.join(_PUSHED)}; --to {to} is neither.")
-    from hidisc.verbs.words import find_names
+    from hidisc.settings.level_names import find_names
 
-    speak = find_names(artefact).speak
+    words = find_names(artefact)
     if to in (Target.BAGS, Target.GEOJSON):
         slides = (
             hidisc.export_bags(artefact, out, say=_say) if to is Target.BAGS else hidisc.export_geojson(artefact, out)
         )
-        _show(as_json, f"{out}: {to} of {speak(count(slides, 'slide'))}", {"folder": str(out), "slides": slides})
+        _show(as_json, f"{out}: {to} of {words.count(slides, 'slide')}", {"folder": str(out), "slides": slides})
         return
     if to is Target.ANNDATA:
         file, patches = hidisc.export_anndata(artefact, out)
-        _show(as_json, f"{file}: {speak(count(patches, 'patch'))}", {"file": str(file), "patches": patches})
+        _show(as_json, f"{file}: {words.count(patches, 'patch')}", {"file": str(file), "patches": patches})
         return
     if to is Target.WSINFER:
         file, difference = hidisc.export_wsinfer(artefact, out, scores, say=_say)
@@ -490,12 +490,12 @@ def _views(
     as_json: Json = False,
 ) -> None:
     """Draw patches and what training makes of them."""
+    from hidisc.settings.level_names import find_names
     from hidisc.verbs.views import show_views
-    from hidisc.verbs.words import find_names
 
     config = _load(hidisc.TrainConfig, recipe, changes)
     show_views(store, out, config.views, patches=patches, views=views, seed=seed)
-    drawn = find_names(store).speak(count(patches, "patch"))
+    drawn = find_names(store).count(patches, "patch")
     sentence = f"{out}: {drawn}, {count(views, 'view')} of each"
     _show(as_json, sentence, {"picture": str(out), "patches": patches, "views": views})
 
@@ -576,12 +576,10 @@ def _doctor(
 def _measure(store: Path | None, recipe: str | None, changes: list[str] | None, device: str, as_json: bool) -> None:
     """Print how fast this machine is, and what a cohort takes."""
     from hidisc.verbs.measure import as_record, describe, measure
-    from hidisc.verbs.words import find_names
 
     config = _load(hidisc.TrainConfig, recipe, changes)
     rates, size, needs = measure(store, config, device=device, say=_say)
-    described = find_names(store).speak(describe(rates, size, needs, config))
-    _show(as_json, described, as_record(rates, size, needs))
+    _show(as_json, describe(rates, size, needs, config), as_record(rates, size, needs))
 
 
 @_verb("demo", "--quick --out demo")
@@ -615,8 +613,7 @@ def _finish(built: "Built", as_json: bool) -> None:
     """Print what a store holds, list what failed, and exit with 1 if anything did."""
     failures = built.info.failures
     for failure in failures:
-        failed = f"failed: slide {failure.slide!r} of patient {failure.patient!r}: {failure.reason}"
-        _say(built.info.level_names.speak(failed))
+        _say(f"failed: slide {failure.slide!r} of patient {failure.patient!r}: {failure.reason}")
     record = {**built.summary(), "failures": [failure.model_dump() for failure in failures]}
     _show(as_json, built.sentence(), record)
     if failures:

@@ -16,6 +16,7 @@ from hidisc.reporting.evaluated import EvaluatedModel, compare_models
 from hidisc.reporting.table import DASH, LABELLED, Table, metric_cell
 from hidisc.reporting.tables import warning_notes
 from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.level_names import USUAL
 
 
 def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table | None:
@@ -26,7 +27,7 @@ def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table 
     if not floors or not trained:
         return None
     info = models[0].scores[0].info
-    rows = []
+    rows, words = [], info.level_names
     for level in dict.fromkeys((info.levels[0], info.levels[-1])):
         measured = {model.name: _measure(suite, model, level) for model in models}
         for metric in info.endpoint.list_metrics("floors"):
@@ -34,9 +35,8 @@ def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table 
             for model in (*trained, *floors):
                 against = _compare(suite, model, best, level, metric.key) if model in trained else ("", "")
                 value = measured[model.name].get(metric.key)
-                rows.append(
-                    (level.capitalize(), metric.title, model.name, value.percent() if value else DASH, *against)
-                )
+                mean = value.percent() if value else DASH
+                rows.append((words.title(level), metric.title, model.name, mean, *against))
     return Table(
         title="Each method against the floors",
         columns=("Level", "Metric", "Method", "Mean", "Minus the best floor", "Verdict"),
@@ -104,7 +104,7 @@ def beside_table(suite: SuiteConfig, models: Mapping[str, EvaluatedModel], name:
     datasets, levels, metrics = (
         list(dict.fromkeys(getattr(item, field) for item in published)) for field in ("dataset", "level", "metric")
     )
-    rows = []
+    rows, words = [], next((model.words for model in models.values()), USUAL)
     for level in levels:
         for row in suite.rows:
             model = models.get(row.name)
@@ -116,7 +116,7 @@ def beside_table(suite: SuiteConfig, models: Mapping[str, EvaluatedModel], name:
             sources = {"here": _find_ours(suite, model, level, metrics)}
             sources |= {f"paper, {dataset}": _find_printed(printed, dataset, level, metrics) for dataset in datasets}
             for source, cells in sources.items():
-                names = (level.capitalize(), method, source)
+                names = (words.title(level), method, source)
                 rows.append(report.Row(names, cells, not used_labels, group=(level, source)))
     return report.lay_rows(
         f"{suite.title}: here and in the paper (table {name})",
@@ -175,9 +175,11 @@ def folds_table(suite: SuiteConfig, cells: Sequence[Cell]) -> Table:
     rows = []
     for cell in (cell for cell in cells if cell.fold is not None and cell.is_done):
         scores = Scores.load(cell.scores(cell.points[-1]))
+        words = scores.info.level_names
         for level in scores.info.list_levels():
             values = (level.metrics[metric.key].percent() for metric in metrics)
-            rows.append((cell.row.name, str(cell.seed), str(cell.fold), level.level, str(level.units), *values))
+            names = (cell.row.name, str(cell.seed), str(cell.fold), words.word(level.level))
+            rows.append((*names, str(level.units), *values))
     return Table(
         title="Each fold by itself",
         columns=("Method", "Seed", "Fold", "Level", "Units", *(metric.title for metric in metrics)),

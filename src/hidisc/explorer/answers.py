@@ -20,7 +20,6 @@ from hidisc.explorer.slide import TILE_PX
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import Record
 from hidisc.ground.spreadsheet import format_csv
-from hidisc.ground.text import plural
 from hidisc.settings.level_names import LEVELS
 from hidisc.slides.slide import as_rgb, shrink
 
@@ -28,11 +27,6 @@ MOST_POINTS = 20_000
 """Points that the page draws itself; more are drawn here, as one picture."""
 _LISTED = 2_000
 """Patches of a selection that the page marks."""
-
-_FORMS = tuple(
-    f"{article}{form}" for level in LEVELS for article, form in (("", level), ("a ", level), ("", plural(level)))
-)
-"""How the page's own sentences name the levels."""
 
 Answer = dict[str, Any] | bytes | str
 
@@ -120,10 +114,10 @@ class Drawn(OfSet, OfSlide):
 def tell_cohort(session: Session, _: Nothing) -> dict[str, Any]:
     """All that the page must know at first."""
     info, embeddings = session.store.info, session.embeddings
-    speak = session.words.speak
+    words = session.words
     return {
         "store": session.store.path.resolve().name,
-        "words": {} if session.words.are_usual else {form: speak(form) for form in _FORMS},
+        "words": {level: [words.word(level), words.plural(level)] for level in LEVELS},
         "encoder": embeddings.info.model.name if embeddings is not None else None,
         "vectors": len(session.embedded),
         "patches": len(session.store),
@@ -131,7 +125,7 @@ def tell_cohort(session: Session, _: Nothing) -> dict[str, Any]:
         "tile": TILE_PX,
         "longest": MOST_LETTERS,
         "slides": session.list_slides(),
-        "warnings": sorted({speak(warning) for scores in session.scores for warning in scores.info.warnings}),
+        "warnings": sorted({warning for scores in session.scores for warning in scores.info.warnings}),
         **tell_columns(session),
     }
 
@@ -212,7 +206,7 @@ def tell_patch(session: Session, asked: OfPatch) -> dict[str, Any]:
         "slide": number,
         "corner": [x, y],
         "place": session.places[vector].tolist() if vector >= 0 else None,
-        "facts": [*facts, (session.words.speak("place on the slide"), f"x {x:,}, y {y:,} px")],
+        "facts": [*facts, (f"place on the {session.words.slide}", f"x {x:,}, y {y:,} px")],
     }
 
 
@@ -248,7 +242,7 @@ def tell_slide(session: Session, asked: OfSlide) -> dict[str, Any]:
         "rows": shown.rows.tolist(),
         "corners": shown.corners.tolist(),
         "dropped": shown.dropped.tolist(),
-        "source": session.words.speak(shown.source),
+        "source": shown.source,
     }
 
 
@@ -313,7 +307,7 @@ def offer_uncertain(session: Session, asked: OfSet) -> dict[str, Any]:
     labels = session.labels.find(asked.set)[session.embedded]
     patients = session.store.table.codes("patient")[0][session.embedded].astype(np.int64)
     found, remark = find_uncertain(session.embeddings.vectors, labels, patients)
-    return {**_list_patches(session, session.embedded[found]), "remark": session.words.speak(remark)}
+    return {**_list_patches(session, session.embedded[found]), "remark": remark}
 
 
 def write_slides(session: Session, _: Nothing) -> str:

@@ -16,7 +16,6 @@ from hidisc.explorer.slide import TILE_PX, ShownSlide
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import new_folder
 from hidisc.ground.text import name_some
-from hidisc.reporting.spoken import speak_html
 
 _PAGE = Path(__file__).parent
 _MOST_TILES = 3_000
@@ -37,7 +36,7 @@ def save_patient(session: Session, patient: str, out: Path) -> int:
             (part / name).write_bytes((_PAGE / name).read_bytes())
         scripts = '<script src="saved.js" defer></script>\n<script src="disk.js" defer></script>\n<script src="pane.js"'
         page = (_PAGE / "page.html").read_text(encoding="utf-8").replace('<script src="pane.js"', scripts)
-        (part / "index.html").write_text(speak_html(page, session.words), encoding="utf-8")
+        (part / "index.html").write_text(page, encoding="utf-8")
         (part / "patches").mkdir()
         for row in rows.tolist():
             (part / "patches" / f"{row}.jpg").write_bytes(draw_patch(session, OfPatch(row=row, side=160)))

@@ -34,7 +34,6 @@ from hidisc.explorer.session import Session
 from hidisc.ground.errors import UserError
 from hidisc.ground.machine import count_cores
 from hidisc.ground.stop import StopRequest
-from hidisc.reporting.spoken import speak_html
 
 LOOPBACK = "127.0.0.1"
 POLICY = (
@@ -134,13 +133,7 @@ class Server:
         """The answer to a question, found by a thread."""
         asked = question_of(answer).model_validate(details)
         loop = asyncio.get_running_loop()
-        with self._session.words.spoken(lambda _: None):
-            return await loop.run_in_executor(self._threads, partial(answer, self._session, asked))
-
-    def read_page(self, path: Path) -> bytes:
-        """A file of the page; its text calls the levels what the store does."""
-        data = path.read_bytes()
-        return speak_html(data.decode(), self._session.words).encode() if path.suffix == ".html" else data
+        return await loop.run_in_executor(self._threads, partial(answer, self._session, asked))
 
     def admits(self, handler: "_Handler") -> bool:
         """Whether a request has the token and is meant for this server; remembers that there was one."""
@@ -209,7 +202,7 @@ class _File(_Handler):
     def get(self) -> None:
         assert self.path is not None
         self.set_header("Content-Type", TYPES[self.path.suffix])
-        self.finish(self.server.read_page(self.path))
+        self.finish(self.path.read_bytes())
 
 
 class _Home(_File):

@@ -103,7 +103,7 @@ class Session:
 
     def name_column(self, key: str, column: Column) -> str:
         """What the page calls a column; columns of the user's own keep their names."""
-        return self.words.speak(column.title) if key in LEVELS else column.title
+        return self.words.word(key) if key in LEVELS else column.title
 
     def find_column(self, key: str, row: int | None = None) -> Column:
         """A column by its name; `similarity` is that of every patch with one row."""

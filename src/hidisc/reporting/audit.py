@@ -7,13 +7,13 @@ from typing import Any
 from hidisc.auditing.audit import AuditInfo, ColumnAudit, EncoderAudit
 from hidisc.evaluation.metrics import Value
 from hidisc.ground.files import write_atomic
-from hidisc.ground.text import count
 from hidisc.reporting.figures import make_slug
 from hidisc.reporting.html import fill_template, list_files
 from hidisc.reporting.table import DASH, Table, write_tables
 from hidisc.reporting.verdict import Number
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.config import to_yaml
+from hidisc.settings.level_names import LevelNames
 
 PAGE = "audit.html"
 _MEASURES = (
@@ -43,12 +43,13 @@ _EXPLAINED = (
 def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
     """Write the page and its tables; returns the names of the tables' files."""
     names = list(dict.fromkeys(column.column for encoder in info.encoders for column in encoder.columns))
+    words = info.level_names
     tables: dict[str, Table] = {}
     parts: list[dict[str, Any]] = []
     for number, name in enumerate(names, 1):
         slug = make_slug(number, name)
         pairs = [(encoder, column) for encoder in info.encoders for column in encoder.columns if column.column == name]
-        own = {f"audit-{slug}": _measures_table(name, pairs), **_cohort_tables(slug, name, pairs)}
+        own = {f"audit-{slug}": _measures_table(name, pairs), **_cohort_tables(slug, name, pairs, words)}
         tables |= own
         parts.append(
             {
@@ -59,13 +60,13 @@ def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
                 "tables": [table.without(_EXPLAINED) if parts else table for table in own.values()],
             }
         )
-    write_tables(tables, out / "tables", info.level_names)
+    write_tables(tables, out / "tables")
     html = fill_template(
         "audit.html",
-        info.level_names,
+        words,
         title="What does the encoder owe to site and stain?",
         summary=", ".join(
-            f"{encoder.name}: {count(encoder.patches, 'patch')} of {count(encoder.patients, 'patient')}"
+            f"{encoder.name}: {words.count(encoder.patches, 'patch')} of {words.count(encoder.patients, 'patient')}"
             for encoder in info.encoders
         ),
         notes=[f"{encoder.name}: {note}" for encoder in info.encoders for note in encoder.notes],
@@ -125,14 +126,17 @@ def _show(column: ColumnAudit, field: str, chance: str | None) -> str:
     return value.percent() if by_chance is None else f"{value.percent()} / {100 * by_chance:.1f}"
 
 
-def _cohort_tables(slug: str, name: str, pairs: Sequence[tuple[EncoderAudit, ColumnAudit]]) -> dict[str, Table]:
+def _cohort_tables(
+    slug: str, name: str, pairs: Sequence[tuple[EncoderAudit, ColumnAudit]], words: LevelNames
+) -> dict[str, Table]:
     """Patients of every class and value; cohorts that several encoders share once."""
     tables: dict[str, Table] = {}
     for encoder, column in pairs:
         rows = tuple(
             (label, *map(str, patients)) for label, patients in zip(encoder.classes, column.table, strict=True)
         )
-        table = Table(f"Patients: {encoder.label} and {name}", (encoder.label, *column.values), rows)
+        title = f"{words.plural('patient').capitalize()}: {encoder.label} and {name}"
+        table = Table(title, (encoder.label, *column.values), rows)
         if column.values and table not in tables.values():
             tables[f"patients-{slug}{f'-{len(tables) + 1}' if tables else ''}"] = table
     return tables

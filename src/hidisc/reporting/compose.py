@@ -20,6 +20,7 @@ from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import gather_warnings
 from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.config import to_yaml
+from hidisc.settings.level_names import USUAL
 from hidisc.settings.report import ReportConfig
 
 Say = Callable[[str], None]
@@ -34,8 +35,7 @@ _ONE_TRAINING = (
 def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig, say: Say) -> str:
     """The page as HTML, everything in its order; figures and tables are written into `files` on the way."""
     judged = [model for model in models if model.scores]
-    words = models[0].words
-    drawn = FigureFolder(files / "figures", [model.name for model in models], words)
+    drawn = FigureFolder(files / "figures", [model.name for model in models])
     levels = _find_levels(judged[0]) if judged else []
     scaled = [model for model in judged if model.scores[0].info.scales]
     compared = _compare(judged, levels)
@@ -43,7 +43,7 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
     probes = _make_metrics(judged, levels, scaled, compared)
     diagnostics = {"diagnostics": tables.diagnostics_table(judged)} if judged else {}
     made = {**data, **{name: table for part in probes for name, table in part.items()}, **diagnostics}
-    write_tables(made, files / "tables", words)
+    write_tables(made, files / "tables")
     say("drawing confusion matrices and curves ...")
     confusions = _draw_confusions(judged, levels, drawn)
     curves = _draw_curves(judged, levels, scaled, drawn)
@@ -52,7 +52,7 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
     sheets, no_sheets = make_sheets(judged, reader, drawn, config)
     return fill_template(
         "page.html",
-        words,
+        models[0].words,
         "page.js",
         title=_choose_title(models, config),
         names=[model.name for model in models],
@@ -106,7 +106,7 @@ def _make_metrics(
     """Tables by the names of their files, a mapping per probe; the first probe is followed into the classes."""
     probes = dict.fromkeys(probe for model in judged for scores in model.scores for probe in scores.info.probes)
     parts = [{f"metrics-{probe}": tables.metrics_table(judged, probe)} for probe in probes]
-    at = {level: f"{next(iter(probes))}-{judged[0].words.name(level)}" for level in levels}
+    at = {level: f"{next(iter(probes))}-{judged[0].words.file_part(level)}" for level in levels}
     if compared:
         parts[0][f"comparison-{at[levels[0]]}"] = tables.comparison_table(compared)
     if scaled:
@@ -184,7 +184,7 @@ def _draw_curves(
     judged: Sequence[EvaluatedModel], levels: Sequence[str], scaled: Sequence[EvaluatedModel], drawn: FigureFolder
 ) -> list[Drawing]:
     """Accuracy over scales where there are several; ROC and precision-recall of the first probe, a figure per level."""
-    found = []
+    found, words = [], judged[0].words if judged else USUAL
     if scaled:
         found.append(drawn.add("scales", draw_scales(scaled), "Accuracy at every scale, by the first probe"))
     for level in levels:
@@ -194,12 +194,14 @@ def _draw_curves(
             model.name: model.scores[0].predictions(probe, level) for model in judged if model.find_levels(probe, level)
         }
         if any(map(len, lines.values())):
-            figure = draw_curves(lines, info.endpoint.positive, f"{level.capitalize()} level")
-            name = f"curves-{judged[0].words.name(level)}"
-            found.append(drawn.add(name, figure, f"ROC and precision-recall, {level} level"))
+            figure = draw_curves(lines, info.endpoint.positive, f"{words.title(level)} level")
+            caption = f"ROC and precision-recall, {words.word(level)} level"
+            found.append(drawn.add(f"curves-{words.file_part(level)}", figure, caption))
     return found
 
 
 def _draw_training(models: Sequence[EvaluatedModel], drawn: FigureFolder) -> Drawing | None:
     rows = {model.name: model.run_metrics for model in models if model.run_metrics}
-    return drawn.add("training", draw_training(rows), "What was logged during training") if rows else None
+    if not rows:
+        return None
+    return drawn.add("training", draw_training(rows, models[0].words), "What was logged during training")

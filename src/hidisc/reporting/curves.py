@@ -35,9 +35,9 @@ def add_confusion(
     drawn: FigureFolder, model: EvaluatedModel, level: str, confusion: Sequence[Sequence[int]], more: str = ""
 ) -> Drawing:
     """Write and show the confusion matrix of a model at a level; `more` of the caption."""
-    title = f"{model.name}, {level} level"
+    title = f"{model.name}, {model.words.word(level)} level"
     figure = draw_confusion(confusion, model.scores[0].info.endpoint.classes, title)
-    return drawn.add(f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}", figure, f"{title}{more}")
+    return drawn.add(f"confusion-{drawn.slug(model.name)}-{model.words.file_part(level)}", figure, f"{title}{more}")
 
 
 @figure_style()

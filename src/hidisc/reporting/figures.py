@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 from PIL import Image
@@ -24,7 +23,6 @@ from PIL import Image
 from hidisc.ground.files import write_atomic
 from hidisc.ground.text import printable
 from hidisc.reporting.prepared import encode, to_address
-from hidisc.settings.level_names import USUAL, LevelNames
 
 _PX_AN_INCH = 108
 
@@ -42,9 +40,9 @@ class Drawing:
 class FigureFolder:
     """Writes figures as they are drawn, and makes them ready for the page."""
 
-    def __init__(self, folder: Path, names: Sequence[str], words: LevelNames = USUAL) -> None:
-        """`names`: of the encoders, which are parts of the files' names; `words`: what figures call the levels."""
-        self._folder, self._words = folder, words
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        """`names`: of the encoders, which are parts of the files' names."""
+        self._folder = folder
         self._slugs = {name: make_slug(number, name) for number, name in enumerate(names, 1)}
         self.names: list[str] = []
 
@@ -54,8 +52,6 @@ class FigureFolder:
 
     def save(self, name: str, figure: Figure) -> None:
         """Write NAME.pdf and NAME.png."""
-        for text in figure.findobj(Text):
-            text.set_text(self._words.speak(text.get_text()))
         self._folder.mkdir(parents=True, exist_ok=True)
         for suffix in ("pdf", "png"):
             write_atomic(self._folder / f"{name}.{suffix}", render(figure, suffix))

@@ -79,7 +79,7 @@ def draw_heatmap(
         axes.spines[:].set(visible=True, color=PALE)
     first, *others = panels.ravel()[:count]
     first.imshow(thumbnail)
-    first.set_title(words.speak("Slide"), fontsize=_PANEL_PT)
+    first.set_title(words.title("slide"), fontsize=_PANEL_PT)
     if um_per_px is not None:
         _add_scale_bar(first, width, height, um_per_px)
     grey = thumbnail.mean(axis=2)

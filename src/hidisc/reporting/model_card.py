@@ -41,10 +41,7 @@ _CITE = """```bibtex
 
 
 def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: str, scores: Scores | None) -> str:
-    """What the encoder is, learned from, tells and needs, in counts and never in names; `scores`: its evaluation.
-
-    It is in the words of the store that the run learned from.
-    """
+    """What the encoder is, learned from, tells and needs, in counts and never in names; `scores`: its evaluation."""
     sections = {
         f"{run.objective} encoder, {card.backbone}": _say_what(card, run),
         "What it learned from": _say_history(card, run),
@@ -61,11 +58,12 @@ def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: st
     }
     (title, first), *others = sections.items()
     parts = [f"# {title}", first, *(f"## {heading}\n\n{text}" for heading, text in others)]
-    return run.level_names.speak("\n\n".join([f"---\n{_describe(card, run, to, scores)}---", *parts]) + "\n")
+    return "\n\n".join([f"---\n{_describe(card, run, to, scores)}---", *parts]) + "\n"
 
 
 def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -> str:
     """The block of metadata."""
+    words = run.level_names
     known: dict[str, Any] = {
         "library_name": _LIBRARIES.get(to, "pytorch"),
         "pipeline_tag": "image-feature-extraction",
@@ -73,7 +71,7 @@ def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -
     }
     results = [
         {
-            "task": {"type": "image-classification", "name": f"{row.level} classification by {row.probe}"},
+            "task": {"type": "image-classification", "name": f"{words.word(row.level)} classification by {row.probe}"},
             "dataset": {"type": "private", "name": "test patients"},
             "metrics": [{"type": "accuracy", "value": row.metrics["accuracy"].value}],
         }
@@ -115,7 +113,7 @@ def _say_verdict(scores: Scores | None) -> str:
         " | ".join(
             [
                 "",
-                level.level,
+                info.level_names.word(level.level),
                 f"{level.units:,}",
                 *(level.metrics[metric.key].percent() for metric in headline),
                 "",
@@ -131,7 +129,7 @@ def _say_verdict(scores: Scores | None) -> str:
     if any(finding.kind == "leak" for finding in info.leakage):
         lines.append("- **Evaluated despite leakage: the numbers are too high.**")
     floor = info.hardest_floor(info.levels[0])
-    verdict = floor.verdict(info.levels[0], info.endpoint) if floor else ""
+    verdict = floor.verdict(info.levels[0], info.endpoint, info.level_names) if floor else ""
     lines += [f"- It is {verdict}."] if verdict else []
     lines += [f"- {sentence}" for sentence in info.audit]
     return "\n".join(lines).rstrip()

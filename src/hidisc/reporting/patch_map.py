@@ -38,7 +38,7 @@ def make_map(
     points = choose_points(inputs, config.points, make_rng(config.seed, Purpose.MAP_POINTS))
     columns = {column.key: column for column in name_points(inputs, points)}
     label, patients = columns["label"], columns["patient"]
-    panels, static, crops = [], [], []
+    panels, static, crops, words = [], [], [], models[0].words
     for encoder, places, patch in zip(inputs, points.places, points.patch, strict=True):
         say(f"drawing the map of {encoder.name} ...")
         vectors = np.asarray(encoder.embeddings.vectors[encoder.rows[places]], np.float32)
@@ -51,7 +51,7 @@ def make_map(
         if label.names:
             whose = np.array(patients.names, object)[patients.codes[patch]]
             figure = draw_crops(xy, label.codes[patch], whose, label.names)
-            caption = f"{encoder.name}: each class by patient"
+            caption = f"{encoder.name}: each class by {words.patient}"
             crops.append(drawn.add(f"crops-{drawn.slug(encoder.name)}", figure, caption, dots=True))
     say("reading pictures ...")
     sprite = read_points(reader, inputs, points, config.picture_px)
@@ -73,7 +73,7 @@ def make_map(
         "columns": [
             {
                 "key": column.key,
-                "title": models[0].words.speak(column.title),
+                "title": words.word(column.title),
                 "names": column.names,
                 "codes": column.codes.tolist(),
             }

@@ -225,7 +225,7 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
     spread = np.linspace(0, len(others) - 1, min(max(_SLIDES - len(marked), _LEAST_OTHERS), len(others)))
     chosen = [slides[name] for name in (*marked, *(others[index] for index in spread.round().astype(int)))]
 
-    labels = _find_labels(store)
+    labels, words = _find_labels(store), store.info.level_names
     tiles = []
     for slide in chosen:
         tile = _draw_samples(store, slide)
@@ -245,12 +245,12 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
             draw.rectangle((left - 5, top - 5, left + tile.width + 4, top + tile.height + 4), outline=ORANGE, width=3)
     if problems:
         shown = "all" if len(marked) == len(problems) else f"the worst {len(marked)}"
-        text = f"orange: stain not estimated, or more than {FAR_DEG:g} degrees from the median of all slides"
-        text += f" ({count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)"
-        sheet = add_caption(sheet, store.info.level_names.speak(text))
+        text = f"orange: stain not estimated, or more than {FAR_DEG:g} degrees from the median of all"
+        text += f" {words.plural('slide')} ({words.count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)"
+        sheet = add_caption(sheet, text)
     scanned = any((store.path / slide.folder / SAMPLES).is_file() for slide in chosen)
-    text = "upper rows: as scanned; lower rows: as stored" if scanned else "patches as stored"
-    return add_caption(sheet, store.info.level_names.speak(text))
+    text = "upper rows: as scanned; lower rows: as stored" if scanned else f"{words.plural('patch')} as stored"
+    return add_caption(sheet, text)
 
 
 def find_stain_problems(slides: Sequence[tuple[SlideEntry, SlideRecord]]) -> dict[str, str]:

@@ -14,7 +14,6 @@ from hidisc.ground.files import write_atomic
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.text import printable
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.settings.level_names import USUAL, LevelNames
 
 DASH = "–"
 """In place of a number that is undefined; a note says why."""
@@ -59,12 +58,6 @@ class Table:
             kind += ["long"] if longest > 2 * _LONG else []
             kinds.append(" ".join(kind if column else [*kind, "first"]))
         return kinds
-
-    def speak(self, words: LevelNames) -> "Table":
-        """The table with the levels called by these words."""
-        header, *rows = (tuple(map(words.speak, row)) for row in (self.columns, *self.rows))
-        notes = tuple(map(words.speak, self.notes))
-        return replace(self, title=words.speak(self.title), columns=header, rows=tuple(rows), notes=notes)
 
     def without(self, notes: Collection[str]) -> "Table":
         """The table without notes that the page has already."""
@@ -113,11 +106,10 @@ class Table:
         return "\n".join(lines) + "\n"
 
 
-def write_tables(tables: Mapping[str, Table], folder: Path, words: LevelNames = USUAL) -> None:
-    """Write NAME.csv, NAME.md and NAME.tex of every table; `words`: what they call the levels."""
+def write_tables(tables: Mapping[str, Table], folder: Path) -> None:
+    """Write NAME.csv, NAME.md and NAME.tex of every table."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
-        table = table.speak(words)
         texts = {"csv": table.to_csv(), "md": table.to_markdown(), "tex": table.to_latex(name)}
         for suffix, text in texts.items():
             write_atomic(folder / f"{name}.{suffix}", text.encode())

@@ -25,7 +25,7 @@ from hidisc.reporting.table import (
     show_spread,
     signed,
 )
-from hidisc.settings.level_names import LEVELS
+from hidisc.settings.level_names import LEVELS, LevelNames
 
 _NAMED = 8
 """Most numbers of one reason that are named each."""
@@ -157,8 +157,10 @@ def _describe(model: EvaluatedModel) -> str:
     return f"Mean (standard deviation of the sample, n - 1) over {len(infos)} evaluations: {seeds}."
 
 
-PROBES = {"knn": "Nearest neighbours", "linear": "Linear probe", "mil": "Attention over patches"}
-_PARTS = {"bank": "Reference patients", "queries": "Test patients"}
+def name_probe(probe: str, words: LevelNames) -> str:
+    """A probe as a heading calls it."""
+    titles = {"knn": "Nearest neighbours", "linear": "Linear probe", "mil": f"Attention over {words.plural('patch')}"}
+    return titles[probe]
 
 
 def counts_table(model: EvaluatedModel) -> Table:
@@ -166,13 +168,16 @@ def counts_table(model: EvaluatedModel) -> Table:
 
     Of embeddings that were not evaluated: of every label and split.
     """
-    info = model.info
+    info, words = model.info, model.words
     levels: tuple[str, ...] = info.levels if info else LEVELS
     if info is None:
         units = _count_embedded(model)
         notes = ["Embedded, not evaluated: run `hidisc evaluate`."]
     else:
-        titles = {part: f"{title} ({', '.join(info.config[part])})" for part, title in _PARTS.items()}
+        titles = {
+            part: f"{which} {words.plural('patient')} ({', '.join(info.config[part])})"
+            for part, which in (("bank", "Reference"), ("queries", "Test"))
+        }
         units = {(label, title): {} for label in info.endpoint.classes for title in titles.values()}
         units |= {(item.label, titles[item.part]): item.units for item in info.counts}
         notes = [*warning_notes([model]), *label_notes([model])]
@@ -180,7 +185,7 @@ def counts_table(model: EvaluatedModel) -> Table:
             notes.append(f"Of {len(model.scores)} evaluations, which differ in their counts, the first is shown.")
     return Table(
         title=f"Data of {model.name}",
-        columns=("Class", "Split", *(plural(level).capitalize() for level in levels)),
+        columns=("Class", "Split", *(words.plural(level).capitalize() for level in levels)),
         rows=tuple((*names, *(f"{found.get(level, 0):,}" for level in levels)) for names, found in units.items()),
         notes=tuple(notes),
         lead=2,
@@ -204,7 +209,7 @@ def _count_embedded(model: EvaluatedModel) -> dict[tuple[str, str], dict[str, in
 
 def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
     """Every model at every level by one probe, finest level first."""
-    info = judged[0].scores[0].info
+    info, words = judged[0].scores[0].info, judged[0].words
     levels = [level for level in reversed(info.levels) if any(model.find_levels(probe, level) for model in judged)]
     if not levels:
         raise UserError(f"nothing here was evaluated by the probe {probe!r}, so there is no table of it.")
@@ -212,7 +217,7 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
     titles = [metric.title for metric in metrics]
     rows = [
         Row(
-            (level.capitalize(), method_name(model)),
+            (words.title(level), method_name(model)),
             [metric_cell(model, probe, level, metric) for metric in metrics],
             not model.labels_used,
         )
@@ -246,7 +251,7 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
         *together(remarks, judged),
         *other_tests_notes(judged),
     )
-    title = f"{PROBES[probe]}: how well the classes are predicted"
+    title = f"{name_probe(probe, words)}: how well the classes are predicted"
     return lay_rows(title, ("Level", "Method", *titles), rows, notes)
 
 
@@ -264,14 +269,14 @@ def explain_metrics(metrics: Sequence[Metric], endpoint: Classes) -> list[str]:
 
 def by_class_table(judged: Sequence[EvaluatedModel], probe: str, level: str) -> Table:
     """Every class against the rest, at one level by one probe."""
-    endpoint = judged[0].scores[0].info.endpoint
+    endpoint, words = judged[0].scores[0].info.endpoint, judged[0].words
     classes, metrics = endpoint.classes, endpoint.list_class_metrics()
     titles = [metric.title for metric in metrics]
     scored = next((found[0] for model in judged if (found := model.find_levels(probe, level))), None)
     units = {label: sum(scored.confusion[code]) if scored else 0 for code, label in enumerate(classes)}
     rows = [
         Row(
-            (f"{label} ({count(units[label], level)})" if scored else label, method_name(model)),
+            (f"{label} ({words.count(units[label], level)})" if scored else label, method_name(model)),
             [class_cell(model, probe, level, label, metric) for metric in metrics],
             not model.labels_used,
         )
@@ -286,7 +291,7 @@ def by_class_table(judged: Sequence[EvaluatedModel], probe: str, level: str) -> 
         *reason_notes(rows, titles),
         *other_tests_notes(judged),
     )
-    title = f"{PROBES[probe]}, {level} level: each class against the rest"
+    title = f"{name_probe(probe, words)}, {words.word(level)} level: each class against the rest"
     return lay_rows(title, ("Class", "Method", *titles), rows, notes)
 
 
@@ -301,7 +306,9 @@ def diagnostics_table(judged: Sequence[EvaluatedModel]) -> Table:
                 values = [item.value for item in found if item.value is not None]
                 shown = DASH if len(values) < len(found) else show_spread(values, plain)
                 chance = DASH if found[0].chance is None else plain(found[0].chance)
-                rows.append((name, method_name(model), shown, chance, found[0].meaning))
+                quantity, _, group = name.partition(": ")
+                title = f"{quantity}: {model.words.word(group)}" if group else name
+                rows.append((title, method_name(model), shown, chance, found[0].meaning))
     notes = warning_notes(judged)
     if any(len(model.scores) > 1 for model in judged):
         notes.append(
@@ -319,10 +326,10 @@ def diagnostics_table(judged: Sequence[EvaluatedModel]) -> Table:
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Every model against the first, by bootstrap resamples of the same patients for both."""
     first, config = comparisons[0].first, comparisons[0].config
-    info = first.scores[0].info
+    info, words = first.scores[0].info, first.words
     metrics = info.endpoint.list_metrics("table")
     rows: list[tuple[str, ...]] = []
-    notes, bold = [], set()
+    notes, bold, heading = [], set(), name_probe(comparisons[0].probe, words)
     for item in comparisons:
         model, differences = item.model, item.differences
         if not differences:
@@ -344,7 +351,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         reasons = ((f"{metric.title} of {model.name}", differences[metric.key]) for metric in metrics)
         notes += list_reasons((what, gap.value is None, gap.why) for what, gap in reasons)
     return Table(
-        title=f"{PROBES[comparisons[0].probe]}, {comparisons[0].level} level: better than {first.name}?",
+        title=f"{heading}, {words.word(comparisons[0].level)} level: better than {first.name}?",
         columns=("Method", "Metric", "Difference", f"{100 * config.interval:g} % interval", "Share"),
         rows=tuple(rows),
         notes=(

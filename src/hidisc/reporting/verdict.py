@@ -31,7 +31,7 @@ def find_outlook(model: EvaluatedModel) -> tuple[str, ...]:
         return ()
     level = info.list_levels()[-1]
     floor = info.hardest_floor(level.level)
-    against_floor = floor.verdict(level.level, info.endpoint) if floor else ""
+    against_floor = floor.verdict(level.level, info.endpoint, info.level_names) if floor else ""
     is_falling = loss_is_falling(model.run_metrics)
     sentences = [f"It is {against_floor}."] if against_floor else []
     if floor and against_floor.startswith("no better"):
@@ -140,7 +140,7 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
     return Verdict(
         name=model.name,
         judge=name_judge(infos[0].probes[0], infos[0]),
-        units=count(levels[0].units, name),
+        units=model.words.count(levels[0].units, name),
         numbers=numbers,
         outlook=find_outlook(model),
         trust=(
@@ -168,7 +168,7 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
     info, first = model.info, model.scores[0] if model.scores else found
     if first is None:
         return ()
-    card, home = first.info.model, first.path
+    card, home, words = first.info.model, first.path, model.words
     facts = [
         ("Encoder", ", ".join(filter(None, (card.backbone, card.objective, f"{card.size_px} px patches")))),
         ("From", f"{_name_source(card, home)} ({card.kind})"),
@@ -186,7 +186,10 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
         seeds = sorted({str(scores.info.sampling["seed"]) for scores in model.scores})
         facts += [
             *_describe_patients(info, home),
-            ("Patches", f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"),
+            (
+                words.plural("patch").capitalize(),
+                f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide",
+            ),
             ("Label", info.endpoint.label),
             ("Classes", _name_classes(info.endpoint)),
             ("Judged by", "; ".join(name_judge(probe, info) for probe in info.probes)),
@@ -205,16 +208,20 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
 
 def _describe_patients(info: ScoresInfo, home: Path) -> list[tuple[str, str]]:
     """Who was judged by whom."""
+    patients = info.level_names.plural("patient")
     if info.folds:
         return [
-            ("Patients", f"each judged once, by those of the other {len(info.folds) - 1} of {len(info.folds)} folds")
+            (
+                patients.capitalize(),
+                f"each judged once, by those of the other {len(info.folds) - 1} of {len(info.folds)} folds",
+            )
         ]
     reference, test = name_related(info.bank, home), name_related(info.embeddings, home)
     if info.config.get("test_patients"):
-        return [("Test patients", f"{len(info.config['test_patients'])} of {test}, by all others")]
+        return [(f"Test {patients}", f"{len(info.config['test_patients'])} of {test}, by all others")]
     return [
-        ("Reference patients", f"{', '.join(info.config['bank'])} of {reference}"),
-        ("Test patients", f"{', '.join(info.config['queries'])} of {test}"),
+        (f"Reference {patients}", f"{', '.join(info.config['bank'])} of {reference}"),
+        (f"Test {patients}", f"{', '.join(info.config['queries'])} of {test}"),
     ]
 
 

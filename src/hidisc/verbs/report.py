@@ -27,7 +27,6 @@ def report(paths: Sequence[AnyPath], out: AnyPath, config: ReportConfig | None =
     models = gather(judged)
     inputs = {relate(path, files): _checksum(path) for path in judged}
     with (
-        models[0].words.spoken(say) as say,
         full_disk_said("What it is made from is as it was"),
         make(files, "report", config, inputs) as work,
     ):
