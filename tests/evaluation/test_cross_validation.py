@@ -86,7 +86,9 @@ def make_pooled(rng: np.random.Generator, shift: float = 0.0, classes: int = 3) 
     logits[:, 1] += shift * fold
     scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     patients = np.array([f"p{number // 2}" for number in range(48)], object)
-    return Predictions(Key(ENCODER, "knn", "slide"), make_endpoint(classes), {"patient": patients}, truth, scores, 0, fold)
+    return Predictions(
+        Key(ENCODER, "knn", "slide"), make_endpoint(classes), {"patient": patients}, truth, scores, 0, fold
+    )
 
 
 def test_areas_compare_scores_of_the_same_fold_only() -> None:

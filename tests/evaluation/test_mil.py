@@ -18,7 +18,14 @@ from sklearn.preprocessing import StandardScaler
 
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.evaluation.probes import attention as mil
-from hidisc.evaluation.probes.attention import GatedAttention, StandardVectors, find_bags, hold_out, mil_predictions, train
+from hidisc.evaluation.probes.attention import (
+    GatedAttention,
+    StandardVectors,
+    find_bags,
+    hold_out,
+    mil_predictions,
+    train,
+)
 from hidisc.evaluation.probes.linear import linear_scores
 from hidisc.evaluation.task import LabelledPatches, Task, choose_task
 from hidisc.ground.seeds import Purpose, make_seed
@@ -184,15 +191,11 @@ def test_predictions_name_the_bags_of_the_queries(task: Task) -> None:
 
 def test_any_level_above_the_patch_can_be_the_bag(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "e")
-    found, remarks = predict(
-        choose_task(made, made, EvaluateConfig(levels=("patient", "patch"))), QUICK, seed=0
-    )
+    found, remarks = predict(choose_task(made, made, EvaluateConfig(levels=("patient", "patch"))), QUICK, seed=0)
     assert found is not None
     assert (found.level, list(found.units), len(found)) == ("patient", ["patient"], 9)
     assert remarks[0] == "Trained on 9 bags of reference patches; a bag is the patches of one patient."
-    found, _ = predict(
-        choose_task(made, made, EvaluateConfig(levels=("site", "patient", "slide", "patch"))), QUICK, 0
-    )
+    found, _ = predict(choose_task(made, made, EvaluateConfig(levels=("site", "patient", "slide", "patch"))), QUICK, 0)
     assert found is not None
     assert list(found.units) == ["site", "patient", "slide"]
 

@@ -21,5 +21,7 @@ def test_scores_of_0_3_are_refused(tmp_path: Path) -> None:
     old["probes"] = [{"name": "knn", "levels": old.pop("judged")}]
     (scores.path / SCORES).write_text(json.dumps(old))
     refinish(scores.path)
-    with pytest.raises(UserError, match=r"s holds scores of hidisc 0\.3 or older, .* run the command that made it again"):
+    with pytest.raises(
+        UserError, match=r"s holds scores of hidisc 0\.3 or older, .* run the command that made it again"
+    ):
         Scores.load(scores.path)

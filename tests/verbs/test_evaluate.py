@@ -119,7 +119,11 @@ def test_three_probes_at_every_level(scores: Scores) -> None:
 
 def test_what_was_judged_is_written_down(scores: Scores, made: Embeddings) -> None:
     info = scores.info
-    assert (info.endpoint.classes, info.endpoint.positive_class, info.levels) == (("a", "b", "c"), "c", ("patient", "slide", "patch"))
+    assert (info.endpoint.classes, info.endpoint.positive_class, info.levels) == (
+        ("a", "b", "c"),
+        "c",
+        ("patient", "slide", "patch"),
+    )
     assert {(count.part, count.label): count.units for count in info.counts}["bank", "a"] == {
         "patient": 3,
         "slide": 6,

@@ -159,7 +159,9 @@ def mil_predictions(
         sample = sample_per_patient(patients, _SCALE_PATCHES, rng)
         scaler = StandardScaler().fit(bank.vectors(sample).astype(np.float64))
         held_out = hold_out(patients[[patches[0] for patches in training.patches]], codes, rng)
-        net, epoch = train(StandardVectors(bank, scaler, keep=True), training.patches, codes, held_out, config, seed, watch)
+        net, epoch = train(
+            StandardVectors(bank, scaler, keep=True), training.patches, codes, held_out, config, seed, watch
+        )
         vectors = StandardVectors(queries, scaler, keep=False)
         attention = np.full(len(queries), np.nan, np.float32)
         for bag, patches in enumerate(test.patches):
