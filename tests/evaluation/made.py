@@ -1,16 +1,22 @@
 """Embeddings made of random numbers with a known structure, as a finished folder; and predictions likewise."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.classes import METRICS, Classes
+from hidisc.evaluation.metrics import Floats, Measured
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions
+from hidisc.evaluation.scores import Judged
+from hidisc.evaluation.table import score
 from hidisc.models.card import UNKNOWN, History
 from hidisc.patches.record import SlideId
 from hidisc.patches.table import SCHEMA, PatchTable
+from hidisc.settings.evaluate import BootstrapConfig
 from tests.finished import finish, refinish
 
 
@@ -122,5 +128,48 @@ def make_predictions(
     units = {"patient": names if patients is None else np.array(patients, object)}
     if level != "patient":
         units[level] = names
-    classes = tuple("abcdefgh"[: scores.shape[1]])
-    return Predictions(level, classes, units, np.array(truth, np.int64), np.asarray(scores, np.float64))
+    return Predictions(
+        Key(ENCODER, "knn", level),
+        make_endpoint(scores.shape[1]),
+        units,
+        np.array(truth, np.int64),
+        np.asarray(scores, float),
+    )
+
+
+def make_endpoint(classes: int) -> Classes:
+    """Classes a, b, c, ..., of which the last one is the positive one."""
+    return Classes(label="label", classes=tuple("abcdefgh"[:classes]), positive=classes - 1)
+
+
+BY_CLASS = tuple(metric.key for metric in METRICS.values() if metric.each_class is not None)
+"""The metrics that a single class has."""
+
+
+def ask_about(predictions: Predictions, positive: int) -> Predictions:
+    """The same predictions with another positive class."""
+    return replace(predictions, endpoint=predictions.endpoint.model_copy(update={"positive": positive}))
+
+
+def measure(predictions: Predictions, positive: int) -> Measured:
+    """Every metric of some predictions."""
+    asked = ask_about(predictions, positive)
+    return asked.endpoint.measure(asked)
+
+
+def resample_all(
+    predictions: Predictions, positive: int, weights: np.ndarray, names: np.ndarray
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Every metric in every resample, and those of each class."""
+    asked = ask_about(predictions, positive)
+    return asked.endpoint.resample(asked, weights, names)
+
+
+def resample(predictions: Predictions, positive: int, weights: np.ndarray, names: np.ndarray) -> dict[str, Floats]:
+    """Every metric in every resample."""
+    return resample_all(predictions, positive, weights, names)[0]
+
+
+def score_level(predictions: Predictions, positive: int, config: BootstrapConfig, seed: int) -> Judged:
+    """Every metric of some predictions with its interval."""
+    return score(ask_about(predictions, positive), config, seed)

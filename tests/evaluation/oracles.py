@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from hidisc.evaluation.metrics import BY_CLASS, measure
+from hidisc.evaluation.classes import METRICS
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import METRICS
+from tests.evaluation.made import BY_CLASS, measure
 
 
 def auroc(is_class: Sequence[bool], scores: Sequence[float]) -> float:

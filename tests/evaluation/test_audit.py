@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 
 from hidisc.auditing import shortcuts as shortcuts
-from hidisc.auditing.audit import INSEPARABLE, SIGNIFICANT, ColumnAudit, EncoderAudit, judge
+from hidisc.auditing.audit import INSEPARABLE, SIGNIFICANT, ColumnAudit, EncoderAudit, decide
 from hidisc.auditing.measure import run_audit
-from hidisc.auditing.nuisance import cluster_colours, cramers_v, find_nuisances, permute_labels, share_groups
 from hidisc.auditing.shortcuts import (
-    Sample,
+    AuditedSample,
     above_chance,
     add_resamples,
     average_cells,
@@ -25,6 +24,7 @@ from hidisc.auditing.shortcuts import (
     sum_pairs,
     to_value,
 )
+from hidisc.auditing.variables import cluster_colours, cramers_v, find_variables, permute_labels, share_groups
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.metrics import Value
 from hidisc.ground.errors import UserError
@@ -147,26 +147,26 @@ def test_an_encoder_of_the_label_alone_is_at_chance() -> None:
     assert everything[0] == pytest.approx(1)
 
 
-def make_sample(seed: int, labels_per_patient: int = 1, patients: int = 24, patches: int = 6) -> Sample:
+def make_sample(seed: int, labels_per_patient: int = 1, patients: int = 24, patches: int = 6) -> AuditedSample:
     rng = np.random.default_rng(seed)
     owners = np.arange(patients).repeat(patches)
     z = rng.normal(size=(len(owners), 5)).astype(np.float32)
     unit = z / np.linalg.norm(z, axis=1, keepdims=True)
     labels = owners % 2 if labels_per_patient == 1 else np.arange(len(owners)) % 2
-    return Sample(z, unit @ unit.T, owners, labels, owners // 2 % 2)
+    return AuditedSample(z, unit @ unit.T, owners, labels, owners // 2 % 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_probe_never_learns_from_a_patient_that_it_is_asked_for(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sample, asked = make_sample(seed), []
 
-    def watch(sample: Sample, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
+    def watch(sample: AuditedSample, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
         assert not set(sample.patients[learn]) & set(sample.patients[ask])
         asked.extend(np.flatnonzero(ask))
         return sample.values[ask]
 
     monkeypatch.setattr(shortcuts, "_predict_values", watch)
-    value, chance = shortcuts.probe_nuisance(sample, add_resamples(24, 50, 0), 0.99, np.random.default_rng(seed))
+    value, chance = shortcuts.probe_variable(sample, add_resamples(24, 50, 0), 0.99, np.random.default_rng(seed))
     assert sorted(asked) == list(range(len(sample.labels)))
     assert (value.value, chance) == (1.0, 0.5)
 
@@ -213,7 +213,7 @@ def make_column(**changes: object) -> ColumnAudit:
         "correlated": flat,
         "correlated_drop": none,
     }
-    return judge(ColumnAudit.model_validate(fields | changes))
+    return decide(ColumnAudit.model_validate(fields | changes))
 
 
 PREDICTED = {"probe": Value(value=0.9, low=0.8, high=1.0)}
@@ -265,7 +265,7 @@ def test_the_rule(changes: dict[str, object], outcome: str, sentence: str) -> No
 
 def test_dates_are_binned_by_time_and_rare_values_left_out(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made", classes=("2020-01-03", "2020-02", "2019-12-31", "2021-05-05"), patches=2)
-    (dates,) = find_nuisances(made, AuditConfig(columns=("label",), bins=2))
+    (dates,) = find_variables(made, AuditConfig(columns=("label",), bins=2))
     names = made.table.column("label")
     assert {name: dates.values[code] for name, code in zip(names, dates.codes, strict=True)} == {
         "2019-12-31": "1 of 2",
@@ -273,7 +273,7 @@ def test_dates_are_binned_by_time_and_rare_values_left_out(tmp_path: Path) -> No
         "2020-02": "2 of 2",
         "2021-05-05": "2 of 2",
     }
-    (patients,) = find_nuisances(made, AuditConfig(columns=("slide",)))
+    (patients,) = find_variables(made, AuditConfig(columns=("slide",)))
     assert (patients.values, set(patients.codes)) == ((), {-1})
     assert patients.notes == ("Left out: 48 values that only one patient has.",)
 
@@ -291,11 +291,11 @@ def test_slides_of_one_hue_are_one_group_although_they_differ_more_in_brightness
 
 def test_columns_are_found_by_name_and_a_lost_store_is_said(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made")
-    found = find_nuisances(made, AuditConfig())
-    assert [nuisance.name for nuisance in found] == ["site", "colour"]
+    found = find_variables(made, AuditConfig())
+    assert [variable.name for variable in found] == ["site", "colour"]
     assert found[1].obstacle == "the store 'store' is gone or has changed, so that its colours cannot be read"
     with pytest.raises(UserError, match=r"columns: .* has no column of names 'scaner'; it has patient, .*`colour`\."):
-        find_nuisances(made, AuditConfig(columns=("scaner",)))
+        find_variables(made, AuditConfig(columns=("scaner",)))
 
 
 # ---- whole audits
@@ -313,7 +313,7 @@ def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
     assert colour.sentence == f"Nothing can be said of the colour: {gone}."
     (label,) = audit(made, "label").columns
     assert label.outcome == "cannot be told apart"
-    assert label.robustness.why == "label and nuisance cannot be told apart"
+    assert label.robustness.why == "label and variable cannot be told apart"
     (unlabelled,) = audit(relabel(made, lambda *_: None), "site").columns
     assert unlabelled.association.why == unlabelled.unseen_drop.why == "the patches have no labels"
     assert unlabelled.probe.value is not None

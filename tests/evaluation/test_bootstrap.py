@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from hidisc.evaluation import compare as module
-from hidisc.evaluation.compare import draw_weights, find_interval, name_clusters, resample, score_level
-from hidisc.evaluation.metrics import BY_CLASS, measure
+from hidisc.evaluation import classes as module
+from hidisc.evaluation.classes import METRICS
+from hidisc.evaluation.compare import draw_weights, find_interval, name_clusters
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import METRICS
 from hidisc.settings.evaluate import BootstrapConfig
 from tests.evaluation import oracles
-from tests.evaluation.made import make_predictions
+from tests.evaluation.made import BY_CLASS, make_predictions, measure, resample, resample_all, score_level
 from tests.evaluation.test_metrics import predictions, shuffle
 
 
@@ -34,7 +33,7 @@ def make_patches(patients: int, patches: int, shares: list[float], seed: int = 0
 
 
 def assert_equals_the_oracle(made: Predictions, positive: int, weights: np.ndarray, names: np.ndarray) -> None:
-    overall, by_class = module._resample_all(made, positive, weights, names)
+    overall, by_class = resample_all(made, positive, weights, names)
     expected = oracles.resample(made, positive, weights, names)
     for name in METRICS:
         np.testing.assert_allclose(overall[name], expected[name], rtol=0, atol=1e-12, err_msg=name)
@@ -84,8 +83,8 @@ def test_the_order_of_the_units_does_not_matter(made, positive, seed):
     if len(names):
         weights = draw_weights(len(names), 5, seed)
         np.testing.assert_equal(
-            module._resample_all(shuffled, positive, weights, names),
-            module._resample_all(made, positive, weights, names),
+            resample_all(shuffled, positive, weights, names),
+            resample_all(made, positive, weights, names),
         )
 
 
@@ -141,7 +140,7 @@ def test_grouping_the_scores_of_twenty_thousand_patches_moves_areas_little(share
     assert all(len(np.unique(column)) > 15_000 for column in made.scores.T)
     names = name_clusters(made)
     weights = np.concatenate([np.ones((1, 100), np.int16), draw_weights(100, 5, 0)])
-    by_class = module._resample_all(made, 1, weights, names)[1]
+    by_class = resample_all(made, 1, weights, names)[1]
     place = {name: number for number, name in enumerate(names)}
     for row, weight in enumerate(weights):
         times = weight[[place[name] for name in made.clusters]]
@@ -205,7 +204,7 @@ def test_intervals_are_percentiles_of_the_resamples():
     config = BootstrapConfig(resamples=300, interval=0.8)
     scored = score_level(made, 1, config, 7)
     names = name_clusters(made)
-    draws, by_class = module._resample_all(made, 1, draw_weights(len(names), 300, 7), names)
+    draws, by_class = resample_all(made, 1, draw_weights(len(names), 300, 7), names)
     measured = measure(made, 1)
     assert (scored.level, scored.units, scored.left_out) == ("patch", 200, 3)
     assert scored.confusion == measured.confusion

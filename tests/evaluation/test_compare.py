@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hidisc.evaluation.compare import Difference, compare, draw_trainings, draw_weights, name_clusters, resample
-from hidisc.evaluation.metrics import measure
+from hidisc.evaluation.classes import METRICS
+from hidisc.evaluation.compare import Difference, compare, draw_trainings, draw_weights, name_clusters
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import METRICS
 from hidisc.ground.errors import UserError
 from hidisc.settings.evaluate import BootstrapConfig
 from tests.evaluation import oracles
-from tests.evaluation.made import make_predictions
+from tests.evaluation.made import make_predictions, measure, resample
 from tests.evaluation.test_metrics import shuffle
 
 CONFIG = BootstrapConfig(resamples=400)
@@ -42,9 +41,9 @@ def keep(made: Predictions, wanted: set[str]) -> Predictions:
 def test_better_worse_and_the_same():
     a, b = make_pair(gain=0.6)
     better, worse, same = (
-        compare([[a]], [[b]], 1, CONFIG, 0),
-        compare([[b]], [[a]], 1, CONFIG, 0),
-        compare([[a]], [[a]], 1, CONFIG, 0),
+        compare([[a]], [[b]], CONFIG, 0),
+        compare([[b]], [[a]], CONFIG, 0),
+        compare([[a]], [[a]], CONFIG, 0),
     )
     for metric in ("accuracy", "mca", "auroc", "auprc"):
         gap = measure(a, 1).metrics[metric].value - measure(b, 1).metrics[metric].value
@@ -63,7 +62,7 @@ def test_differences_are_those_of_really_repeated_patients():
     config = BootstrapConfig(resamples=20, interval=0.6)
     names = name_clusters(a)
     weights = draw_weights(8, 20, 5)
-    found = compare([[a]], [[b]], 1, config, 5)
+    found = compare([[a]], [[b]], config, 5)
     slow = [oracles.resample(made, 1, weights, names) for made in (a, b)]
     for metric in ("accuracy", "auroc", "auprc", "sensitivity"):
         draws = np.subtract(slow[0][metric], slow[1][metric]).round(12)
@@ -76,7 +75,7 @@ def test_differences_are_those_of_really_repeated_patients():
 
 def test_the_same_draws_for_both_see_what_separate_draws_do_not():
     a, b = make_pair(gain=0.4, seed=1)
-    paired = compare([[a]], [[b]], 1, CONFIG, 0)["accuracy"]
+    paired = compare([[a]], [[b]], CONFIG, 0)["accuracy"]
     names = name_clusters(a)
     apart = [
         resample(made, 1, draw_weights(40, 400, seed), names)["accuracy"] for seed, made in enumerate((a, b), start=1)
@@ -92,18 +91,18 @@ def test_only_patients_that_all_judged_count():
     names = name_clusters(a)
     fewer, others = keep(a, set(names[:30])), keep(a, set(names[5:]))
     common = set(names[5:30])
-    found = compare([[fewer, others]], [[b]], 1, CONFIG, 0)
-    expected = compare([[keep(a, common)]], [[keep(b, common)]], 1, CONFIG, 0)
+    found = compare([[fewer, others]], [[b]], CONFIG, 0)
+    expected = compare([[keep(a, common)]], [[keep(b, common)]], CONFIG, 0)
     assert found["accuracy"].patients == 25
     for metric in ("accuracy", "auroc"):
         assert found[metric].value == pytest.approx(expected[metric].value)
         assert (found[metric].low, found[metric].high) == pytest.approx((expected[metric].low, expected[metric].high))
-    assert found["accuracy"].value != pytest.approx(compare([[a]], [[b]], 1, CONFIG, 0)["accuracy"].value)
+    assert found["accuracy"].value != pytest.approx(compare([[a]], [[b]], CONFIG, 0)["accuracy"].value)
 
 
 def test_several_evaluations_of_a_training_are_averaged_within_each_resample():
     firsts, seconds = zip(*(make_pair(gain=0.5, patients=20), make_pair(gain=-0.5, patients=20)), strict=True)
-    found = compare([firsts], [seconds[:1]], 1, CONFIG, 3)["auroc"]
+    found = compare([firsts], [seconds[:1]], CONFIG, 3)["auroc"]
     assert found.trainings == (1, 1)
     names, weights = name_clusters(firsts[0]), draw_weights(20, 400, 3)
     draws = [resample(made, 1, weights, names)["auroc"] for made in (*firsts, seconds[0])]
@@ -136,7 +135,7 @@ def test_one_training_each_is_resampled_over_patients_alone():
     drawn = [resample(one, 1, weights, names) for one in (a, also, b)]
     for metric in ("accuracy", "auroc"):
         for side, draws in (([a], drawn[0][metric]), ([a, also], (drawn[0][metric] + drawn[1][metric]) / 2)):
-            found = compare([side], [[b]], 1, CONFIG, 0)[metric]
+            found = compare([side], [[b]], CONFIG, 0)[metric]
             ends = np.quantile(draws - drawn[2][metric], [0.025, 0.975])
             np.testing.assert_allclose([found.low, found.high], ends, rtol=0, atol=1e-12)
 
@@ -150,7 +149,7 @@ def test_draws_are_those_of_really_repeated_patients_and_trainings():
     drawn = draw_trainings(3, resamples, 5, 0), draw_trainings(2, resamples, 5, 1)
     slow = oracles.compare(a, b, 1, draw_weights(8, resamples, 5), drawn, names)
     for interval in (0.3, 0.6, 0.9):
-        found = compare(a, b, 1, BootstrapConfig(resamples=resamples, interval=interval), 5)
+        found = compare(a, b, BootstrapConfig(resamples=resamples, interval=interval), 5)
         for metric in ("accuracy", "mca", "auroc", "auprc", "sensitivity", "specificity"):
             draws = np.array([value for value in slow[metric] if not np.isnan(value)])
             ends = np.percentile(draws, [50 - 50 * interval, 50 + 50 * interval])
@@ -161,7 +160,7 @@ def test_draws_are_those_of_really_repeated_patients_and_trainings():
 
 def test_the_difference_is_that_of_the_means_of_trainings():
     several, one = [make_training(0.2, seed) for seed in range(4)], make_training(2.0, 9)
-    found = compare([several, [one]], [[several[0]]], 1, CONFIG, 0)["accuracy"]
+    found = compare([several, [one]], [[several[0]]], CONFIG, 0)["accuracy"]
     right = [measure(made, 1).metrics["accuracy"].value for made in (*several, one)]
     assert found.value == pytest.approx((np.mean(right[:4]) + right[4]) / 2 - right[0], abs=1e-12)
 
@@ -179,8 +178,8 @@ def test_trainings_of_the_two_sides_and_patients_are_drawn_independently():
 def test_trainings_that_scatter_leave_doubt_that_patients_alone_do_not():
     a = [make_training(gain, seed) for seed, gain in enumerate((2.0, 1.5, -0.8))]
     b = [make_training(gain, seed) for seed, gain in enumerate((0.3, 0.0, 0.1), 3)]
-    patients_alone = compare([a], [b], 1, CONFIG, 0)["accuracy"]
-    both = compare([[made] for made in a], [[made] for made in b], 1, CONFIG, 0)["accuracy"]
+    patients_alone = compare([a], [b], CONFIG, 0)["accuracy"]
+    both = compare([[made] for made in a], [[made] for made in b], CONFIG, 0)["accuracy"]
     assert patients_alone.value == pytest.approx(both.value, abs=1e-12)
     assert patients_alone.verdict == "better"
     assert both.verdict == "unclear"
@@ -199,8 +198,8 @@ def call_different(trainings: int, scatter: float, rounds: int) -> tuple[float, 
             [make_training(gain, seed, 30, 4) for gain, seed in zip(*side, strict=True)]
             for side in zip(gains, seeds, strict=True)
         )
-        alone = compare([a], [b], 1, config, number)["accuracy"]
-        both = compare([[made] for made in a], [[made] for made in b], 1, config, number)["accuracy"]
+        alone = compare([a], [b], config, number)["accuracy"]
+        both = compare([[made] for made in a], [[made] for made in b], config, number)["accuracy"]
         called[number] = alone.verdict != "unclear", both.verdict != "unclear"
     return tuple(called.mean(axis=0))
 
@@ -213,8 +212,8 @@ def test_equal_methods_are_called_different_by_patients_alone():
 
 def test_trainings_that_agree_leave_the_interval_nearly_as_it_is():
     a, b = ([make_training(gain, seed) for seed in seeds] for gain, seeds in ((0.8, range(3)), (0.0, range(3, 6))))
-    patients_alone = compare([a], [b], 1, CONFIG, 0)["accuracy"]
-    both = compare([[made] for made in a], [[made] for made in b], 1, CONFIG, 0)["accuracy"]
+    patients_alone = compare([a], [b], CONFIG, 0)["accuracy"]
+    both = compare([[made] for made in a], [[made] for made in b], CONFIG, 0)["accuracy"]
     assert both.verdict == "better"
     width, before = both.high - both.low, patients_alone.high - patients_alone.low
     assert before < width < 1.3 * before
@@ -222,7 +221,7 @@ def test_trainings_that_agree_leave_the_interval_nearly_as_it_is():
 
 def test_samples_of_patches_are_no_trainings():
     samples = [[make_training(0.5, seed) for seed in range(3)], [make_training(0.0, seed) for seed in range(3, 6)]]
-    found = compare(samples[:1], samples[1:], 1, CONFIG, 0)["accuracy"]
+    found = compare(samples[:1], samples[1:], CONFIG, 0)["accuracy"]
     assert found.trainings == (1, 1)
     assert not found.is_of_methods
 
@@ -246,17 +245,17 @@ def test_trainings_in_words(trainings, said, is_of_methods):
 def test_neither_the_order_of_units_nor_of_evaluations_matters_and_the_seed_does():
     a, b = make_pair(gain=0.3, patients=12)
     c = make_pair(gain=0.1, patients=12, seed=1)[0]
-    found = compare([[a, c, b], [c, b]], [[b]], 1, CONFIG, 0)
-    again = compare([[shuffle(b, 1), shuffle(a, 2), c], [b, c]], [[shuffle(b, 3)]], 1, CONFIG, 0)
+    found = compare([[a, c, b], [c, b]], [[b]], CONFIG, 0)
+    again = compare([[shuffle(b, 1), shuffle(a, 2), c], [b, c]], [[shuffle(b, 3)]], CONFIG, 0)
     for metric in METRICS:
         assert again[metric].share == found[metric].share
         assert again[metric].low == pytest.approx(found[metric].low)
-    assert compare([[a]], [[b]], 1, CONFIG, 1)["auroc"] != compare([[a]], [[b]], 1, CONFIG, 0)["auroc"]
+    assert compare([[a]], [[b]], CONFIG, 1)["auroc"] != compare([[a]], [[b]], CONFIG, 0)["auroc"]
 
 
 def test_means_of_the_same_numbers_in_another_order_are_ties():
     made = [make_pair(gain=gain, patients=13)[0] for gain in (0.1, 0.3, 0.5, 0.7, 0.9)]
-    for metric, found in compare([made], [made[::-1]], 1, CONFIG, 0).items():
+    for metric, found in compare([made], [made[::-1]], CONFIG, 0).items():
         if not metric.startswith("top"):
             assert (found.value, found.low, found.high, found.share) == (0, 0, 0, 0.5), metric
 
@@ -264,7 +263,7 @@ def test_means_of_the_same_numbers_in_another_order_are_ties():
 def test_an_undefined_metric_is_not_compared():
     a, b = make_pair(gain=0.5)
     one_class = [keep(made, {f"P{number:03}" for number in range(0, 40, 2)}) for made in (a, b)]
-    found = compare([one_class[:1]], [one_class[1:]], 1, CONFIG, 0)
+    found = compare([one_class[:1]], [one_class[1:]], CONFIG, 0)
     assert found["accuracy"].value > 0
     assert found["auroc"] == Difference(
         None, None, None, None, 20, why="no test patch has class 'b': choose queries=[...] that have it"
@@ -276,7 +275,7 @@ def test_an_undefined_metric_is_not_compared():
 
 def test_resamples_without_a_class_are_left_out_and_counted():
     a, b = make_pair(gain=0.5, patients=4)
-    found = compare([[a]], [[b]], 1, CONFIG, 0)
+    found = compare([[a]], [[b]], CONFIG, 0)
     gaps = int((draw_weights(4, 400, 0)[:, [1, 3]].sum(axis=1) == 0).sum())
     assert 400 * 0.05 < gaps < 400 * 0.1
     assert found["sensitivity"].why == (
@@ -285,14 +284,14 @@ def test_resamples_without_a_class_are_left_out_and_counted():
     )
     assert found["sensitivity"].high is not None
     assert found["accuracy"].why == ""
-    turned = compare([[b]], [[a]], 1, CONFIG, 0)["sensitivity"]
+    turned = compare([[b]], [[a]], CONFIG, 0)["sensitivity"]
     assert found["sensitivity"].share + turned.share == pytest.approx(1)  # of those that are defined
 
 
 def test_one_patient_and_no_resamples_have_no_interval():
     a, b = make_pair(gain=3.0)
-    one = compare([[keep(a, {"P000"})]], [[keep(b, {"P000"})]], 1, CONFIG, 0)["accuracy"]
-    none = compare([[a]], [[b]], 1, BootstrapConfig(resamples=0), 0)["accuracy"]
+    one = compare([[keep(a, {"P000"})]], [[keep(b, {"P000"})]], CONFIG, 0)["accuracy"]
+    none = compare([[a]], [[b]], BootstrapConfig(resamples=0), 0)["accuracy"]
     for found in (one, none):
         assert found.value > 0
         assert found.low is found.high is found.share is None
@@ -379,14 +378,14 @@ def test_what_cannot_be_compared_is_refused():
 
     def refusal(*others: Predictions) -> str:
         with pytest.raises(UserError) as caught:
-            compare([[a]], [others], 1, CONFIG, 0)
+            compare([[a]], [others], CONFIG, 0)
         return str(caught.value)
 
-    assert refusal(replace(b, classes=("b", "a"))) == (
+    assert refusal(replace(b, endpoint=b.endpoint.model_copy(update={"classes": ("b", "a")}))) == (
         "evaluations of the classes [a, b] and [b, a] cannot be compared. "
         "Evaluate both with the same classes=[...], in one order."
     )
-    assert refusal(b, replace(b, level="slide")) == (
+    assert refusal(b, replace(b, key=replace(b.key, level="slide"))) == (
         "predictions of each patch and of each slide cannot be compared. Choose the same level for both."
     )
     assert refusal(replace(b, units={"site": b.clusters, **b.units})) == (
@@ -397,4 +396,4 @@ def test_what_cannot_be_compared_is_refused():
     )
     assert refusal() == "nothing to compare: give one or more evaluations of A and of B."
     with pytest.raises(UserError, match="nothing to compare"):
-        compare([], [[a]], 1, CONFIG, 0)
+        compare([], [[a]], CONFIG, 0)

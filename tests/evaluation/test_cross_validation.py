@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_score
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation.compare import draw_weights, name_clusters, resample
-from hidisc.evaluation.cross_validation import pool_predictions
-from hidisc.evaluation.metrics import measure
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.compare import draw_weights, name_clusters
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions, pool_folds
 from hidisc.evaluation.scores import Scores
+from hidisc.ground.columns import load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.patches.splits import make_folds
 from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.verbs.evaluate import evaluate
-from tests.evaluation.made import make_embeddings
+from tests.evaluation.made import make_embeddings, make_endpoint, measure, resample
 
 
 def settings(*changes: str) -> EvaluateConfig:
@@ -58,7 +57,7 @@ def test_the_numbers_are_those_of_all_folds_together(
         assert set(fold.clusters) == set(patients)
         truth.append(fold.truth)
         scores.append(fold.scores)
-    found = next(item for item in pooled.info.probes if item.name == probe).level(level)
+    found = pooled.info.find(level, probe)
     assert found is not None
     all_truth, all_scores = np.concatenate(truth), np.concatenate(scores)
     assert found.metrics["accuracy"].value == pytest.approx(accuracy_score(all_truth, all_scores.argmax(axis=1)))
@@ -87,7 +86,9 @@ def make_pooled(rng: np.random.Generator, shift: float = 0.0, classes: int = 3) 
     logits[:, 1] += shift * fold
     scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     patients = np.array([f"p{number // 2}" for number in range(48)], object)
-    return Predictions("slide", tuple("abc"[:classes]), {"patient": patients}, truth, scores, 0, fold)
+    return Predictions(
+        Key(ENCODER, "knn", "slide"), make_endpoint(classes), {"patient": patients}, truth, scores, 0, fold
+    )
 
 
 def test_areas_compare_scores_of_the_same_fold_only() -> None:
@@ -135,7 +136,7 @@ def test_resamples_of_pooled_folds_lie_around_the_value(metric: str) -> None:
     truth, fold = np.repeat(np.arange(72) % 4, 20), np.repeat(np.arange(72) // 4 % 3 + 1, 20)
     patients = np.repeat([f"p{number}" for number in range(72)], 20).astype(object)
     scores = rng.dirichlet(np.ones(4), size=len(truth))
-    made = Predictions("patch", tuple("abcd"), {"patient": patients}, truth, scores, 0, fold)
+    made = Predictions(Key(ENCODER, "knn", "patch"), make_endpoint(4), {"patient": patients}, truth, scores, 0, fold)
     names = name_clusters(made)
     value = measure(made, 0).metrics[metric].value
     resampled = resample(made, 0, draw_weights(len(names), 2000, seed=0), names)[metric]
@@ -151,21 +152,19 @@ def test_folds_of_one_class_each_have_no_area() -> None:
     assert measure(lone, 1).metrics["accuracy"].value is not None
 
 
-def test_scores_that_were_pooled_in_the_old_way_are_refused(pooled: Scores, tmp_path: Path) -> None:
+def test_predictions_of_an_older_version_are_refused(pooled: Scores, tmp_path: Path) -> None:
+    """Version 0.2 pooled areas over folds, and no version before 0.4 wrote down what was asked."""
     copytree(pooled.path, tmp_path / "old")
-    old = replace(pooled, artefact=replace(pooled.artefact, path=tmp_path / "old"))
-    file = old.path / "predictions_patient.parquet"
-    replace(old.predictions("knn", "patient"), fold=None).save(file)
-    with pytest.raises(
-        UserError, match=r"old pools folds as hidisc did before AUROC compared within folds\. .* --out\."
-    ):
-        old.predictions("knn", "patient")
+    file = tmp_path / "old" / "predictions_patient.parquet"
+    save_columns(file, load_columns(file))
+    with pytest.raises(UserError, match=r"was written by hidisc 0\.3 or older\. Evaluate again with a new --out\."):
+        Predictions.load(file)
 
 
 def test_pooled_predictions_are_read_back_with_their_folds(tmp_path: Path) -> None:
     made = make_pooled(np.random.default_rng(3))
     made.save(tmp_path / "p.parquet")
-    back = Predictions.load(tmp_path / "p.parquet", "slide")
+    back = Predictions.load(tmp_path / "p.parquet")
     assert back.fold is not None
     assert back.fold.tolist() == made.fold.tolist()
     assert list(back.units) == ["patient"]
@@ -178,7 +177,7 @@ def test_folds_and_their_pool_can_be_found(pooled: Scores) -> None:
     assert rows is not None
     assert len(rows) == len(pooled.predictions("knn", "patch"))
     assert any(diagnostic.name == "collapse" or diagnostic.value is not None for diagnostic in pooled.info.diagnostics)
-    assert "In fold 1 of 3: " not in " ".join(pooled.info.probes[0].remarks)  # all folds have equally many patches
+    assert "In fold 1 of 3: " not in " ".join(pooled.info.remarks["knn"])  # all folds have equally many patches
 
 
 def test_neighbours_are_of_other_folds(embeddings: Embeddings, pooled: Scores) -> None:
@@ -217,7 +216,7 @@ def test_folds_choose_the_patients_themselves(embeddings: Embeddings, tmp_path: 
 def test_a_patient_of_two_folds_is_refused(pooled: Scores) -> None:
     found = pooled.predictions("knn", "patient")
     with pytest.raises(UserError, match="two folds have judged the same patient"):
-        pool_predictions([found, found])
+        pool_folds([found, found])
 
 
 def test_test_patients_that_there_are_not(embeddings: Embeddings, tmp_path: Path) -> None:

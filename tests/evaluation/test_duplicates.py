@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.artefacts.artefact import Artefact, Manifest
-from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard
+from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard, store_rows
 from hidisc.evaluation import duplicates
-from hidisc.evaluation.duplicates import compare, find_duplicates, store_rows, thumbnail
+from hidisc.evaluation.duplicates import compare, find_duplicates, thumbnail
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.errors import UserError

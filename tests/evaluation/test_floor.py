@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hidisc.evaluation.floor import colour_of
 
 from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation import floor as floor_module
+from hidisc.evaluation import floors as floors_module
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.floors import measure_colour
 from hidisc.evaluation.metrics import Value
-from hidisc.evaluation.scores import FloorScores
+from hidisc.evaluation.scores import Floor
 from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.verbs.embed import embed
@@ -37,31 +38,32 @@ def test_it_is_an_evaluation_of_the_colour_encoder(embeddings: Embeddings, tmp_p
     assert colour is not None
     alone = evaluate(colour.path, tmp_path / "alone", settings(folds, "floor=false"))
     beside = evaluate(embeddings.path, tmp_path / "beside", settings(folds))
-    assert alone.info.floor is None
-    assert beside.info.floor is not None
-    assert beside.info.floor.patches == len(embeddings)
+    assert alone.info.floors == ()
+    (floor,) = beside.info.floors
+    assert (floor.subject, floor.title, floor.patches) == ("colour", "colour alone", len(embeddings))
     for probe in ("knn", "linear"):
         for level in ("patch", "slide", "patient"):
-            one, other = alone.predictions(probe, level), beside.predictions(probe, level, of_floor=True)
+            one, other = alone.predictions(probe, level), beside.predictions(probe, level, subject="colour")
             assert one.clusters.tolist() == other.clusters.tolist()
             assert np.allclose(one.scores, other.scores, atol=1e-4)
-    ours, theirs = (scored.info.probes[0].level("patch") for scored in (beside, alone))
+    ours, theirs = (scored.info.find("patch") for scored in (beside, alone))
     assert ours is not None
     assert theirs is not None
-    ahead = beside.info.floor.differences["patch"]["accuracy"].value
+    ahead = floor.ahead["patch"]["accuracy"].value
     assert ahead == pytest.approx((ours.metrics["accuracy"].value or 0) - (theirs.metrics["accuracy"].value or 0))
 
 
 def test_of_many_patches_some_of_every_slide_are_measured(
     embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(floor_module, "_MOST", 40)
-    found = colour_of(embeddings, seed=0)
-    assert found is not None
-    slides, counts = np.unique(found.table.column("slide").astype(str), return_counts=True)
+    monkeypatch.setattr(floors_module, "_MOST", 40)
+    store = embeddings.open_store()
+    assert store is not None
+    rows, vectors = measure_colour(embeddings, store, EvaluateConfig())
+    slides, counts = np.unique(embeddings.table.column("slide")[rows].astype(str), return_counts=True)
     assert len(slides) == 16
     assert sorted(set(counts)) == [2, 3]
-    assert len(found.vectors) == len(found.table) == 40
+    assert len(vectors) == len(rows) == 40
 
 
 def test_without_the_store_it_is_left_out_and_said(embeddings: Embeddings, tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_without_the_store_it_is_left_out_and_said(embeddings: Embeddings, tmp_p
     shutil.copytree(embeddings.path, alone)
     said: list[str] = []
     scores = evaluate(alone, tmp_path / "s", settings(), progress=Said(said))
-    assert scores.info.floor is None
+    assert scores.info.floors == ()
     note = "note: colour alone is not judged beside it: the store 'store' is not there, or has changed"
     assert any(sentence.startswith(note[:40]) for sentence in said), said
 
@@ -90,5 +92,5 @@ def test_without_the_store_it_is_left_out_and_said(embeddings: Embeddings, tmp_p
     ],
 )
 def test_the_verdict_says_whether_colour_would_have_done(value: Value, sentence: str) -> None:
-    floor = FloorScores(patches=1, probes=(), differences={"patient": {"auroc": value}})
-    assert floor.verdict("patient") == sentence
+    floor = Floor(subject="colour", patches=1, ahead={"patient": {"auroc": value}})
+    assert floor.verdict("patient", Classes(label="label", classes=("a", "b"), positive=1)) == sentence

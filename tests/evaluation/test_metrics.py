@@ -10,11 +10,11 @@ import sklearn.metrics as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hidisc.evaluation.metrics import BY_CLASS, Measured, measure, rank_truth
+from hidisc.evaluation.classes import METRICS, rank_truth
+from hidisc.evaluation.metrics import Measured
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import METRICS
 from tests.evaluation import oracles
-from tests.evaluation.made import make_predictions
+from tests.evaluation.made import BY_CLASS, make_predictions, measure
 
 MACRO = ("mca", "auroc", "auprc", "sensitivity", "specificity")
 

@@ -16,8 +16,16 @@ from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.evaluation.probes import attention as mil
-from hidisc.evaluation.probes.attention import GatedAttention, Vectors, find_bags, hold_out, mil_predictions, train
+from hidisc.evaluation.probes.attention import (
+    GatedAttention,
+    StandardVectors,
+    find_bags,
+    hold_out,
+    mil_predictions,
+    train,
+)
 from hidisc.evaluation.probes.linear import linear_scores
 from hidisc.evaluation.task import LabelledPatches, Task, choose_task
 from hidisc.ground.seeds import Purpose, make_seed
@@ -37,6 +45,11 @@ def task(tmp_path: Path) -> Task:
 
 def make_net(dim: int = 5, hidden_dim: int = 4, classes: int = 3, seed: int = 0) -> GatedAttention:
     return GatedAttention(dim, hidden_dim, classes, torch.Generator().manual_seed(seed))
+
+
+def predict(task: Task, config: MilConfig, seed: int) -> tuple[Predictions | None, tuple[str, ...]]:
+    """Predictions of the bags, and remarks."""
+    return mil_predictions(task, Key(ENCODER, "mil", "patch"), config, seed)[:2]
 
 
 def some(side: LabelledPatches, mask: np.ndarray) -> LabelledPatches:
@@ -71,19 +84,40 @@ def test_attention_is_the_equation_whole_in_blocks_and_in_any_order(bag: int, se
     np.testing.assert_allclose(net(whole).detach(), expected, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(net(whole[rng.permutation(bag)]).detach(), expected, rtol=1e-10, atol=1e-12)
     blocks = [torch.from_numpy(block) for block in np.split(h, sorted({cut for cut in cuts if 0 < cut < bag}))]
-    np.testing.assert_allclose(net.forward_blocks(iter(blocks)), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(net.forward_blocks(iter(blocks))[0], expected, rtol=1e-10, atol=1e-12)
+
+
+def slow_gradients(net: GatedAttention, h: torch.Tensor, label: int) -> list[torch.Tensor]:
+    """Those of the cross-entropy of a bag, derived by hand.
+
+    With t = tanh(V h), g = sigm(U h), p the probabilities and y the label, one-hot:
+    dW = (p - y) z^T, da_k = (p - y)^T W h_k, ds = a (da - a.da), dt = ds w g (1 - t^2), dg = ds w t g (1 - g).
+    """
+    v, u = (h @ net.VU.T).chunk(2, dim=1)
+    t, g = v.tanh(), u.sigmoid()
+    a = ((t * g) @ net.w).softmax(dim=0)
+    z = a @ h
+    error = (net.weight @ z + net.bias).softmax(dim=0) - F.one_hot(torch.tensor(label), len(net.bias))
+    da = h @ (error @ net.weight)
+    ds = a * (da - a @ da)
+    dt = torch.outer(ds, net.w) * g
+    return [
+        torch.cat([dt * (1 - t * t), dt * t * (1 - g)], dim=1).T @ h,
+        ds @ (t * g),
+        torch.outer(error, z),
+        error,
+    ]
 
 
 @given(st.integers(1, 12), st.integers(0, 99))
-def test_gradients_are_those_of_autograd(bag: int, seed: int) -> None:
+def test_gradients_are_those_of_the_equation(bag: int, seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     net, h, label = make_net(seed=seed).double(), torch.randn(bag, 5, generator=rng, dtype=torch.float64), seed % 3
     F.cross_entropy(net(h), torch.tensor(label)).backward()
-    expected = [parameter.grad.clone() for parameter in net.parameters()]
-    for _ in range(2):  # gradients are set, not added
-        net.set_gradients(h, label)
-        for parameter, gradient in zip(net.parameters(), expected, strict=True):
-            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
+    with torch.no_grad():
+        expected = slow_gradients(net, h, label)
+    for parameter, gradient in zip(net.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_blocks_with_scores_beyond_floats_are_still_numbers() -> None:
@@ -91,8 +125,8 @@ def test_blocks_with_scores_beyond_floats_are_still_numbers() -> None:
     with torch.no_grad():
         net.w *= 1e4
     h = torch.randn(60, 5, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(net.forward_blocks(h.split(7)), net(h).detach())
-    torch.testing.assert_close(net.forward_blocks(h.flip(0).split(7)), net(h).detach())
+    torch.testing.assert_close(net.forward_blocks(h.split(7))[0], net(h).detach())
+    torch.testing.assert_close(net.forward_blocks(h.flip(0).split(7))[0], net(h).detach())
 
 
 def test_attention_is_that_of_the_equation() -> None:
@@ -101,7 +135,7 @@ def test_attention_is_that_of_the_equation() -> None:
     v, u = np.split(net.VU.detach().numpy(), 2)
     scores = (np.tanh(h @ v.T) / (1 + np.exp(-h @ u.T))) @ net.w.detach().numpy()
     expected = np.exp(scores) / np.exp(scores).sum()
-    np.testing.assert_allclose(net.weigh(torch.from_numpy(h).split(7)), expected, rtol=1e-4)
+    np.testing.assert_allclose(net.forward_blocks(torch.from_numpy(h).split(7))[1], expected, rtol=1e-4)
 
 
 def test_attention_is_told_of_every_query_patch(task: Task) -> None:
@@ -109,12 +143,8 @@ def test_attention_is_told_of_every_query_patch(task: Task) -> None:
     bags = find_bags(task.queries, task.levels)
     labels[bags.patches[0][0]] = (labels[bags.patches[0][0]] + 1) % 3  # a bag of two labels is not judged
     mixed = replace(task, queries=replace(task.queries, labels=labels))
-    attention = np.full(len(task.queries), np.nan, np.float32)
-    found, _ = mil_predictions(mixed, QUICK, seed=0, attention=attention)
-    expected, _ = mil_predictions(mixed, QUICK, seed=0)
-    assert found is not None
-    assert expected is not None
-    assert (found.scores == expected.scores).all()
+    _, _, attention = mil_predictions(mixed, Key(ENCODER, "mil", "patch"), QUICK, seed=0)
+    assert attention is not None
     assert np.isnan(attention[bags.patches[0]]).all()
     np.testing.assert_allclose([attention[patches].sum() for patches in bags.patches[1:]], 1, rtol=1e-5)
 
@@ -142,7 +172,7 @@ def test_bags_are_told_apart_by_their_ancestors(task: Task) -> None:
 
 
 def test_predictions_name_the_bags_of_the_queries(task: Task) -> None:
-    found, remarks = mil_predictions(task, QUICK, seed=0)
+    found, remarks = predict(task, QUICK, seed=0)
     assert found is not None
     assert (found.level, found.classes, len(found), found.left_out) == ("slide", ("a", "b", "c"), 18, 0)
     assert sorted(found.units["slide"]) == [f"{label}-{n}/{s}" for label in "abc" for n in (0, 1, 2) for s in (0, 1)]
@@ -161,15 +191,11 @@ def test_predictions_name_the_bags_of_the_queries(task: Task) -> None:
 
 def test_any_level_above_the_patch_can_be_the_bag(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "e")
-    found, remarks = mil_predictions(
-        choose_task(made, made, EvaluateConfig(levels=("patient", "patch"))), QUICK, seed=0
-    )
+    found, remarks = predict(choose_task(made, made, EvaluateConfig(levels=("patient", "patch"))), QUICK, seed=0)
     assert found is not None
     assert (found.level, list(found.units), len(found)) == ("patient", ["patient"], 9)
     assert remarks[0] == "Trained on 9 bags of reference patches; a bag is the patches of one patient."
-    found, _ = mil_predictions(
-        choose_task(made, made, EvaluateConfig(levels=("site", "patient", "slide", "patch"))), QUICK, 0
-    )
+    found, _ = predict(choose_task(made, made, EvaluateConfig(levels=("site", "patient", "slide", "patch"))), QUICK, 0)
     assert found is not None
     assert list(found.units) == ["site", "patient", "slide"]
 
@@ -184,7 +210,7 @@ def relabel(side: LabelledPatches, slides: Sequence[str]) -> LabelledPatches:
 
 def test_bags_of_several_labels_are_left_out_on_both_sides(task: Task) -> None:
     mixed = replace(task, bank=relabel(task.bank, ["c-3/0", "b-3/1"]), queries=relabel(task.queries, ["c-0/1"]))
-    found, remarks = mil_predictions(mixed, QUICK, seed=0)
+    found, remarks = predict(mixed, QUICK, seed=0)
     assert found is not None
     assert len(found) == 17
     assert found.left_out == 1
@@ -199,21 +225,21 @@ def test_bags_of_several_labels_are_left_out_on_both_sides(task: Task) -> None:
 def test_nothing_but_mixed_bags_is_no_task(task: Task, part: str, role: str) -> None:
     side = getattr(task, part)
     side = some(side, side.labels == 2)
-    found, remarks = mil_predictions(replace(task, **{part: relabel(side, np.unique(side.names("slide")))}), QUICK, 0)
+    found, remarks = predict(replace(task, **{part: relabel(side, np.unique(side.names("slide")))}), QUICK, 0)
     assert found is None
     assert remarks == (f"Every {role} slide has patches of several labels, so it has no label.",)
 
 
 def test_a_class_without_bags_has_probability_0(task: Task) -> None:
     few = replace(task, bank=some(task.bank, task.bank.labels != 1))
-    found, remarks = mil_predictions(few, QUICK, seed=0)
+    found, remarks = predict(few, QUICK, seed=0)
     assert found is not None
     assert (found.scores[:, 1] == 0).all()
     assert (found.scores[:, [0, 2]] > 0).all()
     np.testing.assert_allclose(found.scores.sum(axis=1), 1)
     assert remarks[1] == "Class 'b' has no such bag, so its probability is always 0."
     one = replace(task, bank=some(task.bank, task.bank.labels == 2))
-    found, remarks = mil_predictions(one, QUICK, seed=0)
+    found, remarks = predict(one, QUICK, seed=0)
     assert found is not None
     assert (found.scores == [0, 0, 1]).all()
     assert remarks == (
@@ -232,7 +258,7 @@ def test_with_too_few_patients_the_last_epoch_is_taken(task: Task) -> None:
     )
     for left_out in (["a-3", "a-4"], ["a-3", "b-3", "c-3", "a-4", "b-4"]):  # a class of one patient; four patients
         few = replace(task, bank=some(task.bank, ~np.isin(names, left_out)))
-        found, remarks = mil_predictions(few, QUICK, seed=0)
+        found, remarks = predict(few, QUICK, seed=0)
         assert found is not None
         assert np.isfinite(found.scores).all()
         assert remarks[-1] == said
@@ -241,8 +267,8 @@ def test_with_too_few_patients_the_last_epoch_is_taken(task: Task) -> None:
 def test_labels_of_the_queries_are_not_looked_at(task: Task) -> None:
     order = {"a": 2, "b": 0, "c": 1}
     labels = np.array([order[name[0]] for name in task.queries.names("patient")])
-    expected, _ = mil_predictions(task, QUICK, seed=0)
-    found, _ = mil_predictions(replace(task, queries=replace(task.queries, labels=labels)), QUICK, seed=0)
+    expected, _ = predict(task, QUICK, seed=0)
+    found, _ = predict(replace(task, queries=replace(task.queries, labels=labels)), QUICK, seed=0)
     assert found is not None
     assert expected is not None
     assert (found.scores == expected.scores).all()
@@ -250,9 +276,9 @@ def test_labels_of_the_queries_are_not_looked_at(task: Task) -> None:
 
 
 def test_a_query_does_not_depend_on_the_others(task: Task) -> None:
-    expected, _ = mil_predictions(task, QUICK, seed=0)
+    expected, _ = predict(task, QUICK, seed=0)
     mask = task.queries.names("slide") == "b-1/0"
-    found, _ = mil_predictions(replace(task, queries=some(task.queries, mask)), QUICK, seed=0)
+    found, _ = predict(replace(task, queries=some(task.queries, mask)), QUICK, seed=0)
     assert found is not None
     assert expected is not None
     np.testing.assert_allclose(found.scores[0], expected.scores[expected.units["slide"] == "b-1/0"][0], rtol=1e-6)
@@ -263,12 +289,12 @@ def test_the_seed_decides_and_global_random_numbers_are_left_alone(task: Task) -
     np.random.seed(5)  # noqa: NPY002 - it is the global state that is looked at
     torch.manual_seed(5)
     state, numbers = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    first, said = mil_predictions(task, config, seed=0)
+    first, said = predict(task, config, seed=0)
     assert torch.equal(torch.get_rng_state(), state)
     assert (np.random.get_state()[1] == numbers).all()  # noqa: NPY002
     torch.manual_seed(6)
-    again, same = mil_predictions(task, config, seed=0)
-    other, _ = mil_predictions(task, config, seed=1)
+    again, same = predict(task, config, seed=0)
+    other, _ = predict(task, config, seed=1)
     assert first is not None
     assert again is not None
     assert other is not None
@@ -279,9 +305,9 @@ def test_the_seed_decides_and_global_random_numbers_are_left_alone(task: Task) -
 
 @pytest.mark.parametrize(("name", "numbers"), [("_KEPT", 0), ("_BLOCK", 1), ("_BLOCK", 16 * 3)])
 def test_disk_and_blocks_change_nothing(task: Task, name: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, _ = mil_predictions(task, QUICK, seed=0)
+    expected, _ = predict(task, QUICK, seed=0)
     monkeypatch.setattr(mil, name, numbers)
-    found, _ = mil_predictions(task, QUICK, seed=0)
+    found, _ = predict(task, QUICK, seed=0)
     assert found is not None
     assert expected is not None
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
@@ -297,10 +323,10 @@ def test_a_large_bank_is_read_bag_by_bag(task: Task, monkeypatch: pytest.MonkeyP
 
     bank = replace(task.bank, embeddings=replace(task.bank.embeddings, vectors=Watched()))
     scaler = StandardScaler().fit(task.bank.vectors())
-    Vectors(bank, scaler, keep=True)(np.arange(4))
-    Vectors(bank, scaler, keep=False)(np.arange(4))
+    StandardVectors(bank, scaler, keep=True)(np.arange(4))
+    StandardVectors(bank, scaler, keep=False)(np.arange(4))
     monkeypatch.setattr(mil, "_KEPT", 16 * 180 - 1)
-    large = Vectors(bank, scaler, keep=True)(np.arange(4))
+    large = StandardVectors(bank, scaler, keep=True)(np.arange(4))
     assert read == [180, 4, 4]
     np.testing.assert_allclose(large, scaler.transform(task.bank.vectors())[:4], rtol=1e-4, atol=1e-5)
 
@@ -424,7 +450,7 @@ def test_the_head_finds_the_one_patch_of_twenty_that_tells(tmp_path: Path) -> No
     made = make_embeddings(tmp_path / "e", classes="ab", patients=40, slides=2, patches=20, dim=32)
     task = needle(choose_task(made, made, EvaluateConfig()))
     bank, queries = task.bank, task.queries
-    found, _ = mil_predictions(task, MilConfig(), seed=0)
+    found, _ = predict(task, MilConfig(), seed=0)
     assert found is not None
     assert (found.predicted == found.truth).mean() > 0.9  # seeds 0 to 4: .95 to 1
     neighbours = KNeighborsClassifier(200, metric="cosine").fit(bank.vectors(), bank.labels)
@@ -435,7 +461,7 @@ def test_the_head_finds_the_one_patch_of_twenty_that_tells(tmp_path: Path) -> No
 
 
 def test_plain_embeddings_are_learned_too(task: Task) -> None:
-    found, _ = mil_predictions(task, MilConfig(), seed=0)
+    found, _ = predict(task, MilConfig(), seed=0)
     assert found is not None
     assert (found.predicted == found.truth).mean() > 0.9
 
@@ -446,7 +472,7 @@ def test_a_dimension_that_never_changes_does_no_harm(task: Task, dtype: Any) -> 
     vectors[:, 0] = 7
     made = replace(task.bank.embeddings, vectors=vectors.astype(dtype))
     sides = replace(task.bank, embeddings=made), replace(task.queries, embeddings=made)
-    found, _ = mil_predictions(replace(task, bank=sides[0], queries=sides[1]), QUICK, seed=0)
+    found, _ = predict(replace(task, bank=sides[0], queries=sides[1]), QUICK, seed=0)
     assert found is not None
     assert np.isfinite(found.scores).all()
 
@@ -456,7 +482,7 @@ def test_ragged_bags(task: Task) -> None:
     ragged = replace(
         task, bank=some(task.bank, rng.random(180) < 0.3), queries=some(task.queries, rng.random(180) < 0.3)
     )
-    found, _ = mil_predictions(ragged, QUICK, seed=0)
+    found, _ = predict(ragged, QUICK, seed=0)
     assert found is not None
     assert len({len(places) for places in find_bags(ragged.queries, ragged.levels).patches}) > 3
     assert np.isfinite(found.scores).all()

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hidisc.evaluation.scales import at_scale, find_scales
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.places import join_places
@@ -64,11 +63,11 @@ def test_a_place_is_made_of_its_scales(tmp_path: Path, how: str, lacking: int) -
 
 def test_a_scale_is_judged_by_its_own_patches(tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    assert find_scales(task) == [0.5, 2.0]
-    one = at_scale(task, 2.0)
+    assert task.find_scales() == [0.5, 2.0]
+    one = task.at_scale(2.0)
     assert set(one.bank.names("mpp")) == set(one.queries.names("mpp")) == {2.0}
     assert 2 * len(one.queries) == len(task.queries)
-    assert find_scales(one) == []
+    assert one.find_scales() == []
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -76,7 +75,7 @@ def test_refusals(tmp_path: Path) -> None:
         join_places(task_of(make_embeddings(tmp_path / "one")), "mean")
     task = make_task(tmp_path / "two")
     with pytest.raises(UserError, match=r"no place has patches of all 2 scales. Use places=mean"):
-        join_places(replace(task, bank=at_scale(task, 2.0).bank), "concatenate")
+        join_places(replace(task, bank=task.at_scale(2.0).bank), "concatenate")
     doubled = replace(task.bank, embeddings=replace(task.bank.embeddings, table=_one_place(task.bank.embeddings.table)))
     with pytest.raises(UserError, match="has a place with two patches of one scale"):
         join_places(replace(task, bank=doubled), "mean")

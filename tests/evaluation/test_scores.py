@@ -1,41 +1,27 @@
-"""`scores.json`: what older versions wrote is still understood."""
+"""Scores that older versions wrote are refused, with the sentence that says how to make them anew."""
 
 import json
+from pathlib import Path
 
-from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.metrics import Value
-from hidisc.evaluation.scores import Count, LevelScores, ProbeScores, ScoresInfo
-from hidisc.models.card import NOTHING
+import pytest
+
+from hidisc.evaluation.scores import SCORES, Scores
+from hidisc.ground.errors import UserError
 from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.verbs.evaluate import evaluate
+from tests.evaluation.made import make_embeddings
+from tests.finished import refinish
 
 
-def made() -> ScoresInfo:
-    level = LevelScores(
-        level="patient", units=3, left_out=0, metrics={"accuracy": Value(value=0.5)}, by_class={}, confusion=((1, 2),)
-    )
-    return ScoresInfo(
-        model=ModelCard(name="m", kind="run", source="../run", checksum="", group="", size_px=8, history=NOTHING),
-        embeddings="../embeddings",
-        bank="../embeddings",
-        store_checksum="",
-        sampling={"per_slide": None, "seed": 0},
-        config=EvaluateConfig(probes=("linear", "knn")).model_dump(mode="json"),
-        classes=("a", "b"),
-        positive="b",
-        levels=("patient", "slide", "patch"),
-        counts=(Count(label="a", part="bank", units={"patient": 3}),),
-        probes=(ProbeScores(name="linear", levels=(level,)),),
-        diagnostics=(),
-        leakage=(),
-        versions={},
-    )
-
-
-def test_scores_of_0_2_are_read() -> None:
-    """They say `opinions` for probes, in their settings as well, and `side` for the part of a count."""
-    old = json.loads(made().model_dump_json())
-    old["opinions"] = old.pop("probes")
-    old["config"]["opinions"] = old["config"].pop("probes")
-    for count in old["counts"]:
-        count["side"] = count.pop("part")
-    assert ScoresInfo.model_validate_json(json.dumps(old)) == made()
+def test_scores_of_0_3_are_refused(tmp_path: Path) -> None:
+    """They have a list of probes, each with its levels, where there is one table now."""
+    made = make_embeddings(tmp_path / "e")
+    scores = evaluate(made.path, tmp_path / "s", EvaluateConfig(probes=("knn",), audit=False))
+    old = json.loads((scores.path / SCORES).read_text())
+    old["probes"] = [{"name": "knn", "levels": old.pop("judged")}]
+    (scores.path / SCORES).write_text(json.dumps(old))
+    refinish(scores.path)
+    with pytest.raises(
+        UserError, match=r"s holds scores of hidisc 0\.3 or older, .* run the command that made it again"
+    ):
+        Scores.load(scores.path)

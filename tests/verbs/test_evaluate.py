@@ -12,8 +12,8 @@ import pytest
 from hidisc.artefacts.artefact import MANIFEST
 from hidisc.auditing.measure import run_audit
 from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
-from hidisc.evaluation.metrics import measure
-from hidisc.evaluation.scores import METRICS, NEIGHBOURS, SCORES, Finding, Scores
+from hidisc.evaluation.classes import METRICS
+from hidisc.evaluation.scores import NEIGHBOURS, SCORES, Finding, Scores
 from hidisc.ground.errors import UserError
 from hidisc.models.card import WEIGHTS
 from hidisc.reporting.evaluated import gather
@@ -27,7 +27,7 @@ from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.export import export
 from tests.commands import Forks, signal_at
-from tests.evaluation.made import make_embeddings, relabel
+from tests.evaluation.made import make_embeddings, measure, relabel
 from tests.finished import refinish
 from tests.said import Said
 from tests.training.stores import TEST, make_store, train
@@ -96,14 +96,14 @@ def test_values_that_no_reference_patient_has_stay_as_they_are(made: Embeddings,
 
 
 def test_three_probes_at_every_level(scores: Scores) -> None:
-    found = {probe.name: [level.level for level in probe.levels] for probe in scores.info.probes}
+    found = {probe: [row.level for row in scores.info.list_levels(probe)] for probe in scores.info.probes}
     assert found == {
         "knn": ["patch", "slide", "patient"],
         "linear": ["patch", "slide", "patient"],
         "mil": ["slide", "patient"],
     }
     for probe in scores.info.probes:
-        for level in probe.levels:
+        for level in scores.info.list_levels(probe):
             assert set(level.metrics) == set(METRICS)
             accuracy = level.metrics["accuracy"]
             assert accuracy.value is not None
@@ -111,7 +111,7 @@ def test_three_probes_at_every_level(scores: Scores) -> None:
             assert accuracy.high is not None
             assert 0.5 < accuracy.value <= 1
             assert accuracy.low <= accuracy.value <= accuracy.high
-            predictions = scores.predictions(probe.name, level.level)
+            predictions = scores.predictions(probe, level.level)
             assert len(predictions) == level.units
             assert measure(predictions, 2).metrics["auroc"].value == pytest.approx(level.metrics["auroc"].value)
             assert np.sum(level.confusion) == level.units
@@ -119,7 +119,11 @@ def test_three_probes_at_every_level(scores: Scores) -> None:
 
 def test_what_was_judged_is_written_down(scores: Scores, made: Embeddings) -> None:
     info = scores.info
-    assert (info.classes, info.positive, info.levels) == (("a", "b", "c"), "c", ("patient", "slide", "patch"))
+    assert (info.endpoint.classes, info.endpoint.positive_class, info.levels) == (
+        ("a", "b", "c"),
+        "c",
+        ("patient", "slide", "patch"),
+    )
     assert {(count.part, count.label): count.units for count in info.counts}["bank", "a"] == {
         "patient": 3,
         "slide": 6,
@@ -135,7 +139,7 @@ def test_what_was_judged_is_written_down(scores: Scores, made: Embeddings) -> No
 
 
 def test_the_verdict_in_a_line(scores: Scores) -> None:
-    accuracy = scores.info.probes[0].levels[-1].metrics["accuracy"]
+    accuracy = scores.info.list_levels()[-1].metrics["accuracy"]
     assert accuracy.value is not None
     assert scores.verdict().startswith(f"made, knn: patient accuracy {100 * accuracy.value:.1f} [")
     assert "slide accuracy" in scores.verdict()
@@ -189,7 +193,7 @@ def test_one_probe_without_intervals(made: Embeddings, tmp_path: Path) -> None:
         "predictions_patient.parquet",
         "predictions_slide.parquet",
     ]
-    accuracy = found.info.probes[0].levels[0].metrics["accuracy"]
+    accuracy = found.info.list_levels()[0].metrics["accuracy"]
     assert accuracy.value is not None
     assert accuracy.low is None
     assert "[" not in found.verdict()
@@ -216,7 +220,7 @@ def test_a_class_that_the_reference_patients_lack(tmp_path: Path) -> None:
     warning = "No reference patient has label 'c', so none of its 3 test patients can be recognised."
     note = "20 of 180 patches of the reference patients were left out: they have no label, or none of the classes."
     patients = found.predictions("knn", "patient")
-    assert not (patients.predicted == found.info.classes.index("c")).any()
+    assert not (patients.predicted == found.info.endpoint.classes.index("c")).any()
     assert found.info.labels == (Finding(kind="warning", sentence=warning), Finding(kind="note", sentence=note))
     assert found.info.unlabelled == {"bank": 20, "queries": 0}
     assert found.info.warnings == (warning,)
@@ -233,8 +237,8 @@ def test_whole_labels_are_not_spoken_of(scores: Scores) -> None:
 
 def test_other_levels(made: Embeddings, tmp_path: Path) -> None:
     found = evaluate(made.path, tmp_path / "s", config(levels=["patient", "patch"]))
-    assert [level.level for level in found.info.probes[0].levels] == ["patch", "patient"]
-    assert [level.level for level in found.info.probes[2].levels] == ["patient"]  # bags are patients then
+    assert [level.level for level in found.info.list_levels()] == ["patch", "patient"]
+    assert [level.level for level in found.info.list_levels("mil")] == ["patient"]  # bags are patients then
 
 
 def with_seen(made: Embeddings, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Audit: what technical variables do to some encoders, a folder; the rule that turns numbers into words."""
+"""The audit of some encoders for shortcuts, a folder; and the rule that turns its numbers into words."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ Outcome = Literal["flagged", "at risk", "clear", "cannot be told apart", "not me
 
 
 class ColumnAudit(Record):
-    """What one nuisance column does to one encoder; a `Value` without a number says why there is none."""
+    """What one technical variable does to one encoder; a `Value` without a number says why the number is missing."""
 
     column: str
     values: tuple[str, ...]
     patients: int
-    """That have a label and a value."""
+    """Patients with a label and a value."""
     table: tuple[tuple[int, ...], ...]
     """Patients of every class and value."""
     notes: tuple[str, ...]
     association: Value
-    """Cramer's V of label and nuisance over patients, corrected for bias."""
+    """Cramer's V of label and variable over patients, corrected for bias."""
     association_p: float | None
     robustness: Value
-    """SO / (SO + OS)."""
+    """Of the neighbours that share either the label or the value, the share of those that share the label."""
     robustness_chance: float | None
     probe: Value
-    """Accuracy of the nuisance's linear probe at equal label."""
+    """Accuracy of a linear probe for the variable at equal label."""
     probe_chance: float | None
     seen: Value
     """Accuracy of the label with reference patients of all values."""
@@ -43,11 +43,11 @@ class ColumnAudit(Record):
     balanced: Value
     """Accuracy of the label with balanced reference patients."""
     correlated: Value
-    """The same with reference patients in whom label and nuisance go together."""
+    """The same with reference patients in whom label and variable go together."""
     correlated_drop: Value
     outcome: Outcome = "not measured"
     sentence: str = ""
-    """The outcome in words; `evaluation/flags.py` has the rule."""
+    """The outcome in words, by the rule of `find_outcome`."""
 
 
 class EncoderAudit(Record):
@@ -71,7 +71,7 @@ class AuditInfo(Record):
     config: dict[str, Any]
     versions: dict[str, str | None]
     level_names: LevelNames = LevelNames()
-    """What people read calls the levels so."""
+    """The names of the levels in all that people read."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class Audit:
 
 
 INSEPARABLE = 0.95
-"""Cramer's V from which label and nuisance cannot be told apart."""
+"""Cramer's V from which label and variable cannot be told apart."""
 SIGNIFICANT = 0.01
-"""Largest p at which label and nuisance go together."""
+"""Largest p at which label and variable go together."""
 
 
-def judge(column: ColumnAudit) -> ColumnAudit:
+def decide(column: ColumnAudit) -> ColumnAudit:
     """The column with its outcome and its sentence."""
     outcome = find_outcome(column)
     return column.model_copy(update={"outcome": outcome, "sentence": _say(column, outcome)})
@@ -122,11 +122,11 @@ def find_outcome(column: ColumnAudit) -> Outcome:
         return "clear"
     if _is_confounded(column) or _is_above(column.unseen_drop, 0):
         return "flagged"
-    return "at risk" if _is_above(column.correlated_drop, 0) or _is_near_by_nuisance(column) else "clear"
+    return "at risk" if _is_above(column.correlated_drop, 0) or _is_near_by_variable(column) else "clear"
 
 
 def is_inseparable(v: float | None, table: Sequence[Sequence[int]]) -> bool:
-    """Whether label and nuisance go together nearly always, or each value has patients of one label only.
+    """Whether label and variable go together nearly always, or each value has patients of one label only.
 
     `v` is Cramer's V, `table` the patients of every label and value.
     """
@@ -140,12 +140,12 @@ def _is_above(value: Value, bar: float | None) -> bool:
 
 
 def _is_confounded(column: ColumnAudit) -> bool:
-    """Whether label and nuisance go together in the cohort."""
+    """Whether label and variable go together in the cohort."""
     return column.association_p is not None and column.association_p <= SIGNIFICANT
 
 
-def _is_near_by_nuisance(column: ColumnAudit) -> bool:
-    """Whether the nuisance decides who is near, rather than the label."""
+def _is_near_by_variable(column: ColumnAudit) -> bool:
+    """Whether near patches share the variable rather than the label."""
     high, chance = column.robustness.high, column.robustness_chance
     return high is not None and chance is not None and high < chance
 
@@ -192,5 +192,5 @@ def _find_risks(column: ColumnAudit) -> Iterator[str]:
             f"the accuracy of the label is {100 * (column.correlated_drop.value or 0):.0f} points lower with reference "
             "patients in whom they do"
         )
-    if _is_near_by_nuisance(column):
+    if _is_near_by_variable(column):
         yield f"patches are near each other by their {column.column} rather than by their label"

@@ -1,15 +1,14 @@
-"""The audit of one encoder: neighbours searched once, then every nuisance column measured and judged."""
+"""The audit of one encoder: neighbours searched once, then every technical variable measured and judged."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.auditing.audit import ColumnAudit, EncoderAudit, is_inseparable, judge
-from hidisc.auditing.nuisance import Nuisance, cramers_v, find_nuisances, permute_labels, share_groups
+from hidisc.auditing.audit import ColumnAudit, EncoderAudit, decide, is_inseparable
 from hidisc.auditing.shortcuts import (
+    AuditedSample,
     Paired,
-    Sample,
     add_resamples,
     average_cells,
     compare_unseen,
@@ -17,9 +16,17 @@ from hidisc.auditing.shortcuts import (
     count_shared,
     expect_shared,
     find_other_patients,
-    probe_nuisance,
+    probe_variable,
     sum_pairs,
     to_value,
+)
+from hidisc.auditing.variables import (
+    TechnicalVariable,
+    cramers_v,
+    find_variables,
+    list_known,
+    permute_labels,
+    share_groups,
 )
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.metrics import Floats, Ints, Value
@@ -32,6 +39,7 @@ from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count
 from hidisc.models.card import hash_name
 from hidisc.settings.audit import AuditConfig
+from hidisc.settings.evaluate import EvaluateConfig
 
 _EQUAL = 1e-6
 """Difference of similarities up to which neighbours are equally near."""
@@ -62,16 +70,16 @@ class _Cohort:
 def run_audit(embeddings: Embeddings, config: AuditConfig, device: str = "cpu", say: Say = ignore) -> EncoderAudit:
     """Audit an encoder by its embeddings; `say` is called before each step."""
     cohort = _choose_patches(embeddings, config)
-    nuisances = find_nuisances(embeddings, config)
+    variables = find_variables(embeddings, config)
     name, rng = embeddings.info.model.name, make_rng(config.seed, Purpose.AUDITED_PATCHES)
     say(f"searching the neighbours of {name} ...")
     queries = sample_per_patient(cohort.patients, config.queries, rng)
     near, neighbours = find_other_patients(cohort, queries, cohort.patients, config.k, config.memory_gb, device)
     is_flat = bool(((near[:, 0] - near[:, -1] < _EQUAL) & np.isfinite(near[:, -1])).mean() > 0.5)
     columns = []
-    for nuisance in nuisances:
-        say(f"auditing the {nuisance.name} of {name} ...")
-        columns.append(judge(_audit_column(cohort, nuisance, queries, neighbours, is_flat, config)))
+    for variable in variables:
+        say(f"auditing the {variable.name} of {name} ...")
+        columns.append(decide(_audit_column(cohort, variable, queries, neighbours, is_flat, config)))
     return EncoderAudit(
         name=name,
         embeddings=str(embeddings.path),
@@ -82,6 +90,23 @@ def run_audit(embeddings: Embeddings, config: AuditConfig, device: str = "cpu", 
         notes=_note(cohort, embeddings, config, len(queries)),
         columns=tuple(columns),
     )
+
+
+def audit_known_columns(
+    embeddings: Embeddings, config: EvaluateConfig, device: str = "cpu", say: Say = ignore
+) -> tuple[str, ...]:
+    """A sentence on each site, scanner, batch or date column of the table, for the page of an evaluation.
+
+    The audit looks at stored embeddings, so there are no sentences where aligned ones or places were judged.
+    """
+    columns = tuple(list_known(embeddings, config.label))
+    if not columns or config.align is not None or config.places is not None:
+        return ()
+    settings = AuditConfig(label=config.label, columns=columns, memory_gb=config.knn.memory_gb, seed=config.seed)
+    audited = run_audit(embeddings, settings, device, say).columns
+    for column in audited:
+        say(f"audit of {column.column}: {column.sentence}")
+    return tuple(column.sentence for column in audited)
 
 
 def _choose_patches(embeddings: Embeddings, config: AuditConfig) -> _Cohort:
@@ -107,11 +132,11 @@ def _choose_patches(embeddings: Embeddings, config: AuditConfig) -> _Cohort:
 
 
 def _audit_column(
-    cohort: _Cohort, nuisance: Nuisance, queries: Ints, neighbours: Ints, is_flat: bool, config: AuditConfig
+    cohort: _Cohort, variable: TechnicalVariable, queries: Ints, neighbours: Ints, is_flat: bool, config: AuditConfig
 ) -> ColumnAudit:
-    """Measure one column; what cannot be measured says why."""
-    rng = make_rng(config.seed, Purpose.AUDITED_COLUMN, nuisance.name)
-    values = nuisance.codes[cohort.rows]
+    """Measure one column; a number that cannot be measured says why."""
+    rng = make_rng(config.seed, Purpose.AUDITED_COLUMN, variable.name)
+    values = variable.codes[cohort.rows]
     known = np.flatnonzero(values >= 0)
     present, values[known] = np.unique(values[known], return_inverse=True)
     patients = group([cohort.patients[known]]).of_row
@@ -119,13 +144,13 @@ def _audit_column(
     shares = share_groups(patients, values[known], len(present))  # (P, C)
     v = cramers_v(labels.T @ shares)
     table = tuple(tuple(row) for row in ((labels > 0).T.astype(int) @ (shares > 0)).tolist())
-    why = _find_obstacle(nuisance, v, table, is_flat)
+    why = _find_obstacle(variable, v, table, is_flat)
     found: dict[str, Value] = {}
     chances: dict[str, float | None] = {"robustness_chance": None, "probe_chance": None}
     if not why:
         weights = add_resamples(int(cohort.patients.max()) + 1, config.bootstrap.resamples, config.seed)
         sample = _take_sample(cohort, known[sample_per_patient(patients, config.patches, rng)], values)
-        found["probe"], chances["probe_chance"] = probe_nuisance(sample, weights, config.bootstrap.interval, rng)
+        found["probe"], chances["probe_chance"] = probe_variable(sample, weights, config.bootstrap.interval, rng)
         if len(cohort.classes) > 1:
             found |= _measure_accuracy(sample, weights, config, rng)
             index = _measure_robustness(cohort, values, queries, neighbours, weights, config)
@@ -133,11 +158,11 @@ def _audit_column(
     unmeasured = dict.fromkeys(_MEASURES, Value(value=None, why=why or "the patches have no labels"))
     few = "the patches have no labels" if len(cohort.classes) < 2 else "there are too few patients or values"
     return ColumnAudit(
-        column=nuisance.name,
-        values=tuple(nuisance.values[code] for code in present),
+        column=variable.name,
+        values=tuple(variable.values[code] for code in present),
         patients=len(labels),
         table=table,
-        notes=nuisance.notes,
+        notes=variable.notes,
         association=Value(value=v, why=few if v is None else ""),
         association_p=None if v is None else permute_labels(labels, shares, rng),
         **{**unmeasured, **found},
@@ -145,26 +170,28 @@ def _audit_column(
     )
 
 
-def _find_obstacle(nuisance: Nuisance, v: float | None, table: tuple[tuple[int, ...], ...], is_flat: bool) -> str:
-    """Why nothing is measured of a column; empty where something is."""
+def _find_obstacle(
+    variable: TechnicalVariable, v: float | None, table: tuple[tuple[int, ...], ...], is_flat: bool
+) -> str:
+    """Why a column cannot be measured; empty where it can."""
     values = len(table[0]) if table else 0
     if values < 2:
-        return nuisance.obstacle or f"{['no value has', 'only one value has'][values]} two patients"
+        return variable.obstacle or f"{['no value has', 'only one value has'][values]} two patients"
     if is_flat:
         return "all embeddings are nearly equal, so nothing can be predicted from them"
-    return "label and nuisance cannot be told apart" if is_inseparable(v, table) else ""
+    return "label and variable cannot be told apart" if is_inseparable(v, table) else ""
 
 
-def _take_sample(cohort: _Cohort, chosen: Ints, values: Ints) -> Sample:
+def _take_sample(cohort: _Cohort, chosen: Ints, values: Ints) -> AuditedSample:
     """Some of the N patches, in memory."""
     z = cohort[chosen]
     unit = to_unit(z)
     patients, labels = cohort.patients[chosen], cohort.labels[chosen]
-    return Sample(z, (unit @ unit.T).numpy(), patients, labels, values[chosen])
+    return AuditedSample(z, (unit @ unit.T).numpy(), patients, labels, values[chosen])
 
 
 def _measure_accuracy(
-    sample: Sample, weights: Floats, config: AuditConfig, rng: np.random.Generator
+    sample: AuditedSample, weights: Floats, config: AuditConfig, rng: np.random.Generator
 ) -> dict[str, Value]:
     """Accuracy of the label on unseen values, and with correlated reference patients, each with the drop."""
     found = _average(sample, compare_unseen(sample, config.k, rng), sample.labels, weights, config)
@@ -178,7 +205,7 @@ def _measure_accuracy(
 
 
 def _average(
-    sample: Sample, paired: Paired, cells: Ints, weights: Floats, config: AuditConfig
+    sample: AuditedSample, paired: Paired, cells: Ints, weights: Floats, config: AuditConfig
 ) -> tuple[Value, Value, Value]:
     """Mean over cells before, after, and of the difference; each with what other reference patients would change."""
     rows, drop = paired.rows, paired.before - paired.after
@@ -202,16 +229,21 @@ def _measure_robustness(
     """The robustness index with its interval, and its chance."""
     pairs = count_shared(cohort.labels, values, queries, neighbours)
     patients = np.stack([cohort.patients[queries].repeat(neighbours.shape[1]), cohort.patients[neighbours].ravel()])
-    so, os = (sum_pairs(part.ravel(), patients, weights) for part in pairs)
-    expected_so, expected_os = (part.sum() for part in expect_shared(cohort.labels, values, cohort.patients, queries))
-    if not so[0] + os[0] or not expected_so + expected_os:
-        return Value(value=None, why="no neighbour shares the label or the nuisance alone"), None
+    label_alone, value_alone = (sum_pairs(part.ravel(), patients, weights) for part in pairs)
+    expected_label, expected_value = (
+        part.sum() for part in expect_shared(cohort.labels, values, cohort.patients, queries)
+    )
+    if not label_alone[0] + value_alone[0] or not expected_label + expected_value:
+        return Value(value=None, why="no neighbour shares the label or the variable alone"), None
     with np.errstate(invalid="ignore"):
-        return to_value(so / (so + os), config.bootstrap.interval), float(expected_so / (expected_so + expected_os))
+        return (
+            to_value(label_alone / (label_alone + value_alone), config.bootstrap.interval),
+            float(expected_label / (expected_label + expected_value)),
+        )
 
 
 def _note(cohort: _Cohort, embeddings: Embeddings, config: AuditConfig, queries: int) -> tuple[str, ...]:
-    """What to know before reading the numbers."""
+    """Sentences that a reader of the numbers must know: which patches were sampled, which the encoder has seen."""
     notes = []
     if queries < len(cohort):
         notes.append(

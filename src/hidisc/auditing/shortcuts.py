@@ -1,12 +1,11 @@
-"""The robustness index: whether the neighbours of a patch among other patients share its label or its nuisance.
+"""Shortcuts in numbers: whether near patches share the label or a technical variable, and what the variable costs.
 
-Of the k nearest patches, SO have the same label and another value of the nuisance, OS another label and the same value.
-SO / (SO + OS) is 1 where the label alone decides who is near, and 0 where the nuisance does (PathoROB, 2025).
+Robustness index (PathoROB, 2025): of the nearest patches of other patients, count those of the same label and another
+value of the variable, and those of another label and the same value. The share of the first among both is 1 where the
+label alone decides which patches are near, and 0 where the variable alone decides.
 
-What a nuisance does to an encoder: how well it is predicted at equal label, and what it costs the label's accuracy.
-
-All numbers are means over cells (a label, or a label with a value of the nuisance) of means over the patients in them:
-a large patient, a common label or a common site counts no more than another. `weights` (B + 1, P) says how often
+Other numbers are means over cells (a label, or a label with a value of the variable) of means over the patients in
+them: a large patient, a common label or a common site counts no more than another. `weights` (B + 1, P) says how often
 each patient counts: once in the first row, and as drawn in the B bootstrap resamples below it.
 """
 
@@ -31,18 +30,18 @@ from hidisc.evaluation.probes.knn import vote
 Similarities = NDArray[np.float32]
 
 
-class Vectors(Protocol):
-    """Rows (N, D) that are read when they are asked for, by their numbers."""
+class RowsOnDisk(Protocol):
+    """Rows (N, D) that are read from disk by their numbers."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, rows: Ints, /) -> Similarities: ...
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Some rows of vectors, read when they are asked for."""
+class _ChosenRows:
+    """Some rows of vectors, read from disk block by block."""
 
-    vectors: Vectors
+    vectors: RowsOnDisk
     rows: Ints
 
     def __len__(self) -> int:
@@ -53,12 +52,13 @@ class _Rows:
 
 
 def find_other_patients(
-    vectors: Vectors, queries: Ints, patients: Ints, k: int, memory_gb: float, device: str = "cpu"
+    vectors: RowsOnDisk, queries: Ints, patients: Ints, k: int, memory_gb: float, device: str = "cpu"
 ) -> tuple[Similarities, Ints]:
     """Similarities and rows (Q, k) of the patches of other patients nearest to the rows `queries` (Q,), nearest first.
 
-    The patients are halved again and again; each half looks for neighbours in the other one. So two patients meet once,
-    a patient never meets itself, and all of it costs one search. Where there are fewer than k, rows are -1.
+    The patients are halved again and again, and each half is searched for neighbours of the other half. So every pair
+    of patients is searched once, no patient is compared with itself, and the whole costs as much as one search. Where
+    other patients have fewer than k patches, rows are -1.
     """
     order = np.argsort(patients, kind="stable")  # patches by patient
     starts = np.append(np.unique(patients[order], return_index=True)[1], len(order))
@@ -75,40 +75,41 @@ def find_other_patients(
             continue
         waiting += [(first, middle), (middle, last)]
         for asking, offering in (((first, middle), (middle, last)), ((middle, last), (first, middle))):
-            who = asked[asked_starts[asking[0]] : asked_starts[asking[1]]]
+            members = asked[asked_starts[asking[0]] : asked_starts[asking[1]]]
             bank = order[starts[offering[0]] : starts[offering[1]]]
-            if not len(who):
+            if not len(members):
                 continue
-            for block, near, found in find_neighbours(
-                _Rows(vectors, queries[who]), _Rows(vectors, bank), k, memory_gb, device
+            for block, near, nearest in find_neighbours(
+                _ChosenRows(vectors, queries[members]), _ChosenRows(vectors, bank), k, memory_gb, device
             ):
-                _merge(similarities, rows, who[block], near.astype(np.float32), bank[found])
+                _merge(similarities, rows, members[block], near.astype(np.float32), bank[nearest])
     return similarities, rows
 
 
-def _merge(similarities: Similarities, rows: Ints, who: Ints, near: Similarities, found: Ints) -> None:
-    """Put what was found for some queries (n,) among the nearest so far, in place."""
-    both = np.concatenate([similarities[who], near], axis=1)
-    both_rows = np.concatenate([rows[who], found], axis=1)
+def _merge(similarities: Similarities, rows: Ints, members: Ints, near: Similarities, nearest: Ints) -> None:
+    """Merge new neighbours of some queries (n,) into the nearest ones so far, in place."""
+    both = np.concatenate([similarities[members], near], axis=1)
+    both_rows = np.concatenate([rows[members], nearest], axis=1)
     best = np.argsort(-both, axis=1, kind="stable")[:, : similarities.shape[1]]
-    similarities[who], rows[who] = np.take_along_axis(both, best, 1), np.take_along_axis(both_rows, best, 1)
+    similarities[members], rows[members] = np.take_along_axis(both, best, 1), np.take_along_axis(both_rows, best, 1)
 
 
 def count_shared(labels: Ints, values: Ints, queries: Ints, neighbours: Ints) -> tuple[Floats, Floats]:
-    """Whether each neighbour is SO, and OS, as 0 or 1 (Q, k): of rows `queries` (Q,), -1 where there is no neighbour.
+    """Which neighbours (Q, k) of `queries` (Q,) share the label alone, and which share the value alone, as 0 or 1.
 
-    `labels` and `values` (N,) are negative where not known; a pair of which something is not known is neither.
+    A neighbour is -1 where there is none. `labels` and `values` (N,) are negative where they are not known; a pair with
+    an unknown label or value counts as neither.
     """
     label, value = labels[queries][:, None], values[queries][:, None]
     theirs, their_values = labels[neighbours], values[neighbours]
     known = (neighbours >= 0) & (label >= 0) & (value >= 0) & (theirs >= 0) & (their_values >= 0)
     same_label, same_value = theirs == label, their_values == value
-    so, os = known & same_label & ~same_value, known & ~same_label & same_value
-    return so.astype(np.float64), os.astype(np.float64)
+    label_alone, value_alone = known & same_label & ~same_value, known & ~same_label & same_value
+    return label_alone.astype(np.float64), value_alone.astype(np.float64)
 
 
 def expect_shared(labels: Ints, values: Ints, patients: Ints, queries: Ints) -> tuple[Floats, Floats]:
-    """How likely a neighbour of each query is SO, and OS (Q,), if all patches of other patients are equally likely."""
+    """Probability (Q,) that a random patch of another patient shares the label alone, and the value alone."""
     known = (labels >= 0) & (values >= 0)
     own = np.zeros((patients.max() + 1, labels.max() + 1, values.max() + 1))  # (P, L, C) patches
     np.add.at(own, (patients[known], labels[known], values[known]), 1)
@@ -116,9 +117,9 @@ def expect_shared(labels: Ints, values: Ints, patients: Ints, queries: Ints) -> 
     candidates = len(patients) - np.bincount(patients)
     patient, label, value = patients[queries], labels[queries], values[queries]
     both, counts = others[patient, label, value], known[queries] / np.maximum(candidates[patient], 1)
-    so = others.sum(axis=2)[patient, label] - both
-    os = others.sum(axis=1)[patient, value] - both
-    return so * counts, os * counts
+    label_alone = others.sum(axis=2)[patient, label] - both
+    value_alone = others.sum(axis=1)[patient, value] - both
+    return label_alone * counts, value_alone * counts
 
 
 def sum_pairs(counts: Floats, patients: Ints, weights: Floats) -> Floats:
@@ -126,9 +127,9 @@ def sum_pairs(counts: Floats, patients: Ints, weights: Floats) -> Floats:
 
     The neighbours' patients are resampled too: a few patients may be near to all others.
     """
-    people = weights.shape[1]
+    total = weights.shape[1]
     table = torch.sparse_coo_tensor(
-        torch.from_numpy(patients), torch.from_numpy(counts), (people, people), check_invariants=True
+        torch.from_numpy(patients), torch.from_numpy(counts), (total, total), check_invariants=True
     )
     drawn = torch.from_numpy(weights.T.copy())  # (P, B)
     return ((table @ drawn) * drawn).sum(dim=0).numpy()
@@ -137,12 +138,12 @@ def sum_pairs(counts: Floats, patients: Ints, weights: Floats) -> Floats:
 _FOLDS, _DRAWS = 5, 10
 _PENALTY, _ITERATIONS, _TEMPERATURE = 0.1, 200, 0.07
 FEW = 2
-"""Least patients of a cell: what one patient shows may be that patient."""
+"""Fewest patients of a cell; with one patient, value and patient cannot be told apart."""
 
 
 @dataclass(frozen=True)
-class Sample:
-    """n patches of which the label and the value of the nuisance are known, P patients, L labels, C values."""
+class AuditedSample:
+    """n patches whose label and value of the variable are known, of P patients, L labels and C values."""
 
     z: NDArray[np.float32]
     """(n, D) embeddings."""
@@ -178,8 +179,8 @@ class CellMeans:
     means: Floats
     """(B + 1, G), NaN where no patient has the cell."""
     errors: Floats
-    """(G,) standard error of each mean, from one variance between patients for all cells: two patients of a cell say
-    nothing of theirs, and resampling them hardly more."""
+    """(G,) standard error of each mean, from one variance between patients for all cells: the two or three patients of
+    one cell are too few to estimate a variance of its own."""
 
 
 def average_cells(scores: Floats, patients: Ints, cells: Ints, count: int, weights: Floats) -> CellMeans:
@@ -187,11 +188,11 @@ def average_cells(scores: Floats, patients: Ints, cells: Ints, count: int, weigh
     sums, patches = np.zeros((weights.shape[1], count)), np.zeros((weights.shape[1], count))
     np.add.at(sums, (patients, cells), scores)
     np.add.at(patches, (patients, cells), 1)
-    own, there = sums / np.maximum(patches, 1), (patches > 0).astype(np.float64)  # (P, G)
-    means = divide(weights @ own, weights @ there)
-    freedom = max(1.0, there.sum() - (there.sum(axis=0) > 0).sum())
-    variance = (there * np.square(own - np.nan_to_num(means[0]))).sum() / freedom
-    return CellMeans(means, np.sqrt(variance / np.maximum(there.sum(axis=0), 1)))
+    own, has_cell = sums / np.maximum(patches, 1), (patches > 0).astype(np.float64)  # (P, G)
+    means = divide(weights @ own, weights @ has_cell)
+    freedom = max(1.0, has_cell.sum() - (has_cell.sum(axis=0) > 0).sum())
+    variance = (has_cell * np.square(own - np.nan_to_num(means[0]))).sum() / freedom
+    return CellMeans(means, np.sqrt(variance / np.maximum(has_cell.sum(axis=0), 1)))
 
 
 def to_value(resampled: Floats, interval: float, error: float = 0.0, spread: float = 0.0) -> Value:
@@ -210,14 +211,14 @@ def to_value(resampled: Floats, interval: float, error: float = 0.0, spread: flo
     return Value(value=value, low=max(least, value - below), high=min(1.0, value + above))
 
 
-def probe_nuisance(
-    sample: Sample, weights: Floats, interval: float, rng: np.random.Generator
+def probe_variable(
+    sample: AuditedSample, weights: Floats, interval: float, rng: np.random.Generator
 ) -> tuple[Value, float | None]:
-    """How well a linear probe predicts the nuisance at equal label, for patients it has not seen; and its chance.
+    """Accuracy of a linear probe for the variable at equal label, for patients not learned from; and its chance.
 
-    Only cells of two patients or more count, and labels with two such cells. In learning every cell weighs the same, so
-    that the label says nothing of the nuisance; an encoder that reflects the label alone is then right for one of the
-    values of a label and wrong for the others: 1 / (number of values), whatever it predicts.
+    Only cells of two patients or more count, and labels with two such cells. All cells weigh the same in learning, so
+    that the label says nothing about the variable. With an encoder that reflects the label alone, the probe is then
+    right for one value of a label and wrong for the others: 1 / (number of values), whatever it predicts.
     """
     eligible = sample.count_patients() >= FEW
     eligible &= eligible.sum(axis=1, keepdims=True) > 1
@@ -235,8 +236,8 @@ def probe_nuisance(
     return to_value(resampled, interval, float(np.linalg.norm(parts.ravel() * found.errors))), chance
 
 
-def _predict_values(sample: Sample, learn: Ints, ask: Ints) -> Ints:
-    """The nuisance of some patches (a mask), by logistic regression on others, all cells of which weigh the same."""
+def _predict_values(sample: AuditedSample, learn: Ints, ask: Ints) -> Ints:
+    """Values of the patches `ask` (a mask), by logistic regression on others (`learn`) whose cells weigh the same."""
     values, cells = sample.values[learn], sample.cells[learn]
     if len(np.unique(values)) == 1:
         return np.full(int(ask.sum()), values[0])
@@ -250,23 +251,25 @@ def _predict_values(sample: Sample, learn: Ints, ask: Ints) -> Ints:
 def above_chance(means: Floats) -> tuple[Floats, float]:
     """Mean over labels of the means of their cells (B + 1, L, C), and its chance in the cohort; NaN cells are absent.
 
-    A resample may lack a cell, and so have another chance; what it has above that is added to the cohort's.
+    A resample may lack a cell and so have another chance: its excess over its own chance is added to the chance of the
+    cohort.
     """
-    there = (~np.isnan(means)).sum(axis=2)  # (B + 1, L)
-    counts = there > 1
-    of_label = divide(np.nansum(means, axis=2), there.astype(np.float64))
-    excess = np.where(counts, of_label - 1 / np.maximum(there, 1), 0).sum(axis=1)
+    cells = (~np.isnan(means)).sum(axis=2)  # (B + 1, L)
+    counts = cells > 1
+    mean_of_label = divide(np.nansum(means, axis=2), cells.astype(np.float64))
+    excess = np.where(counts, mean_of_label - 1 / np.maximum(cells, 1), 0).sum(axis=1)
     labels = counts.sum(axis=1).astype(np.float64)
-    chance = float((1 / there[0][counts[0]]).mean())
+    chance = float((1 / cells[0][counts[0]]).mean())
     return divide(excess, labels) + chance, chance
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Patches (r,) whose labels are known, so chosen that a patient who is asked for never makes their number smaller.
+    """Reference patches (r,) whose number of patients per group stays the same, whoever the test patient is.
 
-    Every group (a label or a cell) has as many patients as wanted, and a spare one, who stands in for a patient of the
-    group while that patient is asked for. Without it, the own label would be rarer among the others, by one patient.
+    Every group (a label or a cell) has as many patients as wanted, and one spare patient. While a patient of the group
+    is the test patient, the spare one stands in. Without the spare patient, the label of the test patient would be
+    rarer among the reference patients than other labels.
     """
 
     rows: Ints
@@ -275,8 +278,8 @@ class Reference:
     is_spare: NDArray[np.bool_]
     """(r,)."""
 
-    def hide(self, sample: Sample, ask: Ints) -> NDArray[np.bool_]:
-        """(q, r) which patches do not count for the patches `ask` (q,): their own patient's, and spare ones."""
+    def hide(self, sample: AuditedSample, ask: Ints) -> NDArray[np.bool_]:
+        """(q, r) which reference patches do not count for the test patches `ask` (q,): the own patient's and spare ones."""
         patients = sample.patients[self.rows]
         has = np.zeros((int(sample.patients.max()) + 1, int(self.groups.max(initial=0)) + 1), bool)
         has[patients[~self.is_spare], self.groups[~self.is_spare]] = True
@@ -284,21 +287,21 @@ class Reference:
         return (asked[:, None] == patients) | (self.is_spare & ~has[asked][:, self.groups])
 
 
-def draw_reference(sample: Sample, groups: Ints, wanted: Ints, rng: np.random.Generator) -> Reference:
+def draw_reference(sample: AuditedSample, groups: Ints, wanted: Ints, rng: np.random.Generator) -> Reference:
     """Patients of every group, as many as `wanted` (G,) and one spare if there is; `groups` (n,) of the patches."""
     rows, is_spare = [], []
     for number, patients in enumerate(wanted):
-        of_group = np.flatnonzero(groups == number)
-        order = rng.permutation(np.unique(sample.patients[of_group]))
+        members = np.flatnonzero(groups == number)
+        order = rng.permutation(np.unique(sample.patients[members]))
         for chosen, spare in ((order[:patients], False), (order[patients : patients + 1], True)):
-            found = of_group[np.isin(sample.patients[of_group], chosen if patients else [])]
-            rows.append(found)
-            is_spare.append(np.full(len(found), spare))
+            patches = members[np.isin(sample.patients[members], chosen if patients else [])]
+            rows.append(patches)
+            is_spare.append(np.full(len(patches), spare))
     every = np.concatenate(rows)
     return Reference(every, groups[every], np.concatenate(is_spare))
 
 
-def predict_labels(sample: Sample, ask: Ints, reference: Reference, k: int) -> Ints:
+def predict_labels(sample: AuditedSample, ask: Ints, reference: Reference, k: int) -> Ints:
     """Labels (q,) of the patches `ask` (q,) by their k nearest of the reference patches; -1 where there is none.
 
     A label's votes are divided by its reference patches, so that a label that is rare among them can win.
@@ -322,15 +325,15 @@ class Paired:
     """Whether the labels of patches are predicted right under two conditions."""
 
     rows: Ints
-    """(m,) the patches that were asked for."""
+    """(m,) the test patches."""
     before: Floats
     """(R, m) in each of R draws of reference patients."""
     after: Floats
     """(R, m), or (1, m) where nothing was drawn."""
 
 
-def compare_unseen(sample: Sample, k: int, rng: np.random.Generator) -> Paired:
-    """With reference patients of all values, as many of every label, and with all those of other values."""
+def compare_unseen(sample: AuditedSample, k: int, rng: np.random.Generator) -> Paired:
+    """Before: reference patients of all values, as many of each label as after. After: all those of other values."""
     before, after = np.zeros((_DRAWS, len(sample.labels))), np.zeros((1, len(sample.labels)))
     for value in np.unique(sample.values):
         ask, others = np.flatnonzero(sample.values == value), np.flatnonzero(sample.values != value)
@@ -344,11 +347,11 @@ def compare_unseen(sample: Sample, k: int, rng: np.random.Generator) -> Paired:
     return Paired(np.arange(len(sample.labels)), before, after)
 
 
-def correlate_reference(sample: Sample, k: int, rng: np.random.Generator) -> Paired | None:
-    """With reference patients in whom label and nuisance are independent, and with such in whom they go together.
+def correlate_reference(sample: AuditedSample, k: int, rng: np.random.Generator) -> Paired | None:
+    """Before: reference patients in whom label and variable are independent. After: those in whom they go together.
 
-    Every label has as many reference patients: evenly of all its values, or all of one value, which is not the same one
-    for all labels. None where fewer than two labels have two values with two patients each.
+    Every label has the same number of reference patients: evenly from all its values, or all from one value, which
+    differs between labels. None where fewer than two labels have two values with two patients each.
     """
     table = sample.count_patients()
     eligible = table >= FEW

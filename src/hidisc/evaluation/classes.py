@@ -14,9 +14,9 @@ AUPRC rises with the share of positives. Weighted by P, folds with many positive
 resample, would count more, and resamples would be above the value that they are resamples of.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,11 @@ class Classes(Record):
     positive: int
     """Code of the class that sensitivity, AUROC and AUPRC of two classes are about."""
 
+    probes: ClassVar[tuple[str, ...]] = ("knn", "linear", "mil")
+    """The probes that can predict classes."""
+    floors: ClassVar[tuple[str, ...]] = ("colour",)
+    """The subjects that an encoder must beat."""
+
     @property
     def positive_class(self) -> str:
         """The name of the positive class."""
@@ -62,6 +67,10 @@ class Classes(Record):
         if place == "table":
             place = "two classes" if len(self.classes) == 2 else "many classes"
         return [metric for metric in self.metrics.values() if place in metric.places]
+
+    def list_probes(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """The probes of the settings that can predict what is asked, in the order of the settings."""
+        return tuple(dict.fromkeys(probe for probe in wanted if probe in self.probes))
 
     def list_class_metrics(self) -> list[Metric]:
         """The metrics that a single class has."""

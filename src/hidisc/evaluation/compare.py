@@ -10,7 +10,7 @@ one training each, a difference is about two encoders; with several, it is about
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from statistics import NormalDist
@@ -21,12 +21,10 @@ from numpy.typing import NDArray
 
 from hidisc.evaluation.metrics import Floats, Measured, Value
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import Judged
 from hidisc.ground.errors import UserError
-from hidisc.ground.progress import Progress
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count, plural
-from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig
+from hidisc.settings.evaluate import BootstrapConfig
 
 UNDEFINED_SHARE = 0.05
 """Share of the resamples; a metric that is undefined in more of them says so."""
@@ -57,51 +55,6 @@ def _draw(count: int, resamples: int, rng: np.random.Generator) -> NDArray[np.in
 def name_clusters(predictions: Predictions) -> NDArray[np.object_]:
     """(P,) names of the patients (or of the coarsest level), in an order that does not depend on that of the units."""
     return np.array(sorted(set(predictions.clusters.tolist()), key=str), object)
-
-
-def score(predictions: Predictions, config: BootstrapConfig, seed: int) -> Judged:
-    """Every metric of some predictions, each with a percentile interval over patients."""
-    endpoint = predictions.endpoint
-    measured = endpoint.measure(predictions)
-    names, cluster = name_clusters(predictions), predictions.cluster
-    resampled: dict[str, Floats] = {}
-    resampled_by_class: dict[str, Floats] = {}
-    if config.resamples and len(names) > 1:
-        weights = draw_weights(len(names), config.resamples, seed)
-        resampled, resampled_by_class = endpoint.resample(predictions, weights, names)
-
-    def add_interval(value: Value, values: Floats | None) -> Value:
-        if value.value is None or not config.resamples:
-            return value
-        if values is None:
-            return value.model_copy(update={"why": f"no interval: there is only one {cluster}"})
-        low, high, why = find_interval(values, config, cluster)
-        return Value(value=value.value, low=low, high=high, why=why)
-
-    by_class = {}
-    for code, (label, values_of_class) in enumerate(measured.by_class.items()):
-        resampled_of_class = {name: values[:, code] for name, values in resampled_by_class.items()}
-        by_class[label] = {
-            name: add_interval(value, resampled_of_class.get(name)) for name, value in values_of_class.items()
-        }
-    return Judged(
-        **predictions.key.as_dict(),
-        units=len(predictions),
-        left_out=predictions.left_out,
-        metrics={name: add_interval(value, resampled.get(name)) for name, value in measured.metrics.items()},
-        by_class=by_class,
-        confusion=measured.confusion,
-    )
-
-
-def score_all(predictions: Iterable[Predictions], config: EvaluateConfig, progress: Progress) -> tuple[Judged, ...]:
-    """A row of the table for each of some predictions."""
-    predictions, rows = list(predictions), []
-    with progress.part("bootstrap", len(predictions), "levels") as part:
-        for found in predictions:
-            rows.append(score(found, config.bootstrap, config.seed))
-            part.advance()
-    return tuple(rows)
 
 
 def find_interval(values: Floats, config: BootstrapConfig, cluster: str) -> tuple[float | None, float | None, str]:

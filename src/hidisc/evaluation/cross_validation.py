@@ -6,14 +6,40 @@ from pathlib import Path
 
 import numpy as np
 
-from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.compare import score_all
-from hidisc.evaluation.floors import compare_floors
+from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.predictions import pool_folds
 from hidisc.evaluation.scores import Count, Diagnostic, Evaluation, Finding, Pair
+from hidisc.evaluation.table import compare_floors, score_all
+from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate
 from hidisc.ground.progress import SILENT, Progress
-from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.ground.text import count, name_some
+from hidisc.models.card import hash_name
+from hidisc.patches.splits import make_folds
+from hidisc.settings.evaluate import EvaluateConfig, FoldsConfig
+
+
+def choose_folds(queries: Embeddings, config: EvaluateConfig, has_bank: bool) -> list[EvaluateConfig]:
+    """The settings of every fold, which name its test patients; empty without cross-validation.
+
+    Floors are measured once for all folds, and the audit looks at all patients, so a fold has no audit of its own.
+    """
+    if not config.folds.are_used:
+        return []
+    if has_bank or config.test_patients is not None:
+        raise UserError("--folds choose reference and test patients themselves. Leave out --bank and test_patients.")
+    folds = make_folds(queries.table, config.folds, config.label, queries.path)
+    card = queries.info.model
+    seen = {hash_name(patient) for patient in card.history.patients}
+    known = [patient for fold in folds for patient in fold if hash_name(patient) in seen]
+    if known and not config.leakage.allow:
+        raise UserError(
+            f"{card.name!r} has learned from {count(len(known), 'patient')} of these ({name_some(known)}), so folds of "
+            "its embeddings cannot judge it: each fold needs an encoder of its own, trained without the fold's "
+            "patients. `hidisc benchmark SUITE STORE --folds K` trains and judges these."
+        )
+    alone = {"folds": FoldsConfig(), "audit": False}
+    return [config.model_copy(update={**alone, "test_patients": patients}) for patients in folds]
 
 
 def pool_evaluations(
@@ -34,6 +60,7 @@ def pool_evaluations(
     first, infos = folds[0].info, [fold.info for fold in folds]
     floors = set.intersection(*({floor.subject for floor in info.floors} for info in infos))
     sizes = {floor.subject: floor.patches for floor in first.floors if floor.subject in floors}
+    probes = first.endpoint.list_probes(config.probes)
     changes = {
         "model": model,
         "embeddings": relate(paths[0] / first.embeddings, out),
@@ -45,9 +72,9 @@ def pool_evaluations(
             "queries": sum(info.unlabelled["queries"] for info in infos),
         },
         "labels": _unite(info.labels for info in infos),
-        "judged": score_all(predictions.values(), config, progress),
+        "judged": score_all(predictions, config, progress),
         "remarks": {probe: _pool_remarks([info.remarks.get(probe, ()) for info in infos]) for probe in first.remarks},
-        "floors": compare_floors(predictions.values(), sizes, config),
+        "floors": compare_floors(predictions, sizes, probes[0], config),
         "diagnostics": _choose_middle([info.diagnostics for info in infos]),
         "leakage": _unite(info.leakage for info in infos),
         "folds": tuple(relate(path, out) for path in paths),
@@ -79,7 +106,7 @@ def _add_counts(folds: Sequence[Sequence[Count]]) -> tuple[Count, ...]:
     counts = []
     for same in zip(*folds, strict=True):
         combine = sum if same[0].part == "queries" else min
-        units = {level: combine(count.units[level] for count in same) for level in same[0].units}
+        units = {level: combine(counted.units[level] for counted in same) for level in same[0].units}
         counts.append(same[0].model_copy(update={"units": units}))
     return tuple(counts)
 

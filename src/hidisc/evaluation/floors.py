@@ -1,21 +1,23 @@
-"""Floors: the task of an encoder with other vectors in place of its own, such as the colour of the patches alone."""
+"""Floors: subjects that an encoder must beat, such as the colour of the patches alone. A floor is declared once, here.
 
-from collections.abc import Iterable, Mapping, Sequence
+A floor is the task of the encoder with other vectors in place of the encoder's own.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation.compare import compare
-from hidisc.evaluation.duplicates import store_rows
+from hidisc.embeddings.embeddings import Embeddings, store_rows
+from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.metrics import Ints
-from hidisc.evaluation.predictions import ENCODER, Predictions, at_rows
 from hidisc.evaluation.probes.folds import sample_per_patient
-from hidisc.evaluation.scores import Floor
 from hidisc.evaluation.task import LabelledPatches, Task, group
+from hidisc.ground.files import name_related
+from hidisc.ground.progress import Progress
 from hidisc.ground.seeds import Purpose, make_rng
-from hidisc.patches.store import PatchError, as_input
+from hidisc.patches.store import PatchError, PatchStore, as_input
 from hidisc.settings.evaluate import EvaluateConfig
 
 _MOST = 20_000
@@ -24,7 +26,7 @@ _MOST = 20_000
 
 @dataclass(frozen=True)
 class FloorVectors:
-    """The vectors of a floor for some rows of the embeddings that it stands beside."""
+    """The vectors of a floor for some rows of the encoder's embeddings."""
 
     subject: str
     rows: Ints
@@ -33,7 +35,7 @@ class FloorVectors:
     """(n, D)."""
 
     def exchange(self, task: Task) -> Task:
-        """The same task with these vectors: bank and queries lose the patches that have none here, and nothing else."""
+        """The same task with these vectors: bank and queries lose the patches without such a vector, nothing else."""
         return replace(task, bank=self._exchange(task.bank), queries=self._exchange(task.queries))
 
     def _exchange(self, patches: LabelledPatches) -> LabelledPatches:
@@ -41,15 +43,14 @@ class FloorVectors:
         return replace(chosen, exchanged=self.vectors[np.searchsorted(self.rows, chosen.rows)])
 
 
-def measure_colour(embeddings: Embeddings, config: EvaluateConfig) -> FloorVectors | None:
-    """The colour of the patches of some embeddings; None where their store is gone or has changed.
+def measure_colour(
+    embeddings: Embeddings, store: PatchStore, config: EvaluateConfig
+) -> tuple[Ints, NDArray[np.float32]]:
+    """Rows (n,) of some embeddings, and the colour (n, 2 C) of their patches: mean and deviation of each channel.
 
     Of more than 20,000 patches, a sample even over slides; where places are judged, whole places are drawn. Memory: the
-    rows of the sample and as many vectors of twice the number of channels.
+    rows of the sample and as many vectors.
     """
-    store = embeddings.open_store()
-    if store is None:
-        return None
     import torch
 
     from hidisc.embeddings.colour import fit_colour
@@ -65,7 +66,7 @@ def measure_colour(embeddings: Embeddings, config: EvaluateConfig) -> FloorVecto
             continue
         vectors[number] = colour(pixels[None])[0].numpy()
         is_read[number] = True
-    return FloorVectors("colour", sample[is_read], vectors[is_read])
+    return sample[is_read], vectors[is_read]
 
 
 def _sample(embeddings: Embeddings, config: EvaluateConfig) -> Ints:
@@ -79,34 +80,40 @@ def _sample(embeddings: Embeddings, config: EvaluateConfig) -> Ints:
     return np.flatnonzero(np.isin(places.of_row, drawn))
 
 
-def _compare(
-    subject: str, encoder: Sequence[Predictions], floor: Sequence[Predictions], patches: int, config: EvaluateConfig
-) -> Floor:
-    """How far an encoder is ahead of a floor by the first probe, from the predictions of both at every level.
+@dataclass(frozen=True)
+class FloorSubject:
+    """A subject that stands beside the encoder."""
 
-    Where the floor has fewer patches than the encoder, both are compared on the floor's.
-    """
-    ours, theirs = list(encoder), {level.level: level for level in floor}
-    if ours and "patch" in theirs and len(theirs["patch"]) < len(ours[0]):
-        ours = at_rows(ours, theirs["patch"].units["row"], config.knn.second_softmax and ours[0].key.probe == "knn")
-    ahead = {}
-    for predictions in ours:
-        if predictions.level in theirs:
-            found = compare([[predictions]], [[theirs[predictions.level]]], config.bootstrap, config.seed)
-            ahead[predictions.level] = {metric: difference.as_value() for metric, difference in found.items()}
-    return Floor(subject=subject, patches=patches, ahead=ahead)
+    key: str
+    """Its name in the table of a judgement, and the folder of its predictions."""
+    title: str
+    """Its name in sentences."""
+    measured: str
+    """What is measured, in words."""
+    measure: Callable[[Embeddings, PatchStore, EvaluateConfig], tuple[Ints, NDArray[np.float32]]]
+    """Rows (n,) of the embeddings, ascending, and their vectors (n, D), from the store of the patches."""
 
 
-def compare_floors(
-    predictions: Iterable[Predictions], sizes: Mapping[str, int], config: EvaluateConfig
-) -> tuple[Floor, ...]:
-    """The encoder beside each of its floors, by the first probe; `sizes`: patches of every subject."""
-    levels: dict[str, list[Predictions]] = {}
-    for found in predictions:
-        if found.key.scale is None and found.key.probe == config.probes[0]:
-            levels.setdefault(found.key.subject, []).append(found)
-    return tuple(
-        _compare(subject, levels.get(ENCODER, []), levels.get(subject, []), patches, config)
-        for subject, patches in sizes.items()
-        if subject != ENCODER
-    )
+FLOORS = {
+    floor.key: floor for floor in (FloorSubject("colour", "colour alone", "the colour of the patches", measure_colour),)
+}
+"""Every floor by its key; the endpoint says which of them apply."""
+
+
+def measure_floors(
+    embeddings: Embeddings, endpoint: Classes, config: EvaluateConfig, progress: Progress
+) -> list[FloorVectors]:
+    """The floors of an endpoint, as vectors of the patches of some embeddings; a note where they cannot be measured."""
+    measured = []
+    for key in endpoint.floors if config.floor else ():
+        floor = FLOORS[key]
+        progress.say(f"measuring {floor.measured}, the floor that an encoder must beat ...")
+        store = embeddings.open_store()
+        if store is None:
+            name = name_related(embeddings.info.store, embeddings.path)
+            progress.say(
+                f"note: {floor.title} is not judged beside it: the store {name!r} is not there, or has changed"
+            )
+        else:
+            measured.append(FloorVectors(key, *floor.measure(embeddings, store, config)))
+    return measured

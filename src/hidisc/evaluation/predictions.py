@@ -142,6 +142,15 @@ def patch_predictions(task: Task, scores: NDArray[np.float64], key: Key) -> Pred
     return Predictions(key, task.endpoint, {**columns, "row": patches.rows}, patches.labels, scores)
 
 
+def pool_levels(task: Task, scores: NDArray[np.float64], key: Key, second_softmax: bool = False) -> list[Predictions]:
+    """Predictions of every level, finest first, from the scores (N, L) of the test patches; `key` is of the patches."""
+    coarser = [replace(key, level=level) for level in task.levels[-2::-1]]  # such as slide, patient
+    return [
+        patch_predictions(task, scores, key),
+        *(pool_patches(task, scores, key_of_level, second_softmax) for key_of_level in coarser),
+    ]
+
+
 def pool_patches(task: Task, scores: NDArray[np.float64], key: Key, second_softmax: bool = False) -> Predictions:
     """Mean scores of the units of `key.level`, above the patch; units of several labels are left out and counted.
 

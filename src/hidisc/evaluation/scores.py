@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.floors import FLOORS
 from hidisc.evaluation.metrics import Value
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.ground.columns import Columns, load_columns, save_columns
@@ -19,8 +20,6 @@ from hidisc.ground.files import AnyPath, Record, make_folder, write_atomic
 from hidisc.settings.level_names import USUAL, LevelNames
 
 SCORES, NEIGHBOURS, ATTENTION = "scores.json", "neighbours.parquet", "mil/attention.parquet"
-FLOORS = {"colour": "colour alone"}
-"""What a floor is called in sentences, by its subject."""
 
 
 class Judged(Record):
@@ -59,7 +58,7 @@ class Floor(Record):
     @property
     def title(self) -> str:
         """Its name in sentences."""
-        return FLOORS[self.subject]
+        return FLOORS[self.subject].title
 
     def decide(self, level: str, endpoint: Classes) -> tuple[str, Value] | None:
         """The metric that decides whether the encoder is better, in words, and its value; None: not known.

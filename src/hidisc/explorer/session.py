@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import read_kind
-from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation.duplicates import store_rows
+from hidisc.embeddings.embeddings import Embeddings, store_rows
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.explorer.columns import Column, attention_column, cluster_column, name_columns, number_column, score_columns

@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hidisc.evaluation.floors import FLOORS
 from hidisc.evaluation.predictions import ENCODER
-from hidisc.evaluation.scores import FLOORS, ScoresInfo
+from hidisc.evaluation.scores import ScoresInfo
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import (
     DASHES,
@@ -155,7 +156,7 @@ def scales_table(models: Sequence[EvaluatedModel]) -> Table:
         info = model.scores[0].info
         for scale in info.scales:
             for subject in _list_subjects(info):
-                name = model.name if subject == ENCODER else f"{model.name}: {FLOORS[subject]}"
+                name = model.name if subject == ENCODER else f"{model.name}: {FLOORS[subject].title}"
                 for level in reversed(info.list_levels(subject=subject, scale=scale)):
                     values = (level.metrics[metric.key] for metric in metrics)
                     cells = (DASH if value.value is None else value.percent() for value in values)

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation.duplicates import store_rows
+from hidisc.embeddings.embeddings import Embeddings, store_rows
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.machine import count_cores

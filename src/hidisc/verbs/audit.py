@@ -1,4 +1,4 @@
-"""`hidisc audit`: Embeddings of some encoders -> what they owe to site, scanner, batch, date and colour."""
+"""`hidisc audit`: Embeddings of some encoders -> how far they depend on site, scanner, batch, date and colour."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -54,53 +54,23 @@ class GatedAttention(nn.Module):
         v, u = (h @ self.VU.T).chunk(2, dim=1)
         return (torch.tanh(v) * torch.sigmoid(u)) @ self.w
 
-    def classify(self, z: Tensor) -> Tensor:
-        """(L,) logits of a bag's z (D,)."""
-        return self.weight @ z + self.bias
-
     def forward(self, h: Tensor) -> Tensor:
         """The whole bag at once."""
-        return self.classify(self.attend(h).softmax(dim=0) @ h)
+        return self.weight @ (self.attend(h).softmax(dim=0) @ h) + self.bias
 
     @torch.no_grad()
-    def set_gradients(self, h: Tensor, label: int) -> None:
-        """Set the gradients of the cross-entropy of a bag; autograd takes one and a half times as long for a bag of 50.
-
-        With t = tanh(V h), g = sigm(U h), p the probabilities and y the label, one-hot:
-        dW = (p - y) z^T, da_k = (p - y)^T W h_k, ds = a (da - a.da), dt = ds w g (1 - t^2), dg = ds w t g (1 - g).
-        """
-        v, u = (h @ self.VU.T).chunk(2, dim=1)
-        t, g = v.tanh_(), u.sigmoid_()
-        gated = t * g
-        a = (gated @ self.w).softmax(dim=0)
-        z = a @ h
-        error = self.classify(z).softmax(dim=0)
-        error[label] -= 1
-        da = h @ (error @ self.weight)
-        ds = a * (da - a @ da)
-        dt = torch.outer(ds, self.w) * g
-        self.VU.grad = torch.mm(torch.cat([dt * (1 - t * t), dt * t * (1 - g)], dim=1).T, h, out=self.VU.grad)
-        self.w.grad, self.weight.grad, self.bias.grad = ds @ gated, torch.outer(error, z), error
-
-    @torch.no_grad()
-    def forward_blocks(self, blocks: Iterable[Tensor]) -> Tensor:
-        """The same for a bag in blocks (n, D), of which one at a time is in memory; without gradients.
+    def forward_blocks(self, blocks: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits (L,) and attention (K,) of a bag in blocks (n, D), of which one at a time is in memory; no gradients.
 
         A softmax is relative to the largest score so far, so its sums are rescaled when a larger one comes.
         """
-        largest, total, z = torch.tensor(-math.inf), torch.tensor(0.0), torch.tensor(0.0)
+        largest, total, z, scores = torch.tensor(-math.inf), torch.tensor(0.0), torch.tensor(0.0), []
         for h in blocks:
-            score = self.attend(h)
-            larger = torch.maximum(largest, score.max())
-            weight, rescale = (score - larger).exp(), (largest - larger).exp()
+            scores.append(self.attend(h))
+            larger = torch.maximum(largest, scores[-1].max())
+            weight, rescale = (scores[-1] - larger).exp(), (largest - larger).exp()
             total, z, largest = total * rescale + weight.sum(), z * rescale + weight @ h, larger
-        return self.classify(z / total)
-
-    @torch.no_grad()
-    def weigh(self, blocks: Iterable[Tensor]) -> NDArray[np.float32]:
-        """(K,) attention of the patches of a bag in blocks (n, D), Eq. 9."""
-        weights: NDArray[np.float32] = torch.cat([self.attend(h) for h in blocks]).softmax(dim=0).float().numpy()
-        return weights
+        return self.weight @ (z / total) + self.bias, torch.cat(scores).softmax(dim=0)
 
 
 @dataclass(frozen=True)
@@ -130,7 +100,7 @@ def find_bags(patches: LabelledPatches, levels: tuple[str, ...]) -> Bags:
     return Bags(names, members, patches.labels[first], int((~has_one).sum()))
 
 
-class Vectors:
+class StandardVectors:
     """Standardised embeddings (n, D) of patches: `vectors(indices)`; `keep` them in memory if they fit 1 GB."""
 
     def __init__(self, patches: LabelledPatches, scaler: StandardScaler, *, keep: bool) -> None:
@@ -158,10 +128,11 @@ class Vectors:
 def mil_predictions(
     task: Task, key: Key, config: MilConfig, seed: int, watch: Watch = ignore
 ) -> tuple[Predictions | None, tuple[str, ...], NDArray[np.float32] | None]:
-    """Probabilities of the queries' bags, normally slides, and remarks; None where no bag has one label, and why.
+    """Predictions of the queries' bags, normally slides; remarks; and the attention (N,) of the query patches.
 
-    Classes are not weighted to be equal, as in the other probes. `watch` is called after every epoch. `attention` (N,):
-    filled with that of the query patches, which sums to 1 over each bag.
+    The predictions are None where no bag has one label, and the remark says so. The attention sums to 1 over each bag;
+    it is NaN for patches of bags that are left out, and None where nothing was trained. Classes are not weighted to be
+    equal, as in the other probes. `watch` is called after every epoch.
 
     Memory: the bank's embeddings up to 1 GB, a larger bank is read bag by bag; 20,000 patches for the mean and
     deviation, in float64; the queries in blocks of 16 MB.
@@ -188,12 +159,14 @@ def mil_predictions(
         sample = sample_per_patient(patients, _SCALE_PATCHES, rng)
         scaler = StandardScaler().fit(bank.vectors(sample).astype(np.float64))
         held_out = hold_out(patients[[patches[0] for patches in training.patches]], codes, rng)
-        net, epoch = train(Vectors(bank, scaler, keep=True), training.patches, codes, held_out, config, seed, watch)
-        vectors = Vectors(queries, scaler, keep=False)
+        net, epoch = train(
+            StandardVectors(bank, scaler, keep=True), training.patches, codes, held_out, config, seed, watch
+        )
+        vectors = StandardVectors(queries, scaler, keep=False)
         attention = np.full(len(queries), np.nan, np.float32)
         for bag, patches in enumerate(test.patches):
-            scores[bag, present] = net.forward_blocks(vectors.blocks(patches)).double().softmax(dim=0)
-            attention[patches] = net.weigh(vectors.blocks(patches))
+            logits, weights = net.forward_blocks(vectors.blocks(patches))
+            scores[bag, present], attention[patches] = logits.double().softmax(dim=0), weights
         remarks.append(_describe_epoch(epoch, int(held_out.sum()), task, config))
     key = replace(key, level=level)
     predictions = Predictions(key, task.endpoint, test.units, test.labels, scores, test.left_out)
@@ -212,7 +185,7 @@ def hold_out(patients: Ints, labels: Ints, rng: np.random.Generator) -> NDArray[
 
 
 def train(
-    vectors: Vectors,
+    vectors: StandardVectors,
     bags: Sequence[Ints],
     labels: Ints,
     held_out: NDArray[np.bool_],
@@ -234,7 +207,8 @@ def train(
     best_net, best_loss, best_epoch = net, math.inf, config.epochs
     for epoch in range(1, config.epochs + 1):
         for bag in rng.permutation(np.flatnonzero(~held_out)).tolist():
-            net.set_gradients(vectors(_sample(bags[bag], config.patches, rng)), int(labels[bag]))
+            optimizer.zero_grad()
+            F.cross_entropy(net(vectors(_sample(bags[bag], config.patches, rng))), targets[bag]).backward()
             optimizer.step()
         if validation:
             with torch.no_grad():

@@ -182,42 +182,42 @@ def _minimise(
     Embeddings vary much more in some directions than in others, which takes L-BFGS hundreds of iterations. With s the
     mean of p (1 - p), the Hessian is about s z'z + 1 / C = F F', and for u = weights F it is about the identity.
     """
-    n, dim = z.shape
-    rows = torch.arange(n)
     p = _predict(z, start)
     s = float((p * (1 - p)).mean()) + 1e-6  # above 0 also where the start separates all classes
-    hessian = torch.eye(dim + 1, dtype=torch.float64) * (1 / penalty + 1e-6 * s * n)  # z'z is rounded to float32
+    hessian = torch.eye(z.shape[1] + 1, dtype=torch.float64) * (1 / penalty + 1e-6 * s * len(z))  # z'z is in float32
     hessian[:-1, :-1] += s * gram
-    hessian[-1, -1] = s * n
+    hessian[-1, -1] = s * len(z)
     factor = torch.linalg.cholesky(hessian)
-    u = start @ factor
+    u = (start @ factor).requires_grad_()
+    solver = torch.optim.LBFGS(
+        [u], max_iter=iterations, tolerance_grad=tolerance, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
 
     def to_weights() -> Tensor:
         return torch.linalg.solve_triangular(factor, u, upper=False, left=False)
 
     def evaluate() -> Tensor:
+        solver.zero_grad()
         weights = to_weights()
-        p = _predict(z, weights)
-        losses = -p[rows, codes].clamp(min=1e-300).log()
-        p[rows, codes] -= 1
-        p = p[:, -len(u) :]  # of two classes, the second
-        gradient = torch.cat([(p.to(z.dtype).T @ z).double(), p.sum(dim=0)[:, None]], dim=1)
-        gradient[:, :-1] += weights[:, :-1] / penalty
-        u.grad = torch.linalg.solve_triangular(factor.T, gradient, upper=True, left=False).contiguous()
-        return losses.sum() + weights[:, :-1].square().sum() / (2 * penalty)
+        losses = F.cross_entropy(_find_logits(z, weights), codes, reduction="sum")
+        total = losses + weights[:, :-1].square().sum() / (2 * penalty)
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
 
-    solver = torch.optim.LBFGS(
-        [u], max_iter=iterations, tolerance_grad=tolerance, tolerance_change=0, line_search_fn="strong_wolfe"
-    )
     solver.step(evaluate)  # type: ignore[no-untyped-call]
     evaluate()
-    return to_weights(), u.grad is not None and bool(u.grad.abs().max() <= tolerance)
+    return to_weights().detach(), u.grad is not None and bool(u.grad.abs().max() <= tolerance)
+
+
+def _find_logits(z: Tensor, weights: Tensor) -> Tensor:
+    """(N, L) logits of standardised embeddings z (N, D); of two classes, the first has logit 0."""
+    logits = (z @ weights[:, :-1].to(z.dtype).T).double() + weights[:, -1]
+    return F.pad(logits, (1, 0)) if len(weights) == 1 else logits
 
 
 def _predict(z: Tensor, weights: Tensor) -> Tensor:
     """(N, L) probabilities of standardised embeddings z (N, D)."""
-    logits = (z @ weights[:, :-1].to(z.dtype).T).double() + weights[:, -1]
-    return F.pad(logits, (1, 0)).softmax(dim=1) if len(weights) == 1 else logits.softmax(dim=1)
+    return _find_logits(z, weights).softmax(dim=1)
 
 
 def _describe_choice(choice: PenaltyChoice, task: Task, config: LinearConfig) -> str:

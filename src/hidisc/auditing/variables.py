@@ -8,8 +8,7 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 from hidisc.embeddings.colour import COLOUR, read_colour
-from hidisc.embeddings.embeddings import Embeddings
-from hidisc.evaluation.duplicates import store_rows
+from hidisc.embeddings.embeddings import Embeddings, store_rows
 from hidisc.evaluation.metrics import Floats, Ints
 from hidisc.evaluation.task import Codes, group
 from hidisc.ground.errors import UserError
@@ -19,7 +18,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.settings.audit import AuditConfig
 
 _KNOWN = ("site", "scanner", "batch", "centre", "center", "hospital", "date")
-"""Words in the name of a column that is audited unasked."""
+"""A column whose name contains one of these words is audited without being named in the settings."""
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d)?")
 """ISO dates: their order as text is their order in time."""
 _PER_SLIDE = 8
@@ -27,21 +26,21 @@ _PER_SLIDE = 8
 
 
 @dataclass(frozen=True)
-class Nuisance:
-    """One nuisance column of N patches."""
+class TechnicalVariable:
+    """One technical variable of N patches."""
 
     name: str
     codes: Ints
-    """(N,) codes into `values`; -1 where not known, or where a value has one patient only."""
+    """(N,) codes into `values`; -1 where the value is not known, or where only one patient has it."""
     values: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """What was left out or grouped, a sentence each."""
+    """Sentences on values that were left out or grouped."""
     obstacle: str = ""
-    """Why there are no values; empty where there are some."""
+    """Why there are no values; empty where there are values."""
 
 
-def find_nuisances(embeddings: Embeddings, config: AuditConfig) -> tuple[Nuisance, ...]:
-    """The columns to audit, as the settings say; a column that there is not is refused."""
+def find_variables(embeddings: Embeddings, config: AuditConfig) -> tuple[TechnicalVariable, ...]:
+    """The columns to audit, as the settings say; a column that the table lacks is refused."""
     table = embeddings.table
     names = config.columns
     if names is None:
@@ -56,28 +55,28 @@ def find_nuisances(embeddings: Embeddings, config: AuditConfig) -> tuple[Nuisanc
 
 
 def list_known(embeddings: Embeddings, label: str) -> list[str]:
-    """Columns that are audited unasked: those whose name says so and that have two values or more."""
+    """Columns of technical variables, known by their names, with two values or more."""
     table = embeddings.table
     known = [name for name in table.names if any(word in name.lower() for word in _KNOWN) and name != label]
     return [name for name in known if len(np.unique(codes := table.codes(name)[0])) - bool((codes < 0).any()) > 1]
 
 
-def _read(embeddings: Embeddings, name: str, config: AuditConfig) -> Nuisance:
+def _read(embeddings: Embeddings, name: str, config: AuditConfig) -> TechnicalVariable:
     table = embeddings.table
     patients = table.codes("patient")[0]
     if name == COLOUR and name not in table.names:
         store = embeddings.open_store()
         if store is None:
             gone = f"the store {embeddings.info.store!r} is gone or has changed, so that its colours cannot be read"
-            return Nuisance(name, np.full(len(table), -1), (), obstacle=gone)
+            return TechnicalVariable(name, np.full(len(table), -1), (), obstacle=gone)
         return _drop_rare(_group_colours(embeddings, store, config.bins, config.seed), patients)
     codes, values = table.codes(name)
     if len(values) > config.bins and all(map(_DATE.fullmatch, values)):
         return _drop_rare(_bin_dates(name, codes, values, config.bins), patients)
-    return _drop_rare(Nuisance(name, codes.astype(np.int64), values), patients)
+    return _drop_rare(TechnicalVariable(name, codes.astype(np.int64), values), patients)
 
 
-def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed: int) -> Nuisance:
+def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed: int) -> TechnicalVariable:
     """Slides by the mean colour of 8 of their patches, in groups of similar colour."""
     table = embeddings.table
     slides = group([table.codes("patient")[0], table.codes("slide")[0]])
@@ -94,7 +93,7 @@ def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed:
     note = (
         f"Slides in {groups} groups by their mean colour (k-means of whitened means of the channels); 1 is the darkest."
     )
-    return Nuisance(COLOUR, codes[slides.of_row], values, (note,))
+    return TechnicalVariable(COLOUR, codes[slides.of_row], values, (note,))
 
 
 def cluster_colours(colours: Floats, groups: int, seed: int) -> Ints:
@@ -109,11 +108,10 @@ def cluster_colours(colours: Floats, groups: int, seed: int) -> Ints:
     whitened = along[:, sizes > 1e-6 * max(sizes[0], 1e-30)]
     if not whitened.shape[1] or sizes[0] < 1e-6:
         return np.zeros(len(colours), np.int64)
-    found = KMeans(groups, n_init=10, random_state=make_seed(seed, Purpose.AUDITED_COLOURS, bits=32)).fit_predict(
-        whitened
-    )
-    brightness = [colours[found == number].mean() for number in range(groups)]
-    return np.argsort(np.argsort(brightness))[found]
+    kmeans = KMeans(groups, n_init=10, random_state=make_seed(seed, Purpose.AUDITED_COLOURS, bits=32))
+    group_of = kmeans.fit_predict(whitened)
+    brightness = [colours[group_of == number].mean() for number in range(groups)]
+    return np.argsort(np.argsort(brightness))[group_of]
 
 
 def _space_evenly(rows: Ints) -> Ints:
@@ -121,27 +119,29 @@ def _space_evenly(rows: Ints) -> Ints:
     return rows[np.linspace(0, len(rows) - 1, min(len(rows), _PER_SLIDE)).astype(np.int64)]
 
 
-def _bin_dates(name: str, codes: Codes, dates: tuple[str, ...], bins: int) -> Nuisance:
+def _bin_dates(name: str, codes: Codes, dates: tuple[str, ...], bins: int) -> TechnicalVariable:
     """Patches by their date in bins of about equal size, the earliest first."""
     order = np.argsort(np.argsort(dates, kind="stable"), kind="stable")[codes]
     edges = np.quantile(order[codes >= 0], np.arange(1, bins) / bins)
-    found = np.where(codes >= 0, np.searchsorted(edges, order, side="right"), -1)
+    bin_of = np.where(codes >= 0, np.searchsorted(edges, order, side="right"), -1)
     values = tuple(f"{number} of {bins}" for number in range(1, bins + 1))
-    return Nuisance(name, found, values, (f"Dates in {bins} groups of about equally many patches; 1 is the earliest.",))
+    return TechnicalVariable(
+        name, bin_of, values, (f"Dates in {bins} groups of about equally many patches; 1 is the earliest.",)
+    )
 
 
-def _drop_rare(nuisance: Nuisance, patients: Codes) -> Nuisance:
-    """The column without values that one patient has, and without names for values that no patch has."""
-    codes, total = nuisance.codes, len(nuisance.values)
+def _drop_rare(variable: TechnicalVariable, patients: Codes) -> TechnicalVariable:
+    """The variable without the values that only one patient has, and without names for values that no patch has."""
+    codes, total = variable.codes, len(variable.values)
     pairs = np.unique(np.stack([codes[codes >= 0], patients[codes >= 0]]), axis=1)
-    having = np.bincount(pairs[0], minlength=total)
-    kept = np.flatnonzero(having > 1)
+    patients_of_value = np.bincount(pairs[0], minlength=total)
+    common = np.flatnonzero(patients_of_value > 1)
     renumbered = np.full(total + 1, -1)
-    renumbered[kept] = np.arange(len(kept))
-    rare = int((having == 1).sum())
+    renumbered[common] = np.arange(len(common))
+    rare = int((patients_of_value == 1).sum())
     note = f"Left out: {count(rare, 'value')} that only one patient has."
-    values = tuple(nuisance.values[code] for code in kept)
-    return Nuisance(nuisance.name, renumbered[codes], values, (*nuisance.notes, *([note] if rare else [])))
+    values = tuple(variable.values[code] for code in common)
+    return TechnicalVariable(variable.name, renumbered[codes], values, (*variable.notes, *([note] if rare else [])))
 
 
 _PERMUTATIONS = 999
@@ -158,7 +158,7 @@ def cramers_v(table: Floats) -> float | None:
     """Cramer's V of a table of patients (L, C), corrected for its bias in small cohorts (Bergsma 2013).
 
     phi2 = chi2 / n, less (L - 1)(C - 1) / (n - 1); a side has s - (s - 1)^2 / (n - 1) instead of s values. 0: the
-    two are independent, 1: one says the other. None where a side has one value, or no fewer values than patients.
+    two are independent, 1: each determines the other. None where a side has one value, or as many as patients.
     """
     table = table[table.sum(axis=1) > 0][:, table.sum(axis=0) > 0]
     n, sides = table.sum(), np.array(table.shape)
@@ -179,6 +179,6 @@ def chi_squared(table: Floats) -> float:
 def permute_labels(labels: Floats, values: Floats, rng: np.random.Generator) -> float:
     """p: how often a random assignment of labels (P, L) to patients goes with their values (P, C) at least as well."""
     labels, values = labels[:, labels.sum(axis=0) > 0], values[:, values.sum(axis=0) > 0]
-    found = chi_squared(labels.T @ values) - 1e-9
-    drawn = [chi_squared(labels[rng.permutation(len(labels))].T @ values) for _ in range(_PERMUTATIONS)]
-    return (1 + sum(value >= found for value in drawn)) / (_PERMUTATIONS + 1)
+    observed = chi_squared(labels.T @ values) - 1e-9
+    permuted = [chi_squared(labels[rng.permutation(len(labels))].T @ values) for _ in range(_PERMUTATIONS)]
+    return (1 + sum(value >= observed for value in permuted)) / (_PERMUTATIONS + 1)
