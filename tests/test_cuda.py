@@ -19,6 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from hidisc.embeddings import extract
 from hidisc.evaluation import neighbours
 from hidisc.evaluation.neighbours import find_neighbours
+from hidisc.ground.tensors import to_device
 from hidisc.models.batch_norm import BatchNormOfAllRanks
 from hidisc.models.encoder import effective_rank
 from hidisc.models.foreign import Prepared
@@ -28,7 +29,6 @@ from hidisc.patches.store import PatchStore
 from hidisc.sampling import operations, views
 from hidisc.sampling.batches import Batches
 from hidisc.sampling.cohort_stain import Stains, StainTable, measure_stains
-from hidisc.sampling.transfer import to_device
 from hidisc.sampling.views import DRAWS, make_views
 from hidisc.settings.train import ViewsConfig
 from hidisc.training import monitor as sanity

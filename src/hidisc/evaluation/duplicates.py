@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hidisc.embeddings.embeddings import Embeddings
+from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
@@ -87,28 +87,6 @@ def count_pictures(task: Task) -> int:
     return 2 * min(_MOST, len(task.queries))
 
 
-def store_rows(embeddings: Embeddings, rows: Ints, store: PatchStore) -> Ints:
-    """(n,) rows of the store's table that hold the patches of some rows (n,) of embeddings made from it."""
-    if store.checksum != embeddings.info.store_checksum:
-        raise UserError(
-            f"store {store.path} has changed since {embeddings.path} was made from it. Embed it again to see its "
-            "pictures."
-        )
-    shard, row = (embeddings.table.column(name)[rows].astype(np.int64) for name in ("shard", "row"))
-    # of millions of patches only those in the same shards are searched
-    near = np.flatnonzero(np.isin(store.table.column("shard"), np.unique(shard)))
-    stored_shard, stored_row = (store.table.column(name)[near].astype(np.int64) for name in ("shard", "row"))
-    width = max(stored_row.max(initial=0), row.max(initial=0)) + 1
-    stored, wanted = stored_shard * width + stored_row, shard * width + row
-    missing = int((~np.isin(wanted, stored)).sum())
-    if missing:
-        raise UserError(
-            f"store {store.path} does not hold {missing:,} of the patches of {embeddings.path}. Embed it again."
-        )
-    order = np.argsort(stored)
-    return near[order[np.searchsorted(stored, wanted, sorter=order)]]
-
-
 def thumbnail(pixels: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.float32]:
     """A patch (H, W, C) as grey (32, 32), 0 to 255."""
     return shrink(as_rgb(pixels), _SIDE_PX).mean(axis=2, dtype=np.float32)
@@ -179,7 +157,7 @@ def _read_thumbnails(embeddings: Embeddings, rows: Ints, store: PatchStore | Non
     if store is None:
         name = name_related(embeddings.info.store, embeddings.path)
         raise UserError(f"the store {name!r} is not there, or has changed")
-    in_store, which = np.unique(store_rows(embeddings, rows, store), return_inverse=True)
+    in_store, which = np.unique(find_rows_in_store(embeddings, rows, store), return_inverse=True)
     thumbnails = np.full((len(in_store), _SIDE_PX, _SIDE_PX), np.nan, np.float32)
     for number, row in enumerate(in_store):
         watch(1)

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.embeddings.embeddings import Embeddings
+from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.compare import compare
-from hidisc.evaluation.duplicates import store_rows
 from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.predictions import ENCODER, Predictions, at_rows
 from hidisc.evaluation.probes.folds import sample_per_patient
@@ -55,7 +54,7 @@ def measure_colour(embeddings: Embeddings, config: EvaluateConfig) -> FloorVecto
     from hidisc.embeddings.colour import fit_colour
 
     sample = _sample(embeddings, config)
-    rows = store_rows(embeddings, sample, store)
+    rows = find_rows_in_store(embeddings, sample, store)
     colour, vectors = fit_colour(store, rows), np.zeros((len(rows), 2 * store.input_channels), np.float32)
     is_read = np.zeros(len(rows), bool)
     for number, row in enumerate(rows):
