@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from harness import Claim, on_one_thread
+from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches
 from hidisc.settings.config import load_config
@@ -36,8 +37,9 @@ class Steps:
 
     def __init__(self, fabric: Any, store: PatchStore, recipe: str, *changes: str) -> None:
         self._fabric, self._config = fabric, load_config(TrainConfig, recipe, [*SETTINGS, *changes])
-        chosen = choose_training_set(store, self._config)
-        learner: Any = build_learner(chosen, self._config, 1)
+        objective = load_settings(self._config.objective)
+        chosen = choose_training_set(store, self._config, objective)
+        learner: Any = build_learner(chosen, self._config, objective, 1)
         self._learner, self._optimizer = fabric.setup(learner, build_optimizer(learner, self._config))
         self._learner.train()
         self._make = ViewMaker(self._config, store)

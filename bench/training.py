@@ -17,7 +17,9 @@ import pyarrow as pa
 import torch
 
 from harness import Claim, peak_bytes
+from hidisc.ground.progress import SILENT
 from hidisc.models.encoder import build_encoder
+from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.settings.config import load_config
@@ -46,7 +48,7 @@ def images_per_s(store: PatchStore, out: Path, *changes: str) -> float:
     settings = [f"batch.images={IMAGES}", f"optim.steps={4 * STEPS}", f"log.every={STEPS}", "checkpoint.every=100000"]
     config = load_config(TrainConfig, "hidisc-patient", [*settings, *changes])
     with start("32", "cpu", 1, 1) as fabric:
-        fit(fabric, store, out, config, say=lambda _: None, watch=lambda _: None)
+        fit(fabric, store, out, config, load_settings(config.objective), SILENT)
     return max(row["images_per_s"] for row in read_metrics(out / METRICS)[1:])
 
 

@@ -19,16 +19,16 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from hidisc.embeddings import extract
 from hidisc.evaluation import neighbours
 from hidisc.evaluation.neighbours import find_neighbours
+from hidisc.ground.tensors import to_device
 from hidisc.models.batch_norm import BatchNormOfAllRanks
 from hidisc.models.encoder import effective_rank
 from hidisc.models.foreign import Prepared
 from hidisc.objectives import hidisc
-from hidisc.objectives.objective import list_objectives
+from hidisc.objectives.objective import list_objectives, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.sampling import operations, views
 from hidisc.sampling.batches import Batches
 from hidisc.sampling.cohort_stain import Stains, StainTable, measure_stains
-from hidisc.sampling.transfer import to_device
 from hidisc.sampling.views import DRAWS, make_views
 from hidisc.settings.train import ViewsConfig
 from hidisc.training import monitor as sanity
@@ -72,8 +72,9 @@ class Training:
 
     def __init__(self, store: PatchStore, *changes: str, world: int = 1) -> None:
         self.config, self.store = tiny(*changes), store
-        training_set = choose_training_set(store, self.config)
-        self.learner_on_cpu = build_learner(training_set, self.config, world).train()
+        objective = load_settings(self.config.objective)
+        training_set = choose_training_set(store, self.config, objective)
+        self.learner_on_cpu = build_learner(training_set, self.config, objective, world).train()
         sampler = training_set.sampler(self.config, world)
         self._source = Batches(store, training_set.tree, sampler, self.config.data, self.config.seed, pin=True)
         precision: Any = {"32": "32-true", "bf16": "bf16-mixed"}[self.config.compute.precision]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.artefacts.artefact import Artefact, Manifest
-from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard, store_rows
+from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard, find_rows_in_store
 from hidisc.evaluation import duplicates
 from hidisc.evaluation.duplicates import compare, find_duplicates, thumbnail
 from hidisc.evaluation.scores import Finding
@@ -332,9 +332,9 @@ def test_rows_of_a_sample_are_found_in_the_store(plain: PatchStore) -> None:
     rng = np.random.default_rng(0)
     chosen = rng.permutation(len(plain))[:9]
     embeddings = embed(plain, chosen)
-    np.testing.assert_array_equal(store_rows(embeddings, np.arange(9), plain), chosen)
-    np.testing.assert_array_equal(store_rows(embeddings, np.array([7, 2, 7]), plain), chosen[[7, 2, 7]])
-    assert len(store_rows(embeddings, np.zeros(0, np.int64), plain)) == 0
+    np.testing.assert_array_equal(find_rows_in_store(embeddings, np.arange(9), plain), chosen)
+    np.testing.assert_array_equal(find_rows_in_store(embeddings, np.array([7, 2, 7]), plain), chosen[[7, 2, 7]])
+    assert len(find_rows_in_store(embeddings, np.zeros(0, np.int64), plain)) == 0
 
 
 def test_rows_as_two_loops_find_them(plain: PatchStore) -> None:
@@ -344,17 +344,17 @@ def test_rows_as_two_loops_find_them(plain: PatchStore) -> None:
         list(zip(table.column("shard"), table.column("row"), strict=True)) for table in (embeddings.table, plain.table)
     )
     expected = [next(place for place, there in enumerate(theirs) if there == here) for here in ours]
-    np.testing.assert_array_equal(store_rows(embeddings, np.arange(len(chosen)), plain), expected)
+    np.testing.assert_array_equal(find_rows_in_store(embeddings, np.arange(len(chosen)), plain), expected)
 
 
 def test_a_changed_store_is_refused(plain: PatchStore, copied: PatchStore, tmp_path: Path) -> None:
     embeddings = embed(plain)
     with pytest.raises(UserError, match="has changed since made was made from it"):
-        store_rows(embeddings, np.arange(2), copied)
+        find_rows_in_store(embeddings, np.arange(2), copied)
     smaller = PatchStore(plain.artefact, plain.info, plain.table.select(np.array([0, 2, 5])))
-    assert store_rows(embeddings, np.array([5, 0, 2]), smaller).tolist() == [2, 0, 1]
+    assert find_rows_in_store(embeddings, np.array([5, 0, 2]), smaller).tolist() == [2, 0, 1]
     with pytest.raises(UserError, match="does not hold 3 of the patches of made"):
-        store_rows(embeddings, np.array([1, 2, 3, 19]), smaller)
+        find_rows_in_store(embeddings, np.array([1, 2, 3, 19]), smaller)
 
 
 @pytest.mark.parametrize("turns", range(4))

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
+from hidisc.ground.tensors import gather
 from hidisc.models.encoder import Images, build_encoder
 from hidisc.objectives.objective import Rows, find_objective, load_settings
-from hidisc.objectives.positives import gather
 from hidisc.settings.train import HeadConfig
 
 LEVELS = ("patient", "slide", "patch")

@@ -20,8 +20,8 @@ def draw(rows: int, dim: int = 4, seed: int = 0) -> Tensor:
 @settings(max_examples=50)
 def test_rows_are_in_one_group_exactly_when_their_ids_are_equal(ids):
     groups = group(ids)
-    assert ((groups.of[:, None] == groups.of) == (ids[:, None] == ids)).all()
-    assert groups.sizes.tolist() == [int((groups.of == g).sum()) for g in range(len(groups.sizes))]
+    assert ((groups.ids[:, None] == groups.ids) == (ids[:, None] == ids)).all()
+    assert groups.sizes.tolist() == [int((groups.ids == g).sum()) for g in range(len(groups.sizes))]
     assert int(groups.anchors) == max(1, sum(int((ids == i).sum() > 1) for i in ids))
 
 
@@ -30,7 +30,7 @@ def test_rows_are_in_one_group_exactly_when_their_ids_are_equal(ids):
 def test_sums_of_groups_are_the_sums_of_their_rows(ids):
     values, groups = draw(len(ids)), group(ids)
     for g, total in enumerate(sum_groups(values, groups)):
-        torch.testing.assert_close(total, values[groups.of == g].sum(dim=0))
+        torch.testing.assert_close(total, values[groups.ids == g].sum(dim=0))
 
 
 @given(ids_of_rows, st.data())

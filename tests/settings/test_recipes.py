@@ -258,5 +258,6 @@ def test_two_steps(store: Path, tmp_path: Path, recipe: str) -> None:
 @pytest.mark.parametrize("recipe", recipes())
 def test_a_batch_of_the_recipe_s_own_size_can_be_drawn(store: Path, recipe: str) -> None:
     config = load(recipe)
-    drawn = choose_training_set(PatchStore.load(store), config).sampler(config, world=1).draw(0)
+    chosen = choose_training_set(PatchStore.load(store), config, load_settings(config.objective))
+    drawn = chosen.sampler(config, world=1).draw(0)
     assert len(drawn.places) * config.batch.views == config.batch.images

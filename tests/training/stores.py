@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hidisc.ground.progress import Progress
 from hidisc.models.card import WEIGHTS
 from hidisc.patches.folders import find_folder
 from hidisc.patches.shard import Shard
@@ -16,7 +17,6 @@ from hidisc.settings.config import load_config
 from hidisc.settings.prepare import ImportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
-from hidisc.training.fit import StepsDone
 from hidisc.training.log import METRICS, read_metrics
 from hidisc.training.run import Run
 from hidisc.verbs import train as verb
@@ -96,13 +96,17 @@ class Stopped(BaseException):
 def train_until(step: int, monkeypatch: pytest.MonkeyPatch, store: Path, out: Path, *changes: str) -> None:
     """Begin or go on with a training, and end it in the middle of a step."""
 
-    @contextmanager
-    def show(steps: int, shown: bool, words: object) -> Iterator[object]:
-        def watch(now: StepsDone) -> None:
-            if now.step == step:
+    class Counted(Progress):
+        done = 0
+
+        def advance(self, count: int = 1) -> None:
+            self.done += count
+            if count and self.done == step:
                 raise Stopped
 
-        yield watch
+    @contextmanager
+    def show(*_: object) -> Iterator[Progress]:
+        yield Counted()
 
     with monkeypatch.context() as patch:
         patch.setattr(verb, "show_training", show)

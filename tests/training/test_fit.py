@@ -2,7 +2,7 @@
 
 import errno
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from math import cos, pi
@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from hidisc.artefacts.artefact import verify
 from hidisc.ground import files
 from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Progress
 from hidisc.objectives import hidisc as objective
 from hidisc.objectives.hidisc import hidisc_loss
 from hidisc.objectives.objective import Losses, Rows, find_objective, load_settings
 from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batches, to_input
-from hidisc.training import checkpoint, fit, monitor
+from hidisc.training import checkpoint, fit, monitor, plan
 from hidisc.training.build import build_learner, choose_training_set
 from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_checkpoint
 from hidisc.training.processes import asks_others
@@ -123,21 +124,35 @@ def test_two_threads_add_up_in_one_order(name: str) -> None:
     assert len(seen) == 1
 
 
+class ShownRows(Progress):
+    """Keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.rows, self.steps = list[dict[str, float]](), 0
+
+    def show(self, values: Mapping[str, float]) -> None:
+        self.rows.append(dict(values))
+
+    def advance(self, count: int = 1) -> None:
+        self.steps += count
+
+
 def test_losses_are_shown_from_the_first_step_on(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The progress bar need not wait for the first row of metrics.csv; a device waits once for it, not every step."""
     reads = []
     monkeypatch.setattr(fit, "mean_of_all", lambda fabric, value: (reads.append(1), float(value))[1])
-    out, shown = tmp_path / "run", list[fit.StepsDone]()
+    out, shown = tmp_path / "run", ShownRows()
     config = tiny("optim.steps=5", "log.every=4", "checkpoint.every=2")
-    verb.train(store, out, config, device="cpu", devices=1, watch=shown.append)
-    assert [now.row["step"] for now in shown] == [1, 1, 1, 4, 5]
-    assert shown[0].row.keys() == {"step", "loss", "patient", "slide", "patch", "images_per_s", "wait_share"}
+    verb.train(store, out, config, device="cpu", devices=1, watch=shown)
+    assert [row["step"] for row in shown.rows] == [1, 1, 1, 4, 5]
+    assert shown.steps == 5
+    assert shown.rows[0].keys() == {"step", "loss", "patient", "slide", "patch", "images_per_s", "wait_share"}
     assert [row["step"] for row in losses(out)] == [4, 5]
     assert len(reads) == 3 * 4, "loss and its parts in three steps of five"
-    every, exact = tmp_path / "every", list[fit.StepsDone]()
-    verb.train(store, every, tiny("optim.steps=5"), device="cpu", devices=1, watch=exact.append)
+    every = tmp_path / "every"
+    verb.train(store, every, tiny("optim.steps=5"), device="cpu", devices=1)
     names_of_losses = ("loss", "patient", "slide", "patch")
-    assert [shown[0].row[name] for name in names_of_losses] == [losses(every)[0][name] for name in names_of_losses]
+    assert [shown.rows[0][name] for name in names_of_losses] == [losses(every)[0][name] for name in names_of_losses]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -258,7 +273,7 @@ def test_the_stains_of_the_cohort_are_measured_once_and_kept(
     train_until(3, monkeypatch, store, out, *changes)
     path = out / STAIN
     data = path.read_bytes()
-    monkeypatch.setattr(fit, "measure_stains", None)  # it is not measured again
+    monkeypatch.setattr(plan, "measure_stains", None)  # it is not measured again
     path.write_bytes(data.replace(b"P0-x", b"P0-z"))
     said = refusal(store, out, *changes)
     assert said == f"{path} is damaged (its checksum differs). Remove it: it is measured again."
@@ -445,8 +460,9 @@ def step_by_hand(store: Path, parts: int) -> tuple[torch.nn.Module, float]:
     """The learner after the gradients of the first batches were averaged, and their norm; views are the patch."""
     config = tiny("views.ops=[]")
     opened = PatchStore.load(store)
-    training_set = choose_training_set(opened, config)
-    learner = build_learner(training_set, config, 1).train()
+    settings = load_settings(config.objective)
+    training_set = choose_training_set(opened, config, settings)
+    learner = build_learner(training_set, config, settings, 1).train()
     batches = Batches(opened, training_set.tree, training_set.sampler(config, 1), config.data, config.seed)
     total = torch.zeros(())
     for part in range(parts):

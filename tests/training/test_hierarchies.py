@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hidisc.objectives.objective import load_settings
 from hidisc.patches.folders import find_table
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import load_config
@@ -37,7 +38,8 @@ def draw_store(folder: Path, rows: Sequence[Mapping[str, str]], channels: int = 
 def drawn(store: Path, config: TrainConfig) -> list[dict[str, str]]:
     """The names of the levels of every patch in the first batch."""
     table = PatchStore.load(store).table
-    rows = choose_training_set(PatchStore.load(store), config).sampler(config, 1).draw(0).ancestry[:, -1]
+    chosen = choose_training_set(PatchStore.load(store), config, load_settings(config.objective))
+    rows = chosen.sampler(config, 1).draw(0).ancestry[:, -1]
     return [{level: str(table.column(level)[row]) for level in config.batch.levels[:-1]} for row in rows]
 
 

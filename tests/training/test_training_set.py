@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hidisc.ground.errors import UserError
+from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.training.build import TrainingSet, choose_training_set
 from tests.patches.pictures import make_store as store_of
@@ -20,7 +21,8 @@ def opened(store: Path) -> PatchStore:
 
 
 def chosen(store: PatchStore, *changes: str) -> TrainingSet:
-    return choose_training_set(store, tiny(*changes))
+    config = tiny(*changes)
+    return choose_training_set(store, config, load_settings(config.objective))
 
 
 def values(training_set: TrainingSet, column: str, rows: np.ndarray) -> set[str]:
@@ -73,7 +75,7 @@ def test_what_labels_were_used_for(opened: PatchStore, changes: tuple[str, ...],
 
 def test_balance_draws_labels_equally_often(opened: PatchStore) -> None:
     config = tiny("batch.balance=true", "batch.images=16", "data.splits=[train, test]")
-    training_set = choose_training_set(opened, config)
+    training_set = choose_training_set(opened, config, load_settings(config.objective))
     labels = opened.table.codes("label")[0]
     for step in range(5):
         drawn = training_set.sampler(config, world=1).draw(step).ancestry[:, -1]

@@ -14,6 +14,7 @@ from timm.optim import param_groups_layer_decay
 from hidisc.ground.errors import UserError
 from hidisc.models.card import UNKNOWN
 from hidisc.models.encoder import WEIGHTS, Encoder, build_encoder
+from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.train import OptimConfig
 from hidisc.training.build import build_learner, build_optimizer, choose_training_set
@@ -49,7 +50,8 @@ def recipe(weights: Path) -> tuple[str, ...]:
 
 def make_learner(store: Path, *changes: str) -> tuple[Learner, torch.optim.Optimizer]:
     config = tiny(*changes)
-    learner = build_learner(choose_training_set(PatchStore.load(store), config), config, world=1)
+    settings = load_settings(config.objective)
+    learner = build_learner(choose_training_set(PatchStore.load(store), config, settings), config, settings, world=1)
     return learner, build_optimizer(learner, config)
 
 

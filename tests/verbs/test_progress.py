@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from hidisc.cli import _say
-from hidisc.training.fit import StepsDone
 from hidisc.verbs import progress
 from hidisc.verbs.progress import show_patches, show_progress, show_training
 
@@ -85,11 +84,14 @@ def test_training_shows_the_loss_from_the_first_step(
     monkeypatch: pytest.MonkeyPatch, wait: Callable[[float], None]
 ) -> None:
     screen = print_to(monkeypatch)
-    with show_training(1200, shown=True) as watch:
+    with show_training(1200, shown=True) as progress:
+        progress.advance(0)
         wait(5)
-        watch(StepsDone(1, 1200, {"loss": 4.12345}))
+        progress.show({"loss": 4.12345})
+        progress.advance()
         wait(30)
-        watch(StepsDone(51, 1200, {"step": 50, "loss": 3, "knn_accuracy": float("nan"), "images_per_s": 1234.5}))
+        progress.show({"step": 50, "loss": 3, "knn_accuracy": float("nan"), "images_per_s": 1234.5})
+        progress.advance(50)
     assert screen.getvalue().splitlines() == [
         "step 1/1,200  loss 4.123",
         "step 51/1,200  loss 3.000  1,234 images/s  11 min left",

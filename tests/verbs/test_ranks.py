@@ -13,6 +13,7 @@ import torch
 from hidisc.embeddings.embeddings import EMBEDDINGS
 from hidisc.models.backbone import read_tensors
 from hidisc.models.card import WEIGHTS
+from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import load_config
 from hidisc.settings.train import TrainConfig
@@ -41,7 +42,7 @@ def own(store: Path, tmp_path: Path) -> Path:
 def read_by(store: Path, changes: Sequence[str], rank: int, steps: int) -> list[set[int]]:
     """The rows of the table that a rank of two reads in each of the first steps."""
     config, opened = load_config(TrainConfig, None, list(changes)), PatchStore.load(store)
-    material = choose_training_set(opened, config)
+    material = choose_training_set(opened, config, load_settings(config.objective))
     sampler = material.sampler(config, 2)
     return [set(material.tree.leaves[sampler.draw(step, rank).places].tolist()) for step in range(steps)]
 

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 from hidisc.embeddings.colour import COLOUR, read_colour
-from hidisc.embeddings.embeddings import Embeddings, store_rows
+from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.metrics import Floats, Ints
 from hidisc.evaluation.task import Codes, group
 from hidisc.ground.errors import UserError
@@ -83,7 +83,7 @@ def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed:
     chosen = [_space_evenly(rows) for rows in slides.rows()]
     slide = np.repeat(np.arange(len(slides)), [len(rows) for rows in chosen])
     sums, read = np.zeros((len(slides), store.input_channels)), np.zeros(len(slides))
-    for number, row in zip(slide, store_rows(embeddings, np.concatenate(chosen), store), strict=True):
+    for number, row in zip(slide, find_rows_in_store(embeddings, np.concatenate(chosen), store), strict=True):
         for colour in read_colour(store, int(row)).numpy():
             sums[number] += colour[: store.input_channels]
             read[number] += 1

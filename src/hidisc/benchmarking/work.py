@@ -7,16 +7,26 @@ from hidisc.artefacts.lock import hold
 from hidisc.benchmarking.cells import FAILED, Cell, CellTask, EvaluationPoint, keep_reason, plan_embedding
 from hidisc.embeddings.colour import COLOUR
 from hidisc.ground.files import refuse_full_disk, sweep
+from hidisc.ground.progress import Progress
 from hidisc.ground.stop import reached
 from hidisc.ground.tasks import Report
 from hidisc.models.card import CARD, WEIGHTS
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config
-from hidisc.training.fit import StepsDone
 from hidisc.training.run import Run
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.train import train
+
+
+class _Steps(Progress):
+    """Reports the steps of a training."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def advance(self, count: int = 1) -> None:
+        self._report(count)
 
 
 class _EncoderSettings(Config):
@@ -47,13 +57,9 @@ def do_cell(task: CellTask, report: Report) -> None:
 
 def _train_and_evaluate(task: CellTask, report: Report) -> None:
     cell, suite = task.cell, task.suite
-
-    def watch(_: StepsDone) -> None:
-        report(1)
-
     threads = task.threads or torch.get_num_threads()  # the same for all: the trainings are compared
     if cell.row.encoder == "trained":
-        train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=watch)
+        train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=_Steps(report))
     reached("cell.trained", cell.folder)
     size_px = PatchStore.load(task.store).info.size_px
     for point in cell.points:

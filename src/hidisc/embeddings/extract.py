@@ -23,10 +23,10 @@ from hidisc.ground.machine import versions
 from hidisc.ground.progress import Say, Watch
 from hidisc.ground.stop import reached
 from hidisc.ground.tasks import prefetch
+from hidisc.ground.tensors import to_device
 from hidisc.patches.store import InputRule, PatchError, PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.sampling.batches import as_tensor, to_input
-from hidisc.sampling.transfer import to_device
 from hidisc.settings.embed import EmbedConfig
 from hidisc.training.build import list_slides
 from hidisc.training.processes import Fabric, check_others
@@ -184,7 +184,7 @@ def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor, rule: InputRule) -> T
 
 
 def _check(vectors: NDArray[Any], store: PatchStore, rows: NDArray[np.int64], dtype: str) -> None:
-    """Refuse numbers that are none."""
+    """Refuse vectors that contain NaN or infinity."""
     wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(wrong):
         slide = store.table.column("slide")[rows[wrong[0]]]

@@ -23,16 +23,14 @@ from hidisc.models.card import (
     CARD,
     NOTHING,
     PIXELS,
-    UNKNOWN,
     WEIGHTS,
-    History,
     Preprocessing,
     hash_weights,
     read_preprocessing,
     trust_history,
 )
 from hidisc.models.encoder import Encoder, build_encoder, describe_weights
-from hidisc.models.export import FILES, open_timm_folder
+from hidisc.models.export import FILES
 from hidisc.models.foreign import (
     ONNX_SUFFIX,
     TORCHSCRIPT_SUFFIXES,
@@ -40,6 +38,7 @@ from hidisc.models.foreign import (
     Prepared,
     TorchScriptNet,
     measure,
+    open_timm_folder,
     size_of_timm,
 )
 from hidisc.patches.store import PatchStore
@@ -99,20 +98,10 @@ class OpenedModel:
         return self.net.runs_on_cpu_only
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """An encoder and what is known of it; None: not known."""
-
-    kind: ModelKind
-    net: nn.Module
-    checksum: str
-    size_px: int
-    fed: Preprocessing
-    """What it takes; a mean and deviation only where they are applied before the network."""
-    group: str | None = None
-    seed: int | None = None
-    objective: str | None = None
-    history: History = UNKNOWN
+_UNNAMED = {"name": "", "source": ""}
+"""What `open_model` fills in for every kind of encoder."""
+_Found = tuple[ModelCard, nn.Module, Preprocessing]
+"""What is known of an encoder, its network, and what to feed it: a mean and deviation only where none is inside."""
 
 
 def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | None = None) -> OpenedModel:
@@ -124,26 +113,16 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(make_seed(config.seed, Purpose.UNTRAINED_WEIGHTS))
-        opened = _open(spec, store, config)
-    _refuse_other_input(spec, opened.fed, store)
-    net = Prepared(opened.net, opened.size_px, opened.fed.mean, opened.fed.std).eval()
+        card, network, fed = _open(spec, store, config)
+    _refuse_other_input(spec, fed, store)
+    net = Prepared(network, card.size_px, fed.mean, fed.std).eval()
     dim, notes = measure(net, store.input_channels, store.info.size_px, spec)
-    card = ModelCard(
-        name=name or (spec.removeprefix(TIMM) if spec.startswith(TIMM) else Path(spec).resolve().name),
-        kind=opened.kind,
-        source=spec,
-        checksum=opened.checksum,
-        group=opened.group or opened.checksum,
-        seed=opened.seed,
-        objective=opened.objective,
-        backbone=opened.fed.backbone,
-        size_px=opened.size_px,
-        history=opened.history,
-    )
-    return OpenedModel(card, net, dim, (*_notes_on(opened, store), *notes))
+    own_name = spec.removeprefix(TIMM) if spec.startswith(TIMM) else Path(spec).resolve().name
+    card = card.model_copy(update={"name": name or own_name, "source": spec})
+    return OpenedModel(card, net, dim, (*_notes_on(card, fed, store), *notes))
 
 
-def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Opened:
+def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Found:
     path, given = Path(spec), config.model
     if spec.startswith(TIMM):
         return _open_timm(spec.removeprefix(TIMM), store, config)
@@ -176,21 +155,23 @@ def _check_export(folder: Path) -> None:
         open_artefact(folder, "export")
 
 
-def _open_encoder(path: Path, run: Run | None) -> _Opened:
+def _open_encoder(path: Path, run: Run | None) -> _Found:
     """The encoder in a folder, of a run or alone; it subtracts its mean itself."""
     encoder = Encoder.load(path)
-    card = encoder.card
-    return _Opened(
-        "run" if run else "encoder",
-        encoder,
-        hash_file(path / WEIGHTS),
-        card.size_px,
-        card.describe().model_copy(update={"mean": None, "std": None}),
-        group=_group_of(run) if run else None,
+    fed = encoder.card.describe().model_copy(update={"mean": None, "std": None})
+    checksum = hash_file(path / WEIGHTS)
+    card = ModelCard(
+        **_UNNAMED,
+        kind="run" if run else "encoder",
+        checksum=checksum,
+        group=(_group_of(run) if run else None) or checksum,
         seed=run.info.seed if run else None,
         objective=run.info.objective if run else None,
-        history=card.history if run else trust_history(card.history),
+        backbone=encoder.card.backbone,
+        size_px=encoder.card.size_px,
+        history=encoder.card.history if run else trust_history(encoder.card.history),
     )
+    return card, encoder, fed
 
 
 def _group_of(run: Run) -> str | None:
@@ -202,7 +183,7 @@ def _group_of(run: Run) -> str | None:
     return digest({"settings": facts, "store": run.info.store})[:16]
 
 
-def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Opened:
+def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
     """A timm model, random from the seed, from timm's hub or from a file."""
     given = config.model
     if name.startswith("local-dir:"):
@@ -223,24 +204,36 @@ def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Opened:
     mean, std = _given_scale(given, store)
     encoder = Encoder(card.model_copy(update={"mean": mean or card.mean, "std": std or card.std}), encoder.backbone)
     fed = Preprocessing(backbone=name, channels=card.channels, size_px=size_px)
-    if given.weights is not None:
+    if given.weights is None:
+        made = {"timm": name, "options": card.options, "channels": card.channels, "size_px": size_px}
+        checksum, group = digest({**made, "seed": config.seed}), digest(made)[:16]
+    else:
         file = Path(given.weights)
-        checksum = hash_file(file) if file.is_file() else _hash_tensors(encoder.backbone)
-        return _Opened("timm", encoder, checksum, size_px, fed, history=card.history)
-    made = {"timm": name, "options": card.options, "channels": card.channels, "size_px": size_px}
-    checksum, group = digest({**made, "seed": config.seed}), digest(made)[:16]
-    return _Opened("timm", encoder, checksum, size_px, fed, group=group, seed=config.seed, history=NOTHING)
+        checksum = group = hash_file(file) if file.is_file() else _hash_tensors(encoder.backbone)
+    known = ModelCard(
+        **_UNNAMED,
+        kind="timm",
+        checksum=checksum,
+        group=group,
+        seed=config.seed if given.weights is None else None,
+        backbone=name,
+        size_px=size_px,
+        history=card.history,
+    )
+    return known, encoder, fed
 
 
-def _open_colour(store: PatchStore, config: EmbedConfig) -> _Opened:
+def _open_colour(store: PatchStore, config: EmbedConfig) -> _Found:
     """The colour floor, standardised over the patches that are embedded; it has learned from nothing."""
     refuse_path(Path(COLOUR))
     _refuse_settings(COLOUR, config.model, ForeignConfig())
-    net, size_px = fit_colour(store, choose_rows(store, config)), store.info.size_px
-    return _Opened("colour", net, _hash_tensors(net), size_px, Preprocessing(), history=NOTHING)
+    net = fit_colour(store, choose_rows(store, config))
+    checksum, size_px = _hash_tensors(net), store.info.size_px
+    card = ModelCard(**_UNNAMED, kind="colour", checksum=checksum, group=checksum, size_px=size_px, history=NOTHING)
+    return card, net, Preprocessing()
 
 
-def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Opened:
+def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
     """What `hidisc export` wrote, or a timm folder from elsewhere."""
     there = [file for file in FILES.values() if (path / file).is_file()]
     if not there:
@@ -256,7 +249,7 @@ def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Opened
     return _foreign("timm", net, path / FILES["timm"], fed, store, given)
 
 
-def _open_file(path: Path, store: PatchStore, given: ForeignConfig) -> _Opened:
+def _open_file(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
     """A TorchScript or ONNX file, ours or another's."""
     suffix = path.suffix.lower()
     known = read_preprocessing(path.parent) or Preprocessing()
@@ -272,7 +265,7 @@ def _open_file(path: Path, store: PatchStore, given: ForeignConfig) -> _Opened:
     )
 
 
-def _open_onnx(path: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig) -> _Opened:
+def _open_onnx(path: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig) -> _Found:
     """An ONNX file; sizes that are written in it are what it takes."""
     net = OnnxNet(path)
     _, channels, height, width = net.shape
@@ -289,7 +282,7 @@ def _open_onnx(path: Path, known: Preprocessing, store: PatchStore, given: Forei
 
 def _foreign(
     kind: ModelKind, net: nn.Module, file: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig
-) -> _Opened:
+) -> _Found:
     """An encoder from elsewhere with what it is fed: as the user says, else as is known, else as pixels are."""
     _refuse_settings(str(file), given, ForeignConfig(size_px=given.size_px, mean=given.mean, std=given.std))
     mean, std = _given_scale(given, store)
@@ -308,7 +301,16 @@ def _foreign(
             f"{file} is not the file that preprocessing.json beside it speaks of. Export it again, or remove "
             "preprocessing.json and say what to feed it with --set model.size_px, model.mean and model.std."
         )
-    return _Opened(kind, net, checksum, size_px, fed, history=trust_history(known.history))
+    card = ModelCard(
+        **_UNNAMED,
+        kind=kind,
+        checksum=checksum,
+        group=checksum,
+        backbone=fed.backbone,
+        size_px=size_px,
+        history=trust_history(known.history),
+    )
+    return card, net, fed
 
 
 def _given_scale(given: ForeignConfig, store: PatchStore) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
@@ -352,25 +354,24 @@ def _refuse_other_input(source: str, fed: Preprocessing, store: PatchStore) -> N
             )
 
 
-def _notes_on(opened: _Opened, store: PatchStore) -> tuple[str, ...]:
+def _notes_on(card: ModelCard, fed: Preprocessing, store: PatchStore) -> tuple[str, ...]:
     """What the user should know before trusting the numbers."""
     notes = []
     stored_px = store.info.size_px
-    if opened.size_px != stored_px:
-        notes.append(f"patches are resized from {stored_px} to {opened.size_px} px")
-    for mpp in store.scales if opened.fed.mpp else ():
-        seen = mpp * stored_px / opened.size_px
-        if opened.fed.mpp and abs(seen / opened.fed.mpp - 1) > _CLOSE:
+    if card.size_px != stored_px:
+        notes.append(f"patches are resized from {stored_px} to {card.size_px} px")
+    for mpp in store.scales if fed.mpp else ():
+        seen = mpp * stored_px / card.size_px
+        if fed.mpp and abs(seen / fed.mpp - 1) > _CLOSE:
             notes.append(
-                f"the encoder learned at {opened.fed.mpp:g} um/px and sees these patches at {seen:.3g} "
-                f"(the store has {mpp:g})"
+                f"the encoder learned at {fed.mpp:g} um/px and sees these patches at {seen:.3g} (the store has {mpp:g})"
             )
-    if opened.kind == "timm" and opened.seed is not None:
+    if card.kind == "timm" and card.seed is not None:
         notes.append(
-            f"the encoder's weights are random (seed {opened.seed}); --set model.weights=hub or a .safetensors file "
+            f"the encoder's weights are random (seed {card.seed}); --set model.weights=hub or a .safetensors file "
             "gives trained ones"
         )
-    if not opened.history.is_complete:
+    if not card.history.is_complete:
         notes.append("what the encoder has seen is not known, so overlap with these patients cannot be ruled out")
     return tuple(notes)
 

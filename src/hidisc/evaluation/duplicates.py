@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hidisc.embeddings.embeddings import Embeddings, store_rows
+from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
@@ -157,7 +157,7 @@ def _read_thumbnails(embeddings: Embeddings, rows: Ints, store: PatchStore | Non
     if store is None:
         name = name_related(embeddings.info.store, embeddings.path)
         raise UserError(f"the store {name!r} is not there, or has changed")
-    in_store, which = np.unique(store_rows(embeddings, rows, store), return_inverse=True)
+    in_store, which = np.unique(find_rows_in_store(embeddings, rows, store), return_inverse=True)
     thumbnails = np.full((len(in_store), _SIDE_PX, _SIDE_PX), np.nan, np.float32)
     for number, row in enumerate(in_store):
         watch(1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.embeddings.embeddings import Embeddings, store_rows
+from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.probes.folds import sample_per_patient
@@ -56,7 +56,7 @@ def measure_colour(
     from hidisc.embeddings.colour import fit_colour
 
     sample = _sample(embeddings, config)
-    rows = store_rows(embeddings, sample, store)
+    rows = find_rows_in_store(embeddings, sample, store)
     colour, vectors = fit_colour(store, rows), np.zeros((len(rows), 2 * store.input_channels), np.float32)
     is_read = np.zeros(len(rows), bool)
     for number, row in enumerate(rows):

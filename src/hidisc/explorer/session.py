@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import read_kind
-from hidisc.embeddings.embeddings import Embeddings, store_rows
+from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.explorer.columns import Column, attention_column, cluster_column, name_columns, number_column, score_columns
@@ -53,7 +53,7 @@ class Session:
         self._clusters = np.zeros(0, np.int32)
         self.search: SimilaritySearch | None = None
         if embeddings is not None:
-            self.embedded = store_rows(embeddings, np.arange(len(embeddings)), store)
+            self.embedded = find_rows_in_store(embeddings, np.arange(len(embeddings)), store)
             placed = load_map(embeddings, say)
             self.places, self._clusters = placed.places, placed.clusters
             self.search = SimilaritySearch(embeddings.vectors)

@@ -1,6 +1,6 @@
 """How long work tells of itself: with sentences for the user, and with how much more is done."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 Say = Callable[[str], None]
@@ -19,6 +19,9 @@ class Progress:
 
     def advance(self, count: int = 1) -> None:
         """Count that so many more are done."""
+
+    def show(self, values: Mapping[str, float]) -> None:
+        """Show the newest numbers of the work by their names, such as losses, with the next count."""
 
     @contextmanager
     def part(self, title: str, total: int, unit: str) -> Iterator["Progress"]:

@@ -1,1 +1,6 @@
-"""Image -> embedding: `backbone` (timm by name), `encoder` (backbone and projection; its file)."""
+"""Image -> embedding.
+
+`backbone` (timm by name), `encoder` (backbone and projection head, and their two files), `card` (what an encoder is,
+without torch), `batch_norm` (statistics over all ranks), `foreign` (encoders from elsewhere), `export` (encoders for
+other tools).
+"""

@@ -140,7 +140,7 @@ def create_backbone(
     """A timm model (B, C, H, W) -> (B, features), random from torch's seed or with `weights`; and its options.
 
     `name` is one of timm's registry, so that only the weights of the hub ask the network; `notes` are those of
-    `hub.Architecture`, and `said_by` is where the name stands, for messages.
+    `Architecture`, and `said_by` is the setting or file that gives the name, for messages.
     """
     _refuse_name(name, said_by)
     ours = [option for option in _OURS if option in options]

@@ -1,7 +1,8 @@
 """Batch normalisation by the statistics of all ranks' rows, so that several devices are one large one.
 
-torch has `SyncBatchNorm`, for GPUs only, and its conversion loses the activation that timm's layers carry. This one
-runs on every device, and its parameters and buffers have the names of the layer it replaces.
+torch's own `SyncBatchNorm` is for GPUs only, and in every layer the host waits for the device. This one runs on every
+device, nobody waits, and its parameters and buffers have the names of the layer it replaces. The gradient is written
+out, because autograd would keep a second copy of every layer's input.
 """
 
 from typing import Any
@@ -15,6 +16,7 @@ from torch.autograd import Function
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hidisc.ground.errors import UserError
+from hidisc.ground.tensors import count_ranks, gather
 
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -40,7 +42,7 @@ class BatchNormOfAllRanks(_BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise, then drop and activate where the layer does that as well."""
-        if (self.training or self.running_mean is None) and _world() > 1:
+        if (self.training or self.running_mean is None) and count_ranks() > 1:
             y, mean, variance, count = _Normalise.apply(x, self.weight, self.bias, self.eps)
             if self.training and self.running_mean is not None:
                 self._remember(mean, variance, count)
@@ -107,11 +109,8 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rest = [dim for dim in range(x.ndim) if dim != 1]
     exact = x if x.dtype == torch.float64 else x.float()
     variance, mean = torch.var_mean(exact, rest, correction=0)
-    count = mean.new_full((1,), x.numel() / x.shape[1])
-    own = torch.cat([mean, variance, count])
-    parts = [torch.empty_like(own) for _ in range(_world())]
-    dist.all_gather(parts, own)
-    of_all, channels = torch.stack(parts), x.shape[1]
+    count, channels = mean.new_full((1,), x.numel() / x.shape[1]), x.shape[1]
+    of_all, _ = gather(torch.cat([mean, variance, count])[None])
     means, variances, counts = of_all[:, :channels], of_all[:, channels:-1], of_all[:, -1:]  # (ranks, C) and (ranks, 1)
     share = counts / counts.sum()
     mean = (share * means).sum(dim=0)
@@ -122,10 +121,6 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _channels(values: Tensor, x: Tensor) -> Tensor:
     """(C,) as (1, C, 1, ...), to go with x."""
     return values.view(1, -1, *[1] * (x.ndim - 2))
-
-
-def _world() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def normalise_over_ranks(module: nn.Module) -> nn.Module:

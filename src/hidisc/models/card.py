@@ -1,13 +1,11 @@
 """What an encoder is and what it has seen, readable without torch: `encoder.json` and `preprocessing.json`."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from hidisc.artefacts.artefact import read_settings
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import Record, hash_file, unseal
 from hidisc.patches.record import SlideId
@@ -66,7 +64,7 @@ def hash_name(patient: str) -> str:
 
 PREPROCESSING = "preprocessing.json"
 PIXELS: dict[InputRule, str] = {"unit": "8-bit / 255", "srh": "srh"}
-"""What `preprocessing.json` calls the rules of `patches/inputs.py`."""
+"""What `preprocessing.json` calls the rules by which stored pixels become the input (`patches.store.as_input`)."""
 BEFORE: Literal["before the network"] = "before the network"
 INSIDE: Literal["inside the network"] = "inside the network"
 
@@ -82,7 +80,7 @@ class Preprocessing(Record):
     mpp: float | None = None
     """Micrometres per pixel at which it learned."""
     pixels: str | None = None
-    """How stored pixels become the input: `8-bit / 255`, or a rule of `patches/inputs.py`."""
+    """How stored pixels become the input: `8-bit / 255` or `srh`."""
     value_range: tuple[float, float] = (0, 1)
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -141,7 +139,7 @@ class EncoderCard(Record):
     mpp: float | None
     """Their micrometres per pixel."""
     input: InputRule
-    """How stored pixels become the input (`patches/inputs.py`); always float in [0, 1]."""
+    """The rule by which stored pixels become the input, float in [0, 1] (`patches.store.as_input`)."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """The encoder itself subtracts the mean and divides by this; one value per channel."""
@@ -174,25 +172,7 @@ def read_card(folder: Path) -> EncoderCard:
     path = folder / CARD
     if not path.is_file():
         raise UserError(f"{folder} holds no encoder (no {CARD}). Give the folder of a finished `hidisc train`.")
-    data = path.read_bytes()
     try:
-        return _read_old(data, folder) or unseal(data, EncoderCard)
+        return unseal(path.read_bytes(), EncoderCard)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}). {BOTH}") from error
-
-
-def _read_old(data: bytes, folder: Path) -> EncoderCard | None:
-    """The card of an encoder of hidisc 0.1, None of a later one.
-
-    It does not say what the starting weights had seen. A run that started from none has config.yaml to say so.
-    """
-    known = json.loads(data)
-    if not isinstance(known, dict) or known.pop("format", None) != "hidisc-encoder-1":
-        return None
-    settings = read_settings(folder) or {}
-    history = History(
-        slides=tuple(SlideId.model_validate(slide) for slide in known.pop("learned_from", ())),
-        is_complete=settings.get("model", {"weights": "?"}).get("weights") is None,
-        labels_used=tuple(known.pop("labels_used", ())),
-    )
-    return EncoderCard.model_validate({**known, "history": history})

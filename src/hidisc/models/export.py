@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import beside, replaced, write_atomic
 from hidisc.ground.seeds import Purpose, make_seed
-from hidisc.models.backbone import create_backbone
 from hidisc.models.card import BEFORE, INSIDE, PREPROCESSING, Preprocessing, hash_weights, read_preprocessing
 from hidisc.models.encoder import TIMM_WEIGHTS, Encoder
-from hidisc.models.foreign import OnnxNet, TorchScriptNet
+from hidisc.models.foreign import TIMM_CONFIG, OnnxNet, TorchScriptNet
 
 Target = Literal["timm", "onnx", "torchscript", "exported"]
 FILES: dict[Target, str] = {
@@ -30,7 +29,6 @@ FILES: dict[Target, str] = {
     "torchscript": "encoder.pt",
     "exported": "encoder.pt2",
 }
-TIMM_CONFIG = "config.json"
 _CLOSE = 1e-4
 _WRITTEN_BY_TORCH = ("version", "byteorder", ".data/serialization_id")
 """Records of a file of TorchScript that the writer adds by itself."""
@@ -162,29 +160,6 @@ def _to_exported(encoder: Encoder, x: Tensor, path: Path) -> None:
         node.meta.pop("stack_trace", None)  # with the folders of this machine
     with replaced(path) as part, part.open("wb") as file:
         torch.export.save(program, file)
-
-
-def open_timm_folder(folder: Path) -> tuple[nn.Module, Preprocessing]:
-    """The network (B, C, H, W) -> (B, D) in a timm folder (`config.json`, `model.safetensors`), and what it takes.
-
-    `preprocessing.json` counts before config.json. Nothing is unpickled, as timm itself might.
-    """
-    path = folder / TIMM_CONFIG
-    try:
-        config = json.loads(path.read_bytes())
-        name, args = str(config["architecture"]), dict(config.get("model_args") or {})
-        known = dict(config.get("pretrained_cfg") or {})
-        channels = int(args.pop("in_chans", None) or (known.get("input_size") or [3])[0])
-        size_px = int((known.get("input_size") or [224])[-1])
-        mean, std = known.get("mean"), known.get("std")
-        args.pop("num_classes", None)
-        fed = Preprocessing(backbone=name, channels=channels, size_px=size_px, mean=mean, std=std)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise UserError(f"{path} is missing, damaged or not a timm model's ({error!r}).") from error
-    fed = read_preprocessing(folder) or fed
-    weights = str(folder / FILES["timm"])
-    net, _ = create_backbone(name, channels, fed.size_px or size_px, args, weights, said_by=f"{path}: architecture")
-    return net, fed
 
 
 SCRIPT, CONFIG = "torchscript_model.pt", "config.json"

@@ -1,5 +1,6 @@
 """Encoders made elsewhere, TorchScript or ONNX, as modules; and what stands between stored patches and any encoder."""
 
+import json
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hidisc.ground.errors import UserError
-from hidisc.models.backbone import HUB_NAMES, first_line
+from hidisc.models.backbone import HUB_NAMES, create_backbone, first_line
+from hidisc.models.card import Preprocessing, read_preprocessing
+from hidisc.models.encoder import TIMM_WEIGHTS
 
 TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".ts", ".torchscript")
 ONNX_SUFFIX = ".onnx"
+TIMM_CONFIG = "config.json"
 
 
 class Prepared(nn.Module):
@@ -244,3 +248,26 @@ def size_of_timm(name: str) -> int | None:
         return int(known["input_size"][-1])
     except (OSError, RuntimeError, ValueError, KeyError, AssertionError):
         return None  # `create_backbone` says what is wrong with the name or the network
+
+
+def open_timm_folder(folder: Path) -> tuple[nn.Module, Preprocessing]:
+    """The network (B, C, H, W) -> (B, D) in a timm folder (`config.json`, `model.safetensors`), and what it takes.
+
+    `preprocessing.json` counts before config.json. Nothing is unpickled, as timm itself might.
+    """
+    path = folder / TIMM_CONFIG
+    try:
+        config = json.loads(path.read_bytes())
+        name, args = str(config["architecture"]), dict(config.get("model_args") or {})
+        known = dict(config.get("pretrained_cfg") or {})
+        channels = int(args.pop("in_chans", None) or (known.get("input_size") or [3])[0])
+        size_px = int((known.get("input_size") or [224])[-1])
+        mean, std = known.get("mean"), known.get("std")
+        args.pop("num_classes", None)
+        fed = Preprocessing(backbone=name, channels=channels, size_px=size_px, mean=mean, std=std)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise UserError(f"{path} is missing, damaged or not a timm model's ({error!r}).") from error
+    fed = read_preprocessing(folder) or fed
+    weights = str(folder / TIMM_WEIGHTS)
+    net, _ = create_backbone(name, channels, fed.size_px or size_px, args, weights, said_by=f"{path}: architecture")
+    return net, fed

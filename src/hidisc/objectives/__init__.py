@@ -1,4 +1,4 @@
 """Embedding -> loss: one objective per file, found by its name.
 
-`objective` (what they share), `positives` (who belongs to whom), `gather` (across ranks).
+`objective` (what they share), `positives` (which rows are positives of each other).
 """

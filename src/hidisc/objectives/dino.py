@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from hidisc.ground.tensors import gather
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows, follow, make_teacher, spread_out
-from hidisc.objectives.positives import attract, gather
+from hidisc.objectives.positives import attract
 
 _ITERATIONS = 3
 """Of Sinkhorn's algorithm, as in SwAV and DINOv2."""

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hidisc.ground.errors import UserError
+from hidisc.ground.tensors import constant, gather
 from hidisc.ground.text import count
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
-from hidisc.objectives.positives import gather, group_level, mean_positive
-from hidisc.sampling.transfer import constant
+from hidisc.objectives.positives import group_level, mean_positive
 
 _BLOCK = 2**20
 """Similarities in memory at once."""

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from hidisc import objectives
 from hidisc.ground.errors import UserError
+from hidisc.ground.tensors import gather
 from hidisc.models.encoder import Encoder, Images
-from hidisc.objectives.positives import gather, level_across, level_weights
+from hidisc.objectives.positives import level_across, level_weights
 from hidisc.settings.config import Config, validate
 
 

@@ -1,49 +1,21 @@
-"""Positives by ancestry (Eq. 3), in time and memory linear in the rows; the rows of all ranks on every rank."""
+"""Positives by ancestry (Eq. 3), in time and memory linear in the rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import Function
 
 from hidisc.ground.errors import UserError
-from hidisc.sampling.transfer import constant
-
-
-class _Gather(Function):
-    """All ranks' rows, in the order of ranks; a row's gradient is the sum of what every rank made of it."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        ctx.count = len(rows)
-        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        grad = grad.clone(memory_format=torch.contiguous_format)  # autograd may hand the same tensor to others
-        dist.all_reduce(grad)
-        first = dist.get_rank() * ctx.count
-        return grad[first : first + ctx.count]
-
-
-def gather(rows: Tensor) -> tuple[Tensor, int]:
-    """Rows (N, ...) of all ranks, each with as many, and the place of our first one; just ours when we are alone."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return rows, 0
-    return _Gather.apply(rows), dist.get_rank() * len(rows)
+from hidisc.ground.tensors import constant, gather
 
 
 @dataclass(frozen=True)
 class Groups:
     """Rows (M,) grouped by equal id."""
 
-    of: Tensor
-    """(M,) the group of each row."""
+    ids: Tensor
+    """(M,) the number of the group that each row is in."""
     sizes: Tensor
     """(M,) how many rows each group has."""
     inner: "Groups | None" = None
@@ -52,8 +24,8 @@ class Groups:
     @property
     def counts(self) -> Tensor:
         """(M,) positives of each row."""
-        own = self.inner.sizes[self.inner.of] if self.inner else 1
-        return self.sizes[self.of] - own
+        own = self.inner.sizes[self.inner.ids] if self.inner else 1
+        return self.sizes[self.ids] - own
 
     @property
     def anchors(self) -> Tensor:
@@ -69,14 +41,14 @@ def group(ids: Tensor, inner: Tensor | None = None) -> Groups:
     """
     ordered, order = ids.sort()
     number = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
-    of = torch.empty_like(order).scatter_(0, order, number)
-    sizes = torch.zeros_like(of).scatter_add_(0, of, torch.ones_like(of))
-    return Groups(of, sizes, None if inner is None else group(inner))
+    numbers = torch.empty_like(order).scatter_(0, order, number)
+    sizes = torch.zeros_like(numbers).scatter_add_(0, numbers, torch.ones_like(numbers))
+    return Groups(numbers, sizes, None if inner is None else group(inner))
 
 
 def sum_groups(values: Tensor, groups: Groups) -> Tensor:
     """(M, D) sums of the rows (M, D) of each group."""
-    return values.new_zeros(len(groups.sizes), values.shape[1]).index_add(0, groups.of, values)
+    return values.new_zeros(len(groups.sizes), values.shape[1]).index_add(0, groups.ids, values)
 
 
 def mean_positive(queries: Tensor, keys: Tensor, groups: Groups, rows: int | Tensor = 0) -> tuple[Tensor, Tensor]:
@@ -87,8 +59,8 @@ def mean_positive(queries: Tensor, keys: Tensor, groups: Groups, rows: int | Ten
     mine = rows if isinstance(rows, Tensor) else slice(rows, rows + len(queries))
     count = groups.counts[mine]
     # index_select, because the gradient of plain indexing adds up in any order on several threads
-    own = sum_groups(keys, groups.inner).index_select(0, groups.inner.of[mine]) if groups.inner else _take(keys, mine)
-    total = (queries * (sum_groups(keys, groups).index_select(0, groups.of[mine]) - own)).sum(dim=1)
+    own = sum_groups(keys, groups.inner).index_select(0, groups.inner.ids[mine]) if groups.inner else _take(keys, mine)
+    total = (queries * (sum_groups(keys, groups).index_select(0, groups.ids[mine]) - own)).sum(dim=1)
     return total / count.clamp(min=1), count > 0
 
 

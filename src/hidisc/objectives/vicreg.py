@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hidisc.ground.tensors import constant, gather
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
-from hidisc.objectives.positives import Groups, gather, group_level, sum_groups
-from hidisc.sampling.transfer import constant
+from hidisc.objectives.positives import Groups, group_level, sum_groups
 
 _EPSILON = 1e-4
 
@@ -61,16 +61,16 @@ def invariance(z: Tensor, groups: Groups) -> Tensor:
         apart = _sum_distances(z, groups) - _sum_distances(z, groups.inner)
         return torch.where(groups.counts > 0, apart / groups.counts.clamp(min=1), 0).sum() / groups.anchors
     centre = sum_groups(z, groups) / groups.sizes.clamp(min=1)[:, None]
-    size = groups.sizes[groups.of]
-    spread = ((z - centre.index_select(0, groups.of)) ** 2).mean(dim=1)
+    size = groups.sizes[groups.ids]
+    spread = ((z - centre.index_select(0, groups.ids)) ** 2).mean(dim=1)
     return (2 * size / (size - 1).clamp(min=1) * spread).sum() / groups.anchors
 
 
 def _sum_distances(z: Tensor, groups: Groups) -> Tensor:
     """(N,) sum over the rows of a row's group of their mean squared difference from it, z (N, D)."""
     centre = sum_groups(z, groups) / groups.sizes.clamp(min=1)[:, None]
-    own = ((z - centre.index_select(0, groups.of)) ** 2).mean(dim=1)
-    return groups.sizes[groups.of] * own + sum_groups(own[:, None], groups)[:, 0].index_select(0, groups.of)
+    own = ((z - centre.index_select(0, groups.ids)) ** 2).mean(dim=1)
+    return groups.sizes[groups.ids] * own + sum_groups(own[:, None], groups)[:, 0].index_select(0, groups.ids)
 
 
 def variance(z: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.embeddings.embeddings import Embeddings, store_rows
+from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.machine import count_cores
@@ -62,7 +62,7 @@ class PatchReader:
 
         tiles = np.full((len(rows), side_px, side_px, 3), GREY, np.uint8)
         with ThreadPoolExecutor(count_cores()) as pool:  # decoding releases the interpreter's lock
-            for number, tile in enumerate(pool.map(read, store_rows(embeddings, rows, store).tolist())):
+            for number, tile in enumerate(pool.map(read, find_rows_in_store(embeddings, rows, store).tolist())):
                 if tile is None:
                     self.unreadable += 1
                 else:

@@ -25,7 +25,7 @@ _FEW = 1000
 
 @dataclass(frozen=True)
 class Batch:
-    """M patches as they are stored, and to whom they belong."""
+    """M patches as they are stored, and the slides, patients and labels they belong to."""
 
     step: int
     pixels: Tensor

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hidisc.sampling.transfer import constant
+from hidisc.ground.tensors import constant
 from hidisc.slides.stain import LIGHT, REFERENCE
 
 GREY = (0.2989, 0.587, 0.114)

@@ -1,6 +1,6 @@
-"""Shuffled passes and distinct draws whose cost does not grow with what is drawn from.
+"""Sampler: the batch of a step, a pure function of (seed, step, rank), so that a run has no sampler to save.
 
-Sampler: the batch of a step, a pure function of (seed, step, rank): nothing to save, nothing to lose.
+Shuffled passes and draws without repetition, at a cost that does not grow with the store.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _ROUNDS = 3
 
 
 def shuffled(positions: Ints, size: int, rng: np.random.Generator) -> Ints:
-    """What stands at `positions` (B,) of a random order of 0 ... size - 1; one order per state of `rng`.
+    """The numbers at `positions` (B,) of a random order of 0 ... size - 1; one order per state of `rng`.
 
     Up to a few thousand, the order itself; beyond, a keyed permutation of a grid that `size` just fits in (a Feistel
     network, walked on from the few numbers that are not below `size`), which costs the same for a million and for a
@@ -80,10 +80,10 @@ class Draw:
 class Sampler:
     """Draws P roots (patients), S of their children each (slides), K of theirs (patches), at any depth.
 
-    A pass goes over all roots in a random order before any comes again; what is missing in its last batch is
-    filled with the roots that were first in the pass. Within a batch every node is drawn once while there are
-    enough of them, and repeated in turn when there are not; ranks share no root. A batch costs the same whatever it
-    is drawn from.
+    A pass goes over all roots in a random order before any root comes again; its last batch is filled up with the
+    roots that were first in the pass. Within a batch every node is drawn once while there are
+    enough of them, and repeated in turn when there are not; ranks share no root. A batch costs the same for a
+    store of any size.
     """
 
     def __init__(
@@ -170,11 +170,11 @@ def _check_images(images: int, images_per_root: int, groups: int, world: int, ro
 
 
 def _draw_children(nodes: Ints, starts: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """(B x count,) children of `nodes` (B,); a node that stands there twice gives other children each time."""
+    """(B x count,) children of `nodes` (B,); a node that is drawn twice contributes different children each time."""
     unique, which, copies = np.unique(nodes, return_inverse=True, return_counts=True)
     first = starts[unique]
     drawn = draw_distinct(starts[unique + 1] - first, count * int(copies.max()), rng)
     order = np.argsort(which, kind="stable")
-    nth = np.empty(len(nodes), np.int64)  # how often the node stood there before
+    nth = np.empty(len(nodes), np.int64)  # how often the node was drawn before
     nth[order] = np.arange(len(nodes)) - np.repeat(np.cumsum(copies) - copies, copies)
     return (first[which, None] + drawn[which[:, None], nth[:, None] * count + np.arange(count)]).ravel()

@@ -1,7 +1,7 @@
 """Random views of patches: which operations each view gets, with which parameters, applied a batch at a time.
 
 All parameters are drawn first, for every view at once; then a few views at a time go through the operations in
-order, each of which sees only the views it was drawn for. `colour`, `filters` and `geometry` hold the operations.
+order, each of which sees only the views it was drawn for. The operations are in `operations.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hidisc.ground.errors import UserError
+from hidisc.ground.tensors import to_device
 from hidisc.sampling import operations
-from hidisc.sampling import operations as colours
 from hidisc.sampling.cohort_stain import Stains
 from hidisc.sampling.operations import BOX_DRAWS, between
-from hidisc.sampling.transfer import to_device
 from hidisc.settings.train import Op, ViewsConfig
 
 CPU_VALUES, DEVICE_VALUES = 2**19, 2**27
@@ -125,11 +124,12 @@ def make_views(
     made = _allocate((rows, channels, height, width), images.device) if out is None else out.flatten(0, 1)
     together = CPU_VALUES if images.device.type == "cpu" else DEVICE_VALUES
     size = max(1, together // max(1, channels * max(height * width, prod(whole))))
-    few, of = images, range(0)
+    few, loaded = images, range(0)
     for start in range(0, rows, size):
         stop = min(start + size, rows)
-        if of != (of := range(start // views, (stop - 1) // views + 1)):
-            few = to_float(images[of.start : of.stop]).contiguous()
+        needed = range(start // views, (stop - 1) // views + 1)
+        if needed != loaded:
+            few, loaded = to_float(images[needed.start : needed.stop]).contiguous(), needed
         chunk, here = made[start:stop], chosen[:, start:stop]
         is_shared = stop - start == 1 and boxes is None  # one image, of which further views are made
         current = few if is_shared else _repeat(few, views, start % views, chunk, boxes, start)
@@ -203,9 +203,9 @@ def _plan(
             case "jitter":
                 yield from _plan_jitter(chosen, numbers, config, colour)
             case "autocontrast":
-                yield _Step(chosen, numbers, lambda x, _: colours.autocontrast(x))
+                yield _Step(chosen, numbers, lambda x, _: operations.autocontrast(x))
             case "solarize":
-                yield _Step(chosen, numbers, lambda x, _: colours.solarize(x, config.solarize_threshold))
+                yield _Step(chosen, numbers, lambda x, _: operations.solarize(x, config.solarize_threshold))
             case "sharpness":
                 yield _Step(chosen, numbers, lambda x, _: operations.sharpen(x, config.sharpness_factor))
             case "blur":
@@ -224,9 +224,9 @@ def _plan(
             case "stain":
                 factor = _about(1, config.stain_sigma, numbers[:, :2])
                 bias = _about(0, config.stain_bias, numbers[:, 2:])
-                yield _Step(chosen, colours.stain_maps(factor, bias), colours.restain)
+                yield _Step(chosen, operations.stain_maps(factor, bias), operations.restain)
             case "cohort_stain" if stains is not None:
-                yield _Step(chosen, stains.draw_maps(numbers), colours.restain)
+                yield _Step(chosen, stains.draw_maps(numbers), operations.restain)
 
 
 def _plan_jitter(chosen: Tensor, uniform: Tensor, config: ViewsConfig, colour: bool) -> Iterator[_Step]:
@@ -236,12 +236,12 @@ def _plan_jitter(chosen: Tensor, uniform: Tensor, config: ViewsConfig, colour: b
     """
     brightness, contrast, saturation, hue = uniform[:, :4].unbind(1)
     parts: list[tuple[float, Tensor, Callable[[Tensor, Tensor], Tensor]]] = [
-        (config.brightness, _about(1, config.brightness, brightness), colours.brighten),
-        (config.contrast, _about(1, config.contrast, contrast), partial(colours.change_contrast, colour=colour)),
+        (config.brightness, _about(1, config.brightness, brightness), operations.brighten),
+        (config.contrast, _about(1, config.contrast, contrast), partial(operations.change_contrast, colour=colour)),
     ]
     if colour:
-        parts.append((config.saturation, _about(1, config.saturation, saturation), colours.saturate))
-        parts.append((config.hue, colours.hue_shifts(_about(0, config.hue, hue)), colours.turn_hue))
+        parts.append((config.saturation, _about(1, config.saturation, saturation), operations.saturate))
+        parts.append((config.hue, operations.hue_shifts(_about(0, config.hue, hue)), operations.turn_hue))
     order = uniform[:, 4 : 4 + len(parts)].argsort(dim=1)  # (N, parts)
     for place in range(len(parts)):
         for part, (reach, parameters, apply) in enumerate(parts):

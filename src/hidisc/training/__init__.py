@@ -1,7 +1,7 @@
 """Batches of views -> Run.
 
-`training_set` (which patches), `build` and `learner` (encoder and objective as one module, optimiser), `fit` (the
-loop), `step` (one step of it), `schedule` (learning rate), `checkpoint` (what a killed run resumes from), `log`,
-`metrics` and `loggers` (metrics.csv and further loggers), `monitor` (accuracy of nearest neighbours on the way),
-`sanity` (what stops a run), `processes` and `failures` (several devices), `run` (the artefact).
+`build` (patches, encoder, objective and optimiser), `plan` (all that is built before the first step), `fit` (the
+loop), `step` (one step), `checkpoint` (what a killed run resumes from), `log` (metrics.csv and other loggers),
+`monitor` (accuracy of nearest neighbours during training, and what stops a run), `processes` (several devices), `run`
+(the artefact).
 """

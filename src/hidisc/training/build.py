@@ -14,12 +14,13 @@ from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.backbone import HUB, count_depths, count_features, list_tokens
 from hidisc.models.batch_norm import normalise_over_ranks
 from hidisc.models.encoder import Encoder, build_encoder, find_weights
-from hidisc.objectives.objective import find_objective, load_settings
+from hidisc.objectives.objective import find_objective
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy, Tree
 from hidisc.sampling.sampler import Sampler
 from hidisc.sampling.views import list_kinds
+from hidisc.settings.config import Config
 from hidisc.settings.train import DataConfig, TrainConfig, ViewsConfig
 from hidisc.training.step import Learner
 
@@ -34,26 +35,6 @@ class TrainingSet:
     """Names of the label codes of batches; empty when labels are not used."""
     labels_used: tuple[str, ...]
     """What labels are used for; empty when they are not."""
-
-    @classmethod
-    def choose(cls, store: PatchStore, config: TrainConfig, needs_labels: bool) -> "TrainingSet":
-        """The patches of the splits to learn from; with labels, only those that have one."""
-        rows = rows_to_learn(store, config.data)
-        used = []
-        classes: tuple[str, ...] = ()
-        if needs_labels or config.batch.balance:
-            label, classes = store.table.codes("label")
-            rows &= label >= 0
-            if len(np.unique(label[rows])) < 2:
-                raise UserError(
-                    f"objective {config.objective['name']!r} and batch.balance need labels, and the patches to learn "
-                    "from have fewer than two. Give the cohort a `label` column and prepare it again."
-                )
-            used = ["objective"] * needs_labels + ["class balance"] * config.batch.balance
-        if config.monitor.every is not None:
-            used.append("monitor")
-        tree = Hierarchy(config.batch.levels).grow(store.table, rows)
-        return cls(store, tree, classes, tuple(used))
 
     def sampler(self, config: TrainConfig, world: int) -> Sampler:
         """The sampler of a run; balanced, a root counts as of the label of its first patch."""
@@ -118,15 +99,29 @@ def find_start(config: TrainConfig) -> dict[str, str]:
     return {"model.weights": hash_file(Path(weights))} if weights not in (None, HUB) and Path(weights).is_file() else {}
 
 
-def choose_training_set(store: PatchStore, config: TrainConfig) -> TrainingSet:
-    """The patches the config learns from."""
-    return TrainingSet.choose(store, config, find_objective(load_settings(config.objective)).needs_labels)
+def choose_training_set(store: PatchStore, config: TrainConfig, objective: Config) -> TrainingSet:
+    """The patches of the splits to learn from; where the objective needs labels, only those that have one."""
+    rows = rows_to_learn(store, config.data)
+    needs_labels = find_objective(objective).needs_labels
+    used = []
+    classes: tuple[str, ...] = ()
+    if needs_labels or config.batch.balance:
+        label, classes = store.table.codes("label")
+        rows &= label >= 0
+        if len(np.unique(label[rows])) < 2:
+            raise UserError(
+                f"objective {objective.model_dump()['name']!r} and batch.balance need labels, and the patches to learn "
+                "from have fewer than two. Give the cohort a `label` column and prepare it again."
+            )
+        used = ["objective"] * needs_labels + ["class balance"] * config.batch.balance
+    if config.monitor.every is not None:
+        used.append("monitor")
+    return TrainingSet(store, Hierarchy(config.batch.levels).grow(store.table, rows), classes, tuple(used))
 
 
-def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) -> Learner:
+def build_learner(training_set: TrainingSet, config: TrainConfig, objective: Config, world: int) -> Learner:
     """Encoder and objective, their random weights from the config's seed alone."""
-    settings = load_settings(config.objective)
-    kind = find_objective(settings)
+    kind = find_objective(objective)
     store = training_set.store
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(make_seed(config.seed, Purpose.LEARNER_WEIGHTS))
@@ -144,8 +139,7 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, world: int) ->
         )
         _check_sizes(encoder, config.views)
         encoder.keeps_statistics = config.model.batch_norm == "frozen"
-        objective = kind(settings, encoder, config.batch.levels, training_set.classes)
-        learner = Learner(encoder, objective)
+        learner = Learner(encoder, kind(objective, encoder, config.batch.levels, training_set.classes))
     if config.compute.sync_batchnorm and world > 1:
         normalise_over_ranks(learner)
     if config.compute.compile is True:  # `training.compiling` has decided what `auto` means

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
+from hidisc.ground.tensors import to_device
 from hidisc.models.encoder import Encoder
 from hidisc.patches.store import PatchError, PatchStore, as_input
-from hidisc.sampling.transfer import to_device
 from hidisc.settings.train import DataConfig, MonitorConfig, TrainConfig
 from hidisc.training.build import rows_to_learn
 from hidisc.training.checkpoint import list_checkpoints

@@ -203,7 +203,7 @@ _PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterator[Fabric]:
     """This process, or one per device; torchrun and SLURM are recognised by Lightning.
 
-    What ends one of them ends all of them (`failures`): the first rank raises the reason, the others
+    A failure of one process ends all of them: the first rank raises the reason, the others raise
     `ReportedElsewhereError`.
     """
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)

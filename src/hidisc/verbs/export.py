@@ -20,7 +20,6 @@ from hidisc.models.export import (
     CONFIG,
     FILES,
     SCRIPT,
-    TIMM_CONFIG,
     Target,
     compare_exported,
     draw_pictures,
@@ -29,6 +28,7 @@ from hidisc.models.export import (
     run_wsinfer,
     write_wsinfer,
 )
+from hidisc.models.foreign import TIMM_CONFIG
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.model_card import README, write_model_card
 from hidisc.settings.evaluate import EvaluateConfig

@@ -119,7 +119,6 @@ def measure(
     say: Say = ignore,
 ) -> tuple[Rates, CohortSize, list[Need]]:
     """Measure all rates in about a minute, and estimate the cohort of a store, or the paper's if there is none."""
-    config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
     given = PatchStore.load(store_path) if store_path is not None else None
     with tempfile.TemporaryDirectory() as name, start(config.compute.precision, device, 1, 1) as fabric:
         say("measuring: prepare ...")
@@ -163,8 +162,9 @@ def _measure_learning(fabric: Any, store: PatchStore, config: TrainConfig) -> di
     kind = fabric.device.type
     images = few if kind == "cpu" else config.batch.images
     config = config.model_copy(update={"batch": config.batch.model_copy(update={"images": images})})
-    training_set = choose_training_set(store, config)
-    learner = build_learner(training_set, config, 1)
+    objective = load_settings(config.objective)
+    training_set = choose_training_set(store, config, objective)
+    learner = build_learner(training_set, config, objective, 1)
     sampler = training_set.sampler(config, 1)
     batch = Batches(store, training_set.tree, sampler, config.data, config.seed).load(0)
     model: Any = learner

@@ -1,11 +1,10 @@
 """Progress on stderr: a live bar on a terminal or in a notebook, a line now and then in a log file."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from math import isnan
-from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.constrain import Constrain
@@ -13,11 +12,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
-from hidisc.ground.progress import Watch
+from hidisc.ground.progress import Progress as ToldProgress
+from hidisc.ground.progress import Say, Watch, ignore
 from hidisc.settings.level_names import USUAL, LevelNames
-
-if TYPE_CHECKING:  # torch and all, which a bar for slides does without
-    from hidisc.training.fit import StepsDone
 
 _FIRST_S, _EVERY_S = 5, 30
 """Seconds until the first line, and between lines, where there is no live bar (a SLURM log)."""
@@ -118,21 +115,36 @@ def show_count(title: str, total: int, unit: str, shown: bool = True) -> Iterato
         yield add
 
 
+class _TrainingBar(ToldProgress):
+    """A bar of steps with the last losses and the images per second."""
+
+    def __init__(self, bar: ProgressBar, steps: int, words: LevelNames, say: Say) -> None:
+        self._bar, self._steps, self._words, self._say = bar, steps, words, say
+        self._done, self._text = 0, ""
+
+    def say(self, sentence: str) -> None:
+        self._say(sentence)
+
+    def show(self, values: Mapping[str, float]) -> None:
+        hidden = {"step", "learning_rate", "grad_norm", "images_per_s", "wait_share"}
+        names = {"effective_rank": "rank", "knn_accuracy": "kNN"}
+        shown = [
+            f"{names.get(name, self._words.word(name))} {value:.3f}"
+            for name, value in values.items()
+            if name not in hidden and not isnan(value)
+        ]
+        if "images_per_s" in values:
+            shown.append(f"{values['images_per_s']:,.0f} images/s")
+        self._text = "  ".join(shown)
+
+    def advance(self, count: int = 1) -> None:
+        self._done += count
+        if self._text:  # steps of an earlier process are counted before there are losses to show
+            self._bar.update(self._done, f"step {self._done:,}/{self._steps:,}  {self._text}")
+
+
 @contextmanager
-def show_training(steps: int, shown: bool, words: LevelNames = USUAL) -> Iterator[Callable[["StepsDone"], None]]:
-    """A bar of steps with the last losses and the images per second; called after every step."""
-    hidden = {"step", "learning_rate", "grad_norm", "images_per_s", "wait_share"}
-    names = {"effective_rank": "rank", "knn_accuracy": "kNN"}
+def show_training(steps: int, shown: bool, words: LevelNames = USUAL, say: Say = ignore) -> Iterator[ToldProgress]:
+    """A bar of steps with the last losses and the images per second; sentences go to `say`."""
     with show_progress("training", steps, shown) as bar:
-
-        def show(now: "StepsDone") -> None:
-            values = [
-                f"{names.get(name, words.word(name))} {value:.3f}"
-                for name, value in now.row.items()
-                if name not in hidden and not isnan(value)
-            ]
-            if "images_per_s" in now.row:
-                values.append(f"{now.row['images_per_s']:,.0f} images/s")
-            bar.update(now.step, "  ".join([f"step {now.step:,}/{now.steps:,}", *values]))
-
-        yield show
+        yield _TrainingBar(bar, steps, words, say)

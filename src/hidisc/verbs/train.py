@@ -7,14 +7,15 @@ import torch
 
 from hidisc.artefacts.artefact import make
 from hidisc.ground.files import AnyPath, full_disk_said
-from hidisc.ground.progress import Say, ignore
+from hidisc.ground.progress import Progress, Say, ignore
 from hidisc.models.card import CARD, WEIGHTS
 from hidisc.objectives.objective import load_settings
 from hidisc.patches.store import PatchStore
+from hidisc.settings.config import Config
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import find_start, rows_to_learn
 from hidisc.training.checkpoint import list_checkpoints, remove_old
-from hidisc.training.fit import Watch, fit
+from hidisc.training.fit import fit
 from hidisc.training.log import METRICS
 from hidisc.training.processes import finished_before, made_by_first, start
 from hidisc.training.run import RUN, STAIN, Run
@@ -33,16 +34,17 @@ def train(
     nodes: int = 1,
     threads: int | None = None,
     say: Say = ignore,
-    watch: Watch | None = None,
+    watch: Progress | None = None,
 ) -> Run | None:
     """Learn an encoder from a store; an unfinished run goes on from its last checkpoint.
 
     On several devices every process calls this and only the first gets the run, the others None. `threads`: threads
-    to compute with on a CPU; None: the faster of one and all, measured. `watch` is called after every step, instead
-    of a progress bar.
+    to compute with on a CPU; None: the faster of one and all, measured. `watch` is told of every step, instead of a
+    progress bar.
     """
     config, out = config or TrainConfig(), Path(out)
-    config = config.model_copy(update={"objective": load_settings(config.objective).model_dump(mode="json")})
+    objective = load_settings(config.objective)
+    config = config.model_copy(update={"objective": objective.model_dump(mode="json")})
     store = PatchStore.load(store_path)
     inputs = {"the store": store.checksum, **find_start(config)}
     with (
@@ -58,14 +60,14 @@ def train(
                     "without training anew, in a new --out; the encoder is as it was."
                 )
             if is_first:
-                _note_single_slides(store, config, say)
+                _note_single_slides(store, config, objective, say)
             if fabric.device.type != "cpu" or fabric.world_size > 1:
                 threads = torch.get_num_threads()
             with (
                 use_threads(threads, store, out, config, say),
-                show_training(config.optim.steps, is_first and watch is None, store.info.level_names) as bar,
+                show_training(config.optim.steps, is_first and watch is None, store.info.level_names, say) as bar,
             ):
-                fit(fabric, store, out, config, say, watch or bar)
+                fit(fabric, store, out, config, objective, watch or bar)
             if work is not None:
                 remove_old(out, config.checkpoint)  # what a run that was killed after its last step has left
                 checkpoints = [path.relative_to(out).as_posix() for path in list_checkpoints(out)]
@@ -74,9 +76,9 @@ def train(
     return Run.load(out) if is_first else None
 
 
-def _note_single_slides(store: PatchStore, config: TrainConfig, say: Say) -> None:
+def _note_single_slides(store: PatchStore, config: TrainConfig, objective: Config, say: Say) -> None:
     """Say that the patient level and the slide level are the same where every patient has one slide."""
-    weights = config.objective.get("weights", {})
+    weights = getattr(objective, "weights", {})
     levels = [level for level in ("patient", "slide") if level in config.batch.levels and weights.get(level, 1) > 0]
     if config.objective["name"] != "hidisc" or len(levels) < 2:
         return
