@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from hidisc.ground.errors import UserError
+from hidisc.ground.files import seal
 from hidisc.models import backbone as module
 from hidisc.models.backbone import Architecture, find_architecture
-from hidisc.models.card import CARD, WEIGHTS
+from hidisc.models.card import CARD, WEIGHTS, read_card
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.models.export import export_encoder, open_timm_folder
 from tests.models.hub import Hub, make_hub, no_network
@@ -234,13 +235,11 @@ def test_a_hub_out_of_reach_says_what_to_do(hub: Hub) -> None:
 
 @pytest.mark.parametrize("name", ["hf-hub:lab/model", "hf_hub:lab/model"])
 def test_a_card_that_names_the_hub_is_refused_without_asking_it(hub: Hub, tmp_path: Path, name: str) -> None:
-    """As hidisc 0.1 saved encoders: without their architecture, and without checksums."""
+    """A card that was changed by hand and sealed again."""
     hub.add("lab/model", "test_resnet")
     build("hf-hub:lab/model").save(tmp_path)
-    card = json.loads((tmp_path / CARD).read_text()) | {"format": "hidisc-encoder-1"}
-    for later in ("history", "weights", "sha256"):
-        del card[later]
-    (tmp_path / CARD).write_text(json.dumps(card | {"backbone": name}))
+    card = read_card(tmp_path)
+    (tmp_path / CARD).write_bytes(seal(card.model_copy(update={"backbone": name})))
     hub.asked.clear()
     with pytest.raises(UserError) as caught:
         Encoder.load(tmp_path)
@@ -250,7 +249,7 @@ def test_a_card_that_names_the_hub_is_refused_without_asking_it(hub: Hub, tmp_pa
         "backbone and its options, or train again."
     )
     assert hub.asked == []
-    (tmp_path / CARD).write_text(json.dumps(card | {"backbone": "test_resnet", "options": {}}))
+    (tmp_path / CARD).write_bytes(seal(card.model_copy(update={"backbone": "test_resnet", "options": {}})))
     assert (tmp_path / WEIGHTS).is_file()
     assert Encoder.load(tmp_path).card.backbone == "test_resnet"
 

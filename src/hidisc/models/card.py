@@ -1,13 +1,11 @@
 """What an encoder is and what it has seen, readable without torch: `encoder.json` and `preprocessing.json`."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from hidisc.artefacts.artefact import read_settings
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import Record, hash_file, unseal
 from hidisc.patches.record import SlideId
@@ -175,24 +173,9 @@ def read_card(folder: Path) -> EncoderCard:
     if not path.is_file():
         raise UserError(f"{folder} holds no encoder (no {CARD}). Give the folder of a finished `hidisc train`.")
     data = path.read_bytes()
+    if b'"hidisc-encoder-1"' in data:
+        raise UserError(f"{path} is of hidisc 0.1, and encoders of this version are not read. Train again.")
     try:
-        return _read_old(data, folder) or unseal(data, EncoderCard)
+        return unseal(data, EncoderCard)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}). {BOTH}") from error
-
-
-def _read_old(data: bytes, folder: Path) -> EncoderCard | None:
-    """The card of an encoder of hidisc 0.1, None of a later one.
-
-    It does not say what the starting weights had seen. A run that started from none has config.yaml to say so.
-    """
-    known = json.loads(data)
-    if not isinstance(known, dict) or known.pop("format", None) != "hidisc-encoder-1":
-        return None
-    settings = read_settings(folder) or {}
-    history = History(
-        slides=tuple(SlideId.model_validate(slide) for slide in known.pop("learned_from", ())),
-        is_complete=settings.get("model", {"weights": "?"}).get("weights") is None,
-        labels_used=tuple(known.pop("labels_used", ())),
-    )
-    return EncoderCard.model_validate({**known, "history": history})

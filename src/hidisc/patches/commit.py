@@ -249,7 +249,7 @@ def _annotate(
     assert record.width is not None  # cut from a slide
     assert record.height is not None
     boxes = list_boxes(record, scores)
-    return annotations.classify(record.slide, boxes, record.width, record.height, record.find_origin())
+    return annotations.classify(record.slide, boxes, record.width, record.height, record.origin or (0, 0))
 
 
 def _enter(row: SlideRow, record: SlideRecord, boxes: pa.Table) -> SlideEntry:

@@ -67,7 +67,7 @@ class SlideRecord(Record):
     downsample: float | None = None
     """Level-0 px per patch px of the finest scale."""
     origin: tuple[int, int] | None = None
-    """Level-0 px (x, y) at which QuPath's coordinates begin; null for imported patches and stores of hidisc 0.2."""
+    """Level-0 px (x, y) at which QuPath's coordinates begin; null for imported patches."""
     size_px: int
     channels: int
     dtype: str
@@ -88,15 +88,6 @@ class SlideRecord(Record):
     files: tuple[FileEntry, ...] = Field(min_length=2)
     """All that lies beside slide.json, but for later predictions."""
 
-    def find_origin(self) -> tuple[int, int]:
-        """Where QuPath's coordinates begin; refuses a slide of which that was not written down."""
-        if self.origin is None and self.reader == "openslide":
-            raise UserError(
-                f"slide {self.slide!r} was cut before hidisc wrote down where QuPath's coordinates begin. Run `hidisc "
-                "prepare` with a new --out for annotations or GeoJSON of it."
-            )
-        return self.origin or (0, 0)
-
     @property
     def shards(self) -> list[str]:
         """Names of the files with the encoded patches of the finest scale, in the order they were written."""
@@ -110,7 +101,7 @@ class SlideRecord(Record):
     def open_shard(self, folder: Path, name: str) -> Shard:
         """Open a shard of the slide's folder; raises ValueError when it is damaged or another slide's or store's."""
         shard = Shard(folder / name)
-        if shard.owner not in (None, name_owner(self.slide, self.sample, self.settings, name)):
+        if shard.owner != name_owner(self.slide, self.sample, self.settings, name):
             raise ValueError(f"{name} belongs to another slide or store")
         return shard
 

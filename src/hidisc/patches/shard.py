@@ -76,9 +76,7 @@ class Shard:
     def __init__(self, path: Path) -> None:
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
         metadata = self._reader.schema.metadata or {}
-        owner = metadata.get(_OWNER)
-        self.owner: str | None = None if owner is None else owner.decode()
-        """None in a shard of hidisc 0.2 or older."""
+        self.owner = metadata.get(_OWNER, b"").decode()
         self.per_side, self._across = map(int, metadata.get(_CELLS, b"1,0").split(b","))
         """Cells along a side of a patch; 1: a row is a patch."""
         self._batches: list[_Batch | None] = [None] * self._reader.num_record_batches

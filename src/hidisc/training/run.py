@@ -1,11 +1,10 @@
 """Run: the folder a training leaves behind."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hidisc.artefacts.artefact import OldFormatError, open_artefact
+from hidisc.artefacts.artefact import open_artefact
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record
 from hidisc.models.card import EncoderCard, read_card
@@ -57,17 +56,10 @@ class Run:
 
     @classmethod
     def load(cls, path: AnyPath) -> "Run":
-        """Open a finished run; an unfinished or damaged one is refused with what to do.
-
-        Runs of hidisc 0.1 are read as well: they have no checksums, but say what they learned from.
-        """
+        """Open a finished run; an unfinished or damaged one is refused with what to do."""
         path = Path(path)
-        try:
-            open_artefact(path, "train")
-            known = json.loads((path / RUN).read_bytes())
-        except OldFormatError:
-            known = _read_old(path / RUN)
-        return cls(path, RunInfo.model_validate(known))
+        open_artefact(path, "train")
+        return cls(path, RunInfo.model_validate_json((path / RUN).read_bytes()))
 
     @property
     def card(self) -> EncoderCard:
@@ -99,15 +91,3 @@ class Run:
     def metrics(self) -> list[dict[str, float]]:
         """Rows of metrics.csv."""
         return read_metrics(self.path / METRICS)
-
-
-def _read_old(path: Path) -> dict[str, Any]:
-    """`run.json` of hidisc 0.1."""
-    try:
-        known = json.loads(path.read_bytes())
-        del known["format"]
-    except FileNotFoundError:
-        raise UserError(f"run {path.parent} was begun with hidisc 0.1 and is not finished. Train anew.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}). Train anew, with a new --out.") from error
-    return dict(known)
