@@ -17,14 +17,14 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hidisc.artefacts.artefact import MANIFEST, make, read_manifest, verify
+from hidisc.artefacts.artefact import MANIFEST, make, verify
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import describe_file, seal
 from hidisc.patches.folders import find_folder
 from hidisc.patches.record import RECORD, SlideRecord
 from hidisc.patches.store import PATCHES, STORE, PatchError, PatchStore
 from hidisc.settings.prepare import ImportConfig
 from hidisc.verbs.imports import import_patches
+from tests.finished import refinish
 from tests.patches.pictures import Pictures, make_store, pictures_of
 
 PICTURES = pictures_of("P1/A", "P1/B", "P2/A", "P3/A", patches=5)
@@ -193,10 +193,7 @@ def test_a_store_of_hidisc_0_2(own: Path) -> None:
     config = yaml.safe_load((own / "config.yaml").read_text())
     del config["level_names"]
     (own / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    manifest = read_manifest(own)
-    assert manifest is not None
-    files = [describe_file(own / "config.yaml") if file.path == "config.yaml" else file for file in manifest.files]
-    (own / MANIFEST).write_bytes(seal(manifest.model_copy(update={"files": tuple(files)})))
+    refinish(own)
     assert "is of hidisc 0.2 or older" in refusal(own)
     with pytest.raises(UserError, match=r"is of hidisc 0\.2 or older"), make(own, "import", ImportConfig()):
         pass

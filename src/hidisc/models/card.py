@@ -64,7 +64,7 @@ def hash_name(patient: str) -> str:
 
 PREPROCESSING = "preprocessing.json"
 PIXELS: dict[InputRule, str] = {"unit": "8-bit / 255", "srh": "srh"}
-"""What `preprocessing.json` calls the rules of `patches/inputs.py`."""
+"""What `preprocessing.json` calls the rules of `patches/store.py:as_input`."""
 BEFORE: Literal["before the network"] = "before the network"
 INSIDE: Literal["inside the network"] = "inside the network"
 
@@ -80,7 +80,7 @@ class Preprocessing(Record):
     mpp: float | None = None
     """Micrometres per pixel at which it learned."""
     pixels: str | None = None
-    """How stored pixels become the input: `8-bit / 255`, or a rule of `patches/inputs.py`."""
+    """How stored pixels become the input: `8-bit / 255`, or a rule of `patches/store.py:as_input`."""
     value_range: tuple[float, float] = (0, 1)
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -139,7 +139,7 @@ class EncoderCard(Record):
     mpp: float | None
     """Their micrometres per pixel."""
     input: InputRule
-    """How stored pixels become the input (`patches/inputs.py`); always float in [0, 1]."""
+    """How stored pixels become the input (`patches/store.py:as_input`); always float in [0, 1]."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """The encoder itself subtracts the mean and divides by this; one value per channel."""

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import FileEntry, Record, describe_file, digest, find_problem, seal, unseal
-from hidisc.ground.tasks import Report
+from hidisc.ground.progress import Watch
 from hidisc.patches.codec import encode
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.settings.config import Config, keep_facts
@@ -186,7 +186,7 @@ class SlideTask(ABC):
         """Checksum of samples of what is read."""
 
     @abstractmethod
-    def run(self, report: Report) -> SlideRecord:
+    def run(self, report: Watch) -> SlideRecord:
         """Make the folder, which appears whole or not at all; `report` is told how many boxes were read."""
 
     @cached_property
@@ -203,8 +203,8 @@ class SlideTask(ABC):
         return False
 
 
-def write_patches(
-    part: Path, patches: Iterable[Pixels], patch_bytes: int, owner: str, config: PixelsConfig, report: Report
+def store_patches(
+    part: Path, patches: Iterable[Pixels], patch_bytes: int, owner: str, config: PixelsConfig, report: Watch
 ) -> None:
     """Write patches that are all stored, and their scores, into a slide's folder."""
     stds = []

@@ -16,7 +16,7 @@ from hidisc.slides.grid import Lattice
 from hidisc.slides.slide import Pixels, Slide
 
 BATCH_ROWS, BATCH_BYTES = 256, 2**28
-SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary()), ("crc32", pa.uint32())])
+_SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary()), ("crc32", pa.uint32())])
 _OWNER, _CELLS = b"hidisc.owner", b"hidisc.cells"
 
 
@@ -29,7 +29,7 @@ class ShardWriter:
     def __init__(self, path: Path, patch_bytes: int, owner: str, cells: tuple[int, int] | None = None) -> None:
         self._batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // patch_bytes))
         metadata = {_OWNER: owner} | ({_CELLS: f"{cells[0]},{cells[1]}"} if cells else {})
-        self._writer = pa.ipc.new_file(str(path), SCHEMA.with_metadata(metadata))
+        self._writer = pa.ipc.new_file(str(path), _SCHEMA.with_metadata(metadata))
         self._boxes: list[int] = []
         self._data: list[bytes] = []
 
@@ -54,7 +54,7 @@ class ShardWriter:
     def _flush(self) -> None:
         if self._boxes:
             checksums = [crc32(data) for data in self._data]
-            self._writer.write_batch(pa.record_batch([self._boxes, self._data, checksums], schema=SCHEMA))
+            self._writer.write_batch(pa.record_batch([self._boxes, self._data, checksums], schema=_SCHEMA))
             self._boxes, self._data = [], []
 
 

@@ -9,7 +9,7 @@ from hidisc.ground.files import AnyPath, hash_file, make_folder, write_atomic
 from hidisc.ground.progress import Say, ignore
 from hidisc.ground.text import count
 from hidisc.patches.annotations import load_annotations
-from hidisc.patches.commit import Recipe
+from hidisc.patches.commit import StorePlan
 from hidisc.patches.cut import CutTask
 from hidisc.patches.record import slide_folder
 from hidisc.settings.config import load_config
@@ -85,10 +85,9 @@ def prepare(
     built = build_store(
         out,
         "prepare",
-        config,
         cohort.slides,
         tasks,
-        Recipe(config.filter, config.pixels, config.split, config.seed, config.grid.mpp, annotations=annotations),
+        StorePlan(config, annotations=annotations),
         inputs={} if reference is REFERENCE else {"stain.reference": hash_file(Path(config.stain.reference))},
         taken_over=("filter", "annotations") if refilter else (),
         hint=" A changed filter and changed annotations need no reading again: add --refilter.",
