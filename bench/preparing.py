@@ -29,9 +29,9 @@ from hidisc.patches.shard import Shard
 from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import SlideRow
+from hidisc.slides.slide import CACHE_BYTES
 from hidisc.slides.stain import Stains, normalise
 from hidisc.slides.synthetic import DIAGNOSES, draw_patient, draw_slide, draw_staining, write_pyramid
-from hidisc.slides.wsi import CACHE_BYTES
 
 FIELDS, FIELD_PX, MPP, CUT_PX, TILE_PX, ROUNDS = 144, 600, 0.25, 300, 256, 3
 

@@ -606,7 +606,7 @@ def _load(model: "type[AnyConfig]", recipe: str | None, changes: list[str] | Non
     from hidisc.settings.config import load_config
 
     given = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    return load_config(model, recipe, [*(changes or []), *given], _say)
+    return load_config(model, recipe, [*(changes or []), *given])
 
 
 def _finish(built: "Built", as_json: bool) -> None:

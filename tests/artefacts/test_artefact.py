@@ -191,11 +191,12 @@ def test_a_running_command_in_a_folder_below_is_left_alone(tmp_path: Path) -> No
             assert sum(path.name.startswith(PART) for path in inner.iterdir()) == 1
 
 
-def test_a_folder_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", ["kind: embed\nseed: 0\n", "kind: embed\nformat: hidisc-2\nahead: 4\nseed: 0\n"])
+def test_a_folder_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path, config: str) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / CONFIG).write_text("kind: embed\nseed: 0\n")
+    (tmp_path / "out" / CONFIG).write_text(config)
     sentence = (
-        f"embeddings {tmp_path / 'out'} are of hidisc 0.1, which did not write down all that they depend on. Run "
+        f"embeddings {tmp_path / 'out'} are of hidisc 0.2 or older, and folders of these versions are not read. Run "
         "`hidisc embed` with a new --out to make them anew."
     )
     assert refusal(tmp_path / "out") == sentence

@@ -1,7 +1,6 @@
 """Bags are read back the way CLAM, TRIDENT and STAMP read theirs, for any name of a slide and after any crash."""
 
 import csv
-import shutil
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -216,16 +215,6 @@ def test_clam_reads_the_tensors_that_it_asks_for_by_default(tmp_path: Path) -> N
         assert features.dtype == torch.float32
         assert np.array_equal(features.numpy(), made.of(slide))
     assert len(list((tmp_path / "bags" / TENSORS).iterdir())) == 3
-
-
-def test_bags_of_an_older_version_gain_tensors(tmp_path: Path) -> None:
-    made = Made(tmp_path, PLAIN)
-    write_bags(made.embeddings, tmp_path / "bags")
-    whole = contents(tmp_path / "bags")
-    shutil.rmtree(tmp_path / "bags" / TENSORS)
-    refinish(tmp_path / "bags")
-    write_bags(made.embeddings, tmp_path / "bags")
-    assert contents(tmp_path / "bags") == whole
 
 
 @pytest.mark.parametrize(("mpp", "magnification"), [(0.2528, 40), (0.5021, 20), (0.19448, 51), (12.0, 1)])

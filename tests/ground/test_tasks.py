@@ -15,12 +15,13 @@ import pytest
 
 from hidisc.ground import tasks as cluster
 from hidisc.ground.errors import UserError
-from hidisc.ground.tasks import Report, run_tasks
+from hidisc.ground.progress import Watch
+from hidisc.ground.tasks import run_tasks
 
 TASKS = list(range(8))
 
 
-def square(task: int, report: Report) -> int:
+def square(task: int, report: Watch) -> int:
     """The square of the task, in three steps; three is unlucky."""
     for _ in range(3):
         report(task)
@@ -47,7 +48,7 @@ def test_worker_processes_come_to_the_same() -> None:
     assert outcomes(workers=2) == outcomes(workers=0)
 
 
-def count_faults(megabytes: int, report: Report) -> int:
+def count_faults(megabytes: int, report: Watch) -> int:
     """How many pages the kernel gives for twelve blocks that are freed one after the other."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(12):
@@ -71,8 +72,8 @@ def test_progress_arrives() -> None:
     assert reported == [task for task in TASKS for _ in range(3)]
 
 
-def slow(task: int, report: Report) -> int:
-    """Report for longer than a worker keeps its reports back; the process it ran in."""
+def slow(task: int, report: Watch) -> int:
+    """Watch for longer than a worker keeps its reports back; the process it ran in."""
     for _ in range(3):
         time.sleep(0.6)
         report(task)
@@ -89,7 +90,7 @@ def test_progress_arrives_from_worker_processes() -> None:
     assert len(reported) > 2  # on the way, not only at the end
 
 
-def die_once(mark: Path, report: Report) -> str:
+def die_once(mark: Path, report: Watch) -> str:
     """Kill the worker the first time it is tried."""
     if not mark.exists():
         mark.write_text(str(os.getpid()))
@@ -107,7 +108,7 @@ def test_a_task_whose_worker_died_is_done_by_another(tmp_path: Path) -> None:
     assert marks[0].read_text() != ""  # it did die
 
 
-def die_always(task: Path, report: Report) -> str:
+def die_always(task: Path, report: Watch) -> str:
     """Kill the worker at every try of task 2; task 0 keeps the other one busy until then, so that the rest share it."""
     deaths = task.with_name("deaths")
     if task.name == "2":

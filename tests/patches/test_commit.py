@@ -13,13 +13,13 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import beside
 from hidisc.ground.spreadsheet import unguard_cell
 from hidisc.patches import pack
-from hidisc.patches.commit import Recipe, commit_store
+from hidisc.patches.commit import StorePlan, commit_store
 from hidisc.patches.folders import find_folder, find_table
 from hidisc.patches.record import SlideRecord, describe_files, slide_folder
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.patches.splits import split_patients
 from hidisc.patches.store import STORE, PatchStore
-from hidisc.settings.prepare import FilterConfig, ImportConfig, PixelsConfig, SplitConfig
+from hidisc.settings.prepare import ImportConfig, SplitConfig
 from hidisc.verbs.build import Built
 from hidisc.verbs.imports import import_patches
 from tests.patches.pictures import contents, noise, pictures_of, write_pictures
@@ -287,9 +287,9 @@ def test_a_kept_box_that_is_not_stored_is_no_patch(root: Path, tmp_path: Path) -
             writer.append(box, data)
     SlideRecord.load(folder).model_copy(update={"files": describe_files(folder)}).save(folder)
 
-    recipe = Recipe(FilterConfig(min_pixel_std=0), PixelsConfig(codec="zstd"), SplitConfig(), 0, None)
+    plan = StorePlan(ImportConfig())
     with make(out, "import", ImportConfig()) as work:
-        committed = commit_store(work, rows, [], recipe)
+        committed = commit_store(work, rows, [], plan)
         work.finish(committed.files)
     info = committed.info
     assert [(entry.kept, entry.dropped) for entry in info.slides] == [(3, 0), (2, 1), (3, 0), (3, 0)]

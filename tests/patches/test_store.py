@@ -13,16 +13,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hidisc.artefacts.artefact import MANIFEST, verify
+from hidisc.artefacts.artefact import MANIFEST, make, verify
 from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder
 from hidisc.patches.record import RECORD, SlideRecord
 from hidisc.patches.store import PATCHES, STORE, PatchError, PatchStore
 from hidisc.settings.prepare import ImportConfig
 from hidisc.verbs.imports import import_patches
+from tests.finished import refinish
 from tests.patches.pictures import Pictures, make_store, pictures_of
 
 PICTURES = pictures_of("P1/A", "P1/B", "P2/A", "P3/A", patches=5)
@@ -176,14 +178,25 @@ def test_not_a_store(tmp_path: Path, there: bool) -> None:
     assert refusal(path) == f"{path} {what} with `hidisc prepare` or `hidisc import`."
 
 
-def test_a_store_of_another_format(own: Path) -> None:
+def test_a_store_of_hidisc_0_1(own: Path) -> None:
     (own / MANIFEST).unlink()
     config = (own / "config.yaml").read_text().replace("format: hidisc-2\n", "")
     (own / "config.yaml").write_text(config)
     assert refusal(own) == (
-        f"store {own} is of hidisc 0.1, which did not write down all that it depends on. Run `hidisc import` with a "
-        "new --out to make it anew."
+        f"store {own} is of hidisc 0.2 or older, and folders of these versions are not read. Run `hidisc import` with "
+        "a new --out to make it anew."
     )
+
+
+def test_a_store_of_hidisc_0_2(own: Path) -> None:
+    """It is finished, and config.yaml lacks the settings that were added in 0.3."""
+    config = yaml.safe_load((own / "config.yaml").read_text())
+    del config["level_names"]
+    (own / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    refinish(own)
+    assert "is of hidisc 0.2 or older" in refusal(own)
+    with pytest.raises(UserError, match=r"is of hidisc 0\.2 or older"), make(own, "import", ImportConfig()):
+        pass
 
 
 @pytest.mark.parametrize("name", [STORE, PATCHES, "dropped.parquet", "failures.csv", "config.yaml"])
@@ -290,18 +303,16 @@ def test_a_shard_of_the_same_size_that_is_not_the_slides_own_is_named_and_repair
     assert shard.read_bytes() == before
 
 
-def test_a_shard_that_names_no_owner_is_read(tmp_path: Path) -> None:
+def test_a_shard_that_names_no_owner_is_refused(tmp_path: Path) -> None:
     """As hidisc 0.2 wrote them."""
     store = raw_store(tmp_path)
-    pixels = store.read(0).tobytes()
     folder, _, name = store.info.shards[0].rpartition("/")
     path = store.path / folder / name
     rows = pa.ipc.open_file(path.read_bytes()).read_all().replace_schema_metadata(None)
     with pa.ipc.new_file(str(path), rows.schema) as writer:
         writer.write_table(rows)
-    shard = SlideRecord.load(path.parent).open_shard(path.parent, name)
-    assert shard.owner is None
-    assert bytes(shard[0]) == pixels
+    with pytest.raises(ValueError, match=f"^{name} belongs to another slide or store$"):
+        SlideRecord.load(path.parent).open_shard(path.parent, name)
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -379,6 +390,6 @@ def test_what_is_no_store_is_not_called_an_unfinished_one(tmp_path: Path) -> Non
     for path in (run, file):
         with pytest.raises(UserError, match="is not a store"):
             PatchStore.load(path)
-    (run / "config.yaml").write_text("kind: prepare\nformat: hidisc-2\nseed: 0\n")
+    (run / "config.yaml").write_text("kind: prepare\nformat: hidisc-2\nannotations: {}\nseed: 0\n")
     with pytest.raises(UserError, match=r"is not finished\. Run the same `hidisc prepare` again; it goes on"):
         PatchStore.load(run)

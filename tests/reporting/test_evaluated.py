@@ -127,7 +127,7 @@ def test_folders_that_hold_nothing_to_report(tmp_path: Path) -> None:
             "Give folders made by `hidisc evaluate` or `hidisc embed`."
         )
     for kind, noun in (("evaluate", "scores"), ("embed", "embeddings")):
-        for form, fate in (("format: hidisc-2\n", "not finished"), ("", "of hidisc 0.1")):
+        for form, fate in (("format: hidisc-2\n", "not finished"), ("", "of hidisc 0.2 or older")):
             (tmp_path / "empty/config.yaml").write_text(f"kind: {kind}\n{form}")
             with pytest.raises(UserError, match=f"^{noun} {tmp_path / 'empty'} are {fate}"):
                 gather([tmp_path / "empty"])

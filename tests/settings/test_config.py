@@ -291,28 +291,13 @@ def test_a_setting_that_was_not_there_yet_has_its_default() -> None:
 # Renamed settings
 
 
-def test_an_old_name_is_understood_and_the_new_one_is_said() -> None:
-    said: list[str] = []
-    config = load_config(EvaluateConfig, None, ["opinions=[linear]"], said.append)
-    assert config.probes == ("linear",)
-    assert said == ["note: opinions is called probes now; the old name is not understood after this version"]
-    said.clear()
-    assert load_config(TrainConfig, None, ["data.ahead=2"], said.append).data.prefetch == 2
-    assert said == ["note: data.ahead is called data.prefetch now; the old name is not understood after this version"]
-
-
-def test_an_old_name_in_a_recipe_and_in_a_dumped_config(tmp_path: Path) -> None:
+def test_a_name_of_hidisc_0_2_is_refused(tmp_path: Path) -> None:
+    for model, change in ((EvaluateConfig, "opinions=[linear]"), (TrainConfig, "data.ahead=2")):
+        with pytest.raises(UserError, match=f"^settings:\n  '{change.partition('=')[0]}' is not a setting"):
+            load_config(model, None, [change])
     (tmp_path / "mine.yaml").write_text("data: {ahead: 3}\n")
-    assert load_config(TrainConfig, str(tmp_path / "mine.yaml")).data.prefetch == 3
-    dumped = EvaluateConfig().model_dump(mode="json")
-    dumped["opinions"] = dumped.pop("probes")
-    assert keep_facts(EvaluateConfig, dumped) == keep_facts(EvaluateConfig, EvaluateConfig().model_dump(mode="json"))
-
-
-def test_every_renamed_setting_has_a_new_name_that_exists() -> None:
-    for model in MODELS:
-        assert set(model.renamed.values()) <= set(model.model_fields)
-        assert not set(model.renamed) & set(model.model_fields)
+    with pytest.raises(UserError, match=r"'data\.ahead' is not a setting"):
+        load_config(TrainConfig, str(tmp_path / "mine.yaml"))
 
 
 # Layers in the wrong order

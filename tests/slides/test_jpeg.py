@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hidisc.slides.picture import read_picture
+from hidisc.slides.readers.picture import read_picture
 from hidisc.slides.slide import SlideError
 
 CUT_SHORT = "the JPEG is cut short: its pixels do not come to their end. Copy it again."

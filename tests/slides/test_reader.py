@@ -14,8 +14,9 @@ import pytest
 import tifffile
 from PIL import ExifTags, Image, ImageOps
 
-from hidisc.slides import picture, reader, tiff
-from hidisc.slides.reader import FORMATS, open_slide, resolve_mpp
+from hidisc.slides import readers
+from hidisc.slides.reader import list_formats, list_readers, list_suffixes, open_slide, resolve_mpp
+from hidisc.slides.readers import picture, tiff
 from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL")
@@ -194,7 +195,7 @@ def test_decoded_tiles_are_kept_within_bounds(tmp_path: Path, monkeypatch: pytes
         for _ in range(2):
             assert (slide.read(0, 0, 0, 320, 320) == pixels).all()
         assert len(slide._cache) == 3
-        assert slide._cached_bytes == 3 * 32 * 32 * 2
+        assert slide._cache.bytes == 3 * 32 * 32 * 2
 
 
 # Plain pictures
@@ -438,7 +439,7 @@ def test_a_z_stack(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "z.ome.tif", planes(stack), photometric="minisblack", metadata={"axes": "ZYX"})
     assert refusal(tmp_path / "z.ome.tif") == (
         f"{tmp_path / 'z.ome.tif'} cannot be read: a stack of 5 planes along Z. "
-        f"Export one plane as a TIFF of its own. Formats read: {FORMATS}."
+        f"Export one plane as a TIFF of its own. Formats read: {list_formats()}."
     )
 
 
@@ -470,7 +471,7 @@ def test_other_colours_of_a_tiff(tmp_path: Path, photometric: str, options: dict
     tifffile.imwrite(tmp_path / "a.tif", draw(64, 64), photometric=photometric, metadata=None, **options)
     assert refusal(tmp_path / "a.tif") == (
         f"{tmp_path / 'a.tif'} cannot be read: its colours are {photometric}. "
-        f"Only grey and RGB are read; save it as RGB. Formats read: {FORMATS}."
+        f"Only grey and RGB are read; save it as RGB. Formats read: {list_formats()}."
     )
 
 
@@ -493,7 +494,7 @@ def test_more_than_one_picture(tmp_path: Path, name: str) -> None:
     first.save(tmp_path / name, save_all=True, append_images=[second])
     assert refusal(tmp_path / name) == (
         f"{tmp_path / name} cannot be read: it holds 2 pictures (frames or pages). "
-        f"Save the one that is meant as a PNG. Formats read: {FORMATS}."
+        f"Save the one that is meant as a PNG. Formats read: {list_formats()}."
     )
 
 
@@ -667,7 +668,7 @@ def test_a_half_copied_file_says_copy_it_again(tmp_path: Path, name: str, senten
 def test_what_is_no_slide_at_all(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
     assert refusal(tmp_path / name) == (
-        f"{tmp_path / name} cannot be read: not a picture or slide format known here. Formats read: {FORMATS}."
+        f"{tmp_path / name} cannot be read: not a picture or slide format known here. Formats read: {list_formats()}."
     )
 
 
@@ -750,7 +751,7 @@ def test_page_directories_in_a_circle(tmp_path: Path, name: str) -> None:
         open_slide(path, limit_s=20)
     assert str(caught.value) == (
         f"{path} cannot be read: the page directories of the TIFF lead in a circle. Copy it again. "
-        f"Formats read: {FORMATS}."
+        f"Formats read: {list_formats()}."
     )
 
 
@@ -758,13 +759,12 @@ def test_page_directories_in_a_circle(tmp_path: Path, name: str) -> None:
 def test_a_library_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     released = Event()
 
-    def never(path: Path) -> Slide:
+    def never(self: Slide, path: Path) -> None:
         released.wait()
         raise SlideError("too late to matter.")
 
-    monkeypatch.setattr(reader, "Picture", never)
-    monkeypatch.setattr(reader, "WholeSlide", never)
-    monkeypatch.setattr(reader, "TiledSlide", never)
+    for reader in list_readers():
+        monkeypatch.setattr(reader, "__init__", never)
     WHOLE[name](tmp_path / name)
     try:
         with pytest.raises(SlideError) as caught:
@@ -775,6 +775,41 @@ def test_a_library_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.M
         f"{tmp_path / name} cannot be read: it was not open after 0.05 s. Copy it to a disk of this machine, or "
         "convert it to a tiled pyramidal TIFF."
     )
+
+
+READER = """
+import numpy as np
+from hidisc.slides.slide import Slide
+
+class Dots(Slide):
+    turn, formats, suffixes = 2.5, "DOTS", (".dots",)
+    reader, levels, mpp, width, height, channels, dtype = "dots", (1.0,), 0.5, 4, 4, 1, np.dtype(np.uint8)
+
+    @classmethod
+    def takes(cls, file):
+        return file.path.read_bytes() == b"dots"
+
+    def read(self, level, x, y, width, height):
+        return np.zeros((height, width, 1), np.uint8)
+
+    def close(self):
+        pass
+"""
+
+
+def test_a_format_is_added_by_one_class_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dots.py").write_text(READER)
+    (tmp_path / "slide.dots").write_bytes(b"dots")
+    monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(tmp_path)])
+    list_readers.cache_clear()
+    try:
+        with open_slide(tmp_path / "slide.dots") as slide:
+            assert (slide.reader, slide.read(0, 0, 0, 2, 2).shape) == ("dots", (2, 2, 1))
+        assert [reader.turn for reader in list_readers()] == [1, 2, 2.5, 3, 4]
+        assert "DICOM whole-slide, DOTS, OME-TIFF" in list_formats()
+        assert ".dots" in list_suffixes()
+    finally:
+        list_readers.cache_clear()
 
 
 # Real files

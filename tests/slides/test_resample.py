@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hidisc.slides.resample import pick_level, read_scaled, read_thumbnail, resize
-from hidisc.slides.slide import Pixels, Slide
+from hidisc.slides.slide import Pixels, Slide, SlideFile
 
 
 class ArraySlide(Slide):
@@ -22,6 +22,10 @@ class ArraySlide(Slide):
         self.dtype = levels[0].dtype
         self.levels = tuple(self.width / level.shape[1] for level in levels)
         self.reads: list[tuple[int, int, int]] = []
+
+    @classmethod
+    def takes(cls, file: SlideFile) -> bool:
+        return False
 
     def level_size(self, level: int) -> tuple[int, int]:
         height, width, _ = self._arrays[level].shape

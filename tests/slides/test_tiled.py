@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tifffile
 
-from hidisc.slides import tiled
 from hidisc.slides.reader import open_slide
+from hidisc.slides.readers import tiled
+from hidisc.slides.readers.tiled import TiledSlide
+from hidisc.slides.readers.wsi import WholeSlide
 from hidisc.slides.slide import SlideError
-from hidisc.slides.tiled import TiledSlide
-from hidisc.slides.wsi import WholeSlide
 
 APERIO = "Aperio Image Library v11\r\n{}x{} [0,0 {}x{}] (240x240) JPEG/RGB Q=70|AppMag = 40|MPP = 0.25"
 
@@ -291,4 +291,4 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     slide = TiledSlide(KINDS["jpeg"](tmp_path / "slide.tiff"))
     for x in range(0, 460, 64):
         slide.read(0, x, 0, 60, 300)
-    assert slide._cached_bytes == sum(tile.nbytes for tile in slide._cache.values()) <= 3 * 64 * 64 * 5
+    assert slide._cache.bytes == sum(tile.nbytes for tile in slide._cache.values()) <= 3 * 64 * 64 * 5

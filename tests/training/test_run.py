@@ -302,14 +302,14 @@ def test_other_weights_under_the_same_name_are_refused(
         train(store, tmp_path / "run", f"model.weights={weights}")
 
 
-def test_a_run_of_hidisc_0_1_is_refused_and_not_gone_on_with(own: Path, store: Path) -> None:
+def test_a_run_of_an_earlier_version_is_refused_and_not_gone_on_with(own: Path, store: Path) -> None:
     config = yaml.safe_load((own / "config.yaml").read_text())
     for name in ("format", "inputs"):
         del config[name]
     (own / "config.yaml").write_text(yaml.safe_dump(config))
     (own / MANIFEST).unlink()
     before = files(own)
-    expected = "is of hidisc 0.1, which did not write down all that it depends on. Run `hidisc train` with a new --out"
+    expected = "is of hidisc 0.2 or older, and folders of these versions are not read. Run `hidisc train`"
     assert expected in refusal(own)
     with pytest.raises(UserError) as caught:
         train(store, own, "optim.accumulate=2", "seed=4")

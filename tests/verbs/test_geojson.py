@@ -171,14 +171,6 @@ def test_coordinates_begin_where_those_of_qupath_do(
     assert list(again.table.column("annotation")) == list(again.table.column("label"))
 
 
-def test_a_slide_of_an_older_store_is_refused_where_its_origin_is_not_known(home: Path) -> None:
-    store = PatchStore.load(home / "store")
-    record = store.record(store.info.slides[0]).model_copy(update={"origin": None, "reader": "openslide"})
-    with pytest.raises(UserError, match=r"was cut before hidisc wrote down where QuPath's coordinates begin. Run `hid"):
-        record.find_origin()
-    assert record.model_copy(update={"reader": "tiles"}).find_origin() == (0, 0)
-
-
 def test_what_is_exported_can_be_given_back_as_annotations(home: Path, tmp_path: Path) -> None:
     """There and back: every patch gets its own label again."""
     export_geojson(home / "embeddings", tmp_path / "out")

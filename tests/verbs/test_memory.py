@@ -11,7 +11,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from hidisc.slides.picture import MAX_MEGAPIXELS
+from hidisc.slides.readers.picture import MAX_MEGAPIXELS
 from hidisc.slides.synthetic import DIAGNOSES, draw_patient, draw_slide, draw_staining
 
 SIDE_PX, TILE_PX = 100_000, 512
@@ -85,7 +85,7 @@ def test_a_huge_slide_stays_below_1_gb(tmp_path: Path, levels: tuple[int, ...]) 
 READ_AND_REPORT = """
 import re, sys
 from pathlib import Path
-from hidisc.slides.picture import read_picture
+from hidisc.slides.readers.picture import read_picture
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

@@ -9,6 +9,7 @@ verify(...)        check every file of it, and of the artefacts inside it
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,6 +41,10 @@ from hidisc.settings.config import Config, differences, keep_facts
 CONFIG, MANIFEST = "config.yaml", "artefact.json"
 FORMAT = "hidisc-2"
 """Of all folders; those of hidisc 0.1 have none in their config.yaml."""
+_ONLY_BEFORE_0_3 = re.compile(r"^ *(ahead|looks|opinions):", re.MULTILINE)
+"""Settings in the config.yaml of runs, embeddings, scores and benchmarks of hidisc 0.2."""
+_ONLY_SINCE_0_3 = re.compile(r"^(annotations|level_names):", re.MULTILINE)
+"""Settings that the config.yaml of a store of hidisc 0.2 lacks."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +105,6 @@ class Manifest(Record):
             if "\\" in file.path or first in ("", "/") or ".." in rest or (first == ".." and not is_page):
                 raise ValueError(f"{file.path!r} is no file of it")
         return self
-
-
-class OldFormatError(UserError):
-    """A folder that hidisc 0.1 made."""
 
 
 class DamagedError(UserError):
@@ -233,8 +234,8 @@ def _begin(out: Path, new: dict[str, Any], model: type[Config], taken_over: froz
     if old is None:
         _refuse_other_content(out)
     else:
-        if old["kind"] == new["kind"] and old.get("format") != FORMAT:
-            raise _old(out, old["kind"])
+        if old["kind"] == new["kind"]:
+            _refuse_old(out, old["kind"])
         changed = _compare(old, new, model, taken_over)
         if changed:
             raise UserError(
@@ -306,6 +307,7 @@ def open_artefact(path: Path, *kinds: str, check: Iterable[str] | None = None) -
     for entry in manifest.files:
         if check is None or entry.path in check:
             artefact.use(entry.path)
+    _refuse_old(path, manifest.kind)
     return artefact
 
 
@@ -377,8 +379,7 @@ def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
     config = _read_config(path)
     kind = str(config["kind"]) if config else ""
     if kind in kinds and config is not None:
-        if config.get("format") != FORMAT:
-            return _old(path, kind)
+        _refuse_old(path, kind)
         of = KINDS[kind]
         return UserError(f"{of.noun} {path} {of.be} not finished. Run {of.again}; it goes on.")
     of = KINDS[kinds[0]]
@@ -387,13 +388,19 @@ def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
     return UserError(f"{path} {what}{there}. Make {'them' if of.many else 'one'} with {commands}.")
 
 
-def _old(path: Path, kind: str) -> OldFormatError:
-    of = KINDS[kind]
-    return OldFormatError(
-        f"{of.noun} {path} {of.be} of hidisc 0.1, which did not write down all that "
-        f"{'they depend' if of.many else 'it depends'} on. Run `hidisc {of.command}` with a new --out to make "
-        f"{'them' if of.many else 'it'} anew."
-    )
+def _refuse_old(path: Path, kind: str) -> None:
+    """Raise for a folder that hidisc 0.1 or 0.2 began, by the text of its config.yaml."""
+    try:
+        text = (path / CONFIG).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return  # the checksum of the file says what is wrong
+    lacks = kind in ("prepare", "import") and not _ONLY_SINCE_0_3.search(text)
+    if lacks or _ONLY_BEFORE_0_3.search(text) or f"\nformat: {FORMAT}\n" not in text:
+        of = KINDS[kind]
+        raise UserError(
+            f"{of.noun} {path} {of.be} of hidisc 0.2 or older, and folders of these versions are not read. Run `hidisc "
+            f"{of.command}` with a new --out to make {'them' if of.many else 'it'} anew."
+        )
 
 
 def _read_config(path: Path) -> dict[str, Any] | None:

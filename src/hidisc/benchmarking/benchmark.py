@@ -12,8 +12,8 @@ from hidisc.benchmarking.results import list_results, write_results
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, digest, full_disk_said, hash_file, refuse_full_disk
 from hidisc.ground.machine import count_cores
-from hidisc.ground.progress import Say, ignore
-from hidisc.ground.tasks import Report, run_tasks
+from hidisc.ground.progress import Say, Watch, ignore
+from hidisc.ground.tasks import run_tasks
 from hidisc.ground.text import count
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import SuiteConfig
@@ -152,7 +152,7 @@ def _do_all(tasks: Sequence[CellTask], cells: int, workers: int, scheduler: str 
             show()
 
 
-def _do(task: CellTask, report: Report) -> None:
+def _do(task: CellTask, report: Watch) -> None:
     """Train and evaluate one cell; torch is loaded by whoever does it, and not to write a page."""
     from hidisc.benchmarking.work import do_cell
 

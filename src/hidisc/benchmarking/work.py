@@ -7,9 +7,8 @@ from hidisc.artefacts.lock import hold
 from hidisc.benchmarking.cells import FAILED, Cell, CellTask, EvaluationPoint, keep_reason, plan_embedding
 from hidisc.embeddings.colour import COLOUR
 from hidisc.ground.files import refuse_full_disk, sweep
-from hidisc.ground.progress import Progress
+from hidisc.ground.progress import Progress, Watch
 from hidisc.ground.stop import reached
-from hidisc.ground.tasks import Report
 from hidisc.models.card import CARD, WEIGHTS
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config
@@ -22,7 +21,7 @@ from hidisc.verbs.train import train
 class _Steps(Progress):
     """Reports the steps of a training."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Watch) -> None:
         self._report = report
 
     def advance(self, count: int = 1) -> None:
@@ -35,7 +34,7 @@ class _EncoderSettings(Config):
     step: int
 
 
-def do_cell(task: CellTask, report: Report) -> None:
+def do_cell(task: CellTask, report: Watch) -> None:
     """Train and evaluate one cell; what is there already is kept."""
     cell = task.cell
     with hold(cell.folder):
@@ -55,7 +54,7 @@ def do_cell(task: CellTask, report: Report) -> None:
     reached("cell.done", cell.folder)
 
 
-def _train_and_evaluate(task: CellTask, report: Report) -> None:
+def _train_and_evaluate(task: CellTask, report: Watch) -> None:
     cell, suite = task.cell, task.suite
     threads = task.threads or torch.get_num_threads()  # the same for all: the trainings are compared
     if cell.row.encoder == "trained":

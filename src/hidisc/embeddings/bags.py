@@ -84,8 +84,6 @@ def write_bags(embeddings: Embeddings, out: Path, say: Say = ignore) -> int:
     inputs = {"the embeddings": embeddings.artefact.checksum}
     with make(out, KIND, _Settings(sizes_known=store is not None), inputs) as work:
         bags = _gather(embeddings.table)
-        if not (out / TENSORS).is_dir():  # bags of hidisc 0.2 have none
-            work.reopen()
         if not work.is_finished(say):
             work.finish(_write_all(embeddings, store, bags, out, say))
     return len(bags)

@@ -222,25 +222,3 @@ def _agree(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.dtype == object:
         return bool((one == other).all())
     return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
-
-
-def find_rows_in_store(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore) -> NDArray[np.int64]:
-    """(n,) rows of the store's table that hold the patches of some rows (n,) of embeddings made from it."""
-    if store.checksum != embeddings.info.store_checksum:
-        raise UserError(
-            f"store {store.path} has changed since {embeddings.path} was made from it. Embed it again to see its "
-            "pictures."
-        )
-    shard, row = (embeddings.table.column(name)[rows].astype(np.int64) for name in ("shard", "row"))
-    # of millions of patches only those in the same shards are searched
-    near = np.flatnonzero(np.isin(store.table.column("shard"), np.unique(shard)))
-    stored_shard, stored_row = (store.table.column(name)[near].astype(np.int64) for name in ("shard", "row"))
-    width = max(stored_row.max(initial=0), row.max(initial=0)) + 1
-    stored, wanted = stored_shard * width + stored_row, shard * width + row
-    missing = int((~np.isin(wanted, stored)).sum())
-    if missing:
-        raise UserError(
-            f"store {store.path} does not hold {missing:,} of the patches of {embeddings.path}. Embed it again."
-        )
-    order = np.argsort(stored)
-    return near[order[np.searchsorted(stored, wanted, sorter=order)]]

@@ -64,7 +64,7 @@ def _find_origin(session: Session, shown: ShownSlide) -> tuple[int, int]:
     """Where QuPath's coordinates of a slide begin; refuses a slide whose patches have no place."""
     if (session.store.table.column("x")[shown.rows] < 0).any():
         raise UserError("these patches were imported as files: it is not known where on a slide they are.")
-    return session.store.record(shown.entry).find_origin()
+    return session.store.record(shown.entry).origin or (0, 0)
 
 
 def _find_class(classes: Column | None, row: int) -> tuple[str | None, tuple[int, int, int] | None]:

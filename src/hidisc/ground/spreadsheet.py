@@ -85,7 +85,7 @@ _LONGEST = 5000
 """Characters that a name may have; a longer one is a quote that was not closed, or another kind of file."""
 _SHOWN = 20
 
-Row = tuple[int, dict[str, str]]
+_Row = tuple[int, dict[str, str]]
 """The row number that a spreadsheet shows, and the cells by column."""
 
 
@@ -95,7 +95,7 @@ class Sheet:
 
     path: Path
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[_Row, ...]
     warnings: tuple[str, ...] = ()
 
 
@@ -156,7 +156,7 @@ def _read_columns(path: Path, header: Sequence[str], header_row: int, required: 
 
 def _read_rows(
     path: Path, records: Sequence[Sequence[str]], first_row: int, columns: Sequence[str], delimiter: str
-) -> list[Row]:
+) -> list[_Row]:
     """The rows that are not empty; refuses cells behind the last column, names that are too long, and no rows."""
     rows, long = [], []
     for number, record in enumerate(records, start=first_row):
@@ -222,7 +222,7 @@ def _split(path: Path, lines: str, delimiter: str, header_row: int) -> list[list
     return records
 
 
-def _refuse_line_breaks(path: Path, rows: Sequence[Row]) -> None:
+def _refuse_line_breaks(path: Path, rows: Sequence[_Row]) -> None:
     """Refuse names on two lines, with the first row and how many more there are."""
     broken = [
         (number, name, cells[name])
@@ -239,7 +239,7 @@ def _refuse_line_breaks(path: Path, rows: Sequence[Row]) -> None:
         )
 
 
-def _find_swallowed_rows(rows: Sequence[Row], columns: int, delimiter: str) -> list[str]:
+def _find_swallowed_rows(rows: Sequence[_Row], columns: int, delimiter: str) -> list[str]:
     """A warning of cells that hold a whole row: a note may have several lines, but seldom one with as many cells."""
     found = [
         (number, name.splitlines()[0])

@@ -34,8 +34,8 @@ STEPS = {
     "cell.done": "a benchmark's cell is finished",
 }
 
-Watch = Callable[[str, str], None]
-_watch: Watch | None = None
+StepWatch = Callable[[str, str], None]
+_watch: StepWatch | None = None
 
 
 def reached(step: str, path: Path | None = None) -> None:
@@ -44,13 +44,13 @@ def reached(step: str, path: Path | None = None) -> None:
         _watch(step, path.name if path is not None else "")
 
 
-def watch_steps(watch: Watch | None) -> None:
+def watch_steps(watch: StepWatch | None) -> None:
     """Have a function called with the name of every step reached and of its file; None: no longer."""
     global _watch
     _watch = watch
 
 
-def signal_at(order: str) -> Watch:
+def signal_at(order: str) -> StepWatch:
     """A function for `watch_steps` that sends the signal which an order, written as `VARIABLE` says, asks for."""
     name, to, number, step, file = order.split()
     if step not in STEPS or to not in ("process", "group"):

@@ -19,21 +19,22 @@ from typing import Any, Generic, TypeVar
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.machine import count_cores, keep_freed_memory
+from hidisc.ground.progress import Watch, ignore
 from hidisc.ground.stop import reached
 
-Item = TypeVar("Item")
-Made = TypeVar("Made")
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 
 def prefetch(
-    work: Callable[[Item], Made], items: Iterable[Item], threads: int | None, count: int
-) -> Generator[Made, None, None]:
+    work: Callable[[_Item], _Made], items: Iterable[_Item], threads: int | None, count: int
+) -> Generator[_Made, None, None]:
     """work(item) of every item in order, up to `count` + 1 begun before they are asked for; holds that many results.
 
     `threads` None: one per core, at most 8. Closing the generator ends the threads.
     """
     pool = ThreadPoolExecutor(threads or min(count_cores(), 8), thread_name_prefix="hidisc-read")
-    waiting: deque[Future[Made]] = deque()
+    waiting: deque[Future[_Made]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
@@ -45,10 +46,8 @@ def prefetch(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-Report = Callable[[int], None]
-"""Called now and then with how much was done since the last call."""
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 PATIENCE_S = 15.0
 """How long to wait for a scheduler to answer."""
 _TOPIC = "hidisc-progress"
@@ -57,23 +56,23 @@ _SILENT = logging.CRITICAL + 1
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Task, Result]):
+class TaskOutcome(Generic[_Task, _Result]):
     """What became of a task: its result, or the error that ended it."""
 
-    task: Task
-    result: Result | None
+    task: _Task
+    result: _Result | None
     error: BaseException | None
 
 
 def run_tasks(
-    work: Callable[[Task, Report], Result],
-    tasks: Sequence[Task],
+    work: Callable[[_Task, Watch], _Result],
+    tasks: Sequence[_Task],
     *,
     workers: int,
     scheduler: str | None = None,
-    progress: Report = lambda _: None,
+    progress: Watch = ignore,
     hint: str = "",
-) -> Iterator[Outcome[Task, Result]]:
+) -> Iterator[TaskOutcome[_Task, _Result]]:
     """Outcomes as they come; a task whose worker dies is given to another, three times, and at last tried alone.
 
     `work(task, report)` calls `report(n)` for progress inside a task; `progress` receives it here. `hint`: what to do
@@ -101,7 +100,7 @@ def run_tasks(
             yield _outcome(task, client.submit(partial(_on_worker, work), task, pure=False), hint)
 
 
-def _outcome(task: Task, future: Any, hint: str) -> Outcome[Task, Any]:
+def _outcome(task: _Task, future: Any, hint: str) -> TaskOutcome[_Task, Any]:
     import distributed
 
     error = future.exception()
@@ -110,17 +109,17 @@ def _outcome(task: Task, future: Any, hint: str) -> Outcome[Task, Any]:
             "its worker process was killed several times while working on it, at last on it alone (out of memory, or "
             f"a crash inside a library). {hint}".rstrip()
         )
-    return Outcome(task, None if error else future.result(), error)
+    return TaskOutcome(task, None if error else future.result(), error)
 
 
-def _attempt(work: Callable[[Task, Report], Result], task: Task, report: Report) -> Outcome[Task, Result]:
+def _attempt(work: Callable[[_Task, Watch], _Result], task: _Task, report: Watch) -> TaskOutcome[_Task, _Result]:
     try:
-        return Outcome(task, work(task, report), None)
+        return TaskOutcome(task, work(task, report), None)
     except Exception as error:  # noqa: BLE001 - as on a worker: the caller decides what an error means
-        return Outcome(task, None, error)
+        return TaskOutcome(task, None, error)
 
 
-def _on_worker(work: Callable[[Any, Report], Any], task: Any) -> Any:
+def _on_worker(work: Callable[[Any, Watch], Any], task: Any) -> Any:
     """Run a task on a worker, sending progress at most once a second."""
     import distributed
 

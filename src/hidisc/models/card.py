@@ -172,7 +172,10 @@ def read_card(folder: Path) -> EncoderCard:
     path = folder / CARD
     if not path.is_file():
         raise UserError(f"{folder} holds no encoder (no {CARD}). Give the folder of a finished `hidisc train`.")
+    data = path.read_bytes()
+    if b'"hidisc-encoder-1"' in data:
+        raise UserError(f"{path} is of hidisc 0.1, and encoders of this version are not read. Train again.")
     try:
-        return unseal(path.read_bytes(), EncoderCard)
+        return unseal(data, EncoderCard)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}). {BOTH}") from error

@@ -22,7 +22,7 @@ from hidisc.slides.tissue import tissue_fraction
 
 Ring = NDArray[np.float64]
 """(n, 2) corners, level-0 px from the slide's `origin` on; the last one is joined to the first."""
-Kind = Literal["annotation", "detection", "tile"]
+ObjectKind = Literal["annotation", "detection", "tile"]
 """What QuPath calls it: annotations are drawn by people, tiles and detections by programs."""
 PALETTE = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
 """Colours of classes that stay apart for colour-blind eyes (Okabe and Ito)."""
@@ -38,7 +38,7 @@ class Region:
     """Of its class; None: it has none."""
     color: tuple[int, int, int] | None = None
     measurements: Mapping[str, float] = field(default_factory=dict)
-    kind: Kind = "annotation"
+    kind: ObjectKind = "annotation"
     slide: str | None = None
     """Which slide it is on, where the file says so."""
     notes: Mapping[str, str] = field(default_factory=dict)

@@ -27,17 +27,17 @@ from hidisc.patches.filters import LABEL, SCORE, is_blank, is_marked, is_unwante
 from hidisc.patches.record import BOXES, RECORD, SHARDS, THUMBNAIL, RecordError, SlideRecord, list_boxes, slide_folder
 from hidisc.patches.shard import Shard, cell_column, scale_shard
 from hidisc.patches.splits import split_patients
-from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, Failure, InputRule, SlideEntry, StoreInfo
+from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, InputRule, SlideEntry, SlideFailure, StoreInfo
 from hidisc.patches.table import PatchTable, codes_column, names_column
 from hidisc.settings.level_names import USUAL, LevelNames
-from hidisc.settings.prepare import FilterConfig, PixelsConfig, SplitConfig
+from hidisc.settings.prepare import ImportConfig, PrepareConfig, VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import find_origin
 from hidisc.slides.tissue import pen_fraction
 
 
 @dataclass(frozen=True)
-class PatchClassifier:
+class PredictedLabels:
     """A trained run whose predictions lie beside the slides' scores: patches of some of its labels are dropped."""
 
     checksum: str
@@ -45,24 +45,25 @@ class PatchClassifier:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """The settings a commit needs, shared by prepared and imported stores."""
+class StorePlan:
+    """The settings of a store, and what holds for all of its slides; the same for slides, patch files and volumes."""
 
-    filter: FilterConfig
-    pixels: PixelsConfig
-    split: SplitConfig
-    seed: int
-    mpp: float | tuple[float, ...] | None
-    """Micrometres per patch px; several: of each scale, the finest first."""
+    config: PrepareConfig | ImportConfig | VolumesConfig
     input: InputRule = "unit"
-    classifier: PatchClassifier | None = None
+    classifier: PredictedLabels | None = None
     annotations: Annotations | None = None
-    level_names: LevelNames = USUAL
 
     @property
     def scales(self) -> tuple[float | None, ...]:
         """Micrometres per patch px of each scale that every place has; imported patches have their own."""
-        return self.mpp if isinstance(self.mpp, tuple) else (self.mpp,)
+        if isinstance(self.config, PrepareConfig):
+            return self.config.grid.scales
+        return (self.config.mpp if isinstance(self.config, ImportConfig) else None,)
+
+    @property
+    def level_names(self) -> LevelNames:
+        """What people read calls patients, slides and patches."""
+        return USUAL if isinstance(self.config, PrepareConfig) else self.config.level_names
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Committed:
     """Whether the store's tables were written: they were missing or different before."""
 
 
-def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[Failure], recipe: Recipe) -> Committed:
+def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[SlideFailure], plan: StorePlan) -> Committed:
     """Write `patches.parquet`, `dropped.parquet`, `failures.csv` and `store.json` from the slides' folders.
 
     `rows` have their splits; a slide that failed has no folder and is left out. A store that is already so is not
@@ -89,26 +90,27 @@ def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[Failur
     shards = [f"{slide_folder(record.slide)}/{name}" for record in records for name in record.all_shards]
 
     numbers = {shard: number for number, shard in enumerate(shards)}
-    tables = [_list_boxes(out, row, record, recipe, numbers) for row, record in zip(rows, records, strict=True)]
+    tables = [_list_boxes(out, row, record, plan, numbers) for row, record in zip(rows, records, strict=True)]
     boxes = pa.concat_tables(tables, promote_options="default").unify_dictionaries().combine_chunks()
     is_kept = boxes[_IS_KEPT].to_numpy()
     table = PatchTable(boxes.drop_columns(_IS_KEPT))
 
-    scales = tuple(table.scales().tolist())
+    declared = plan.scales[0] if len(plan.scales) == 1 else None
+    scales = tuple(table.scales().tolist())  # rounded
     info = StoreInfo(
         size_px=size_px,
-        mpp=recipe.mpp if isinstance(recipe.mpp, float) else scales[0] if len(scales) == 1 else None,
+        mpp=declared or (scales[0] if len(scales) == 1 else None),
         channels=channels,
         dtype=dtype,
-        codec=recipe.pixels.codec,
-        input=recipe.input,
+        codec=plan.config.pixels.codec,
+        input=plan.input,
         shards=tuple(shards),
         slides=tuple(map(_enter, rows, records, tables)),
         failures=tuple(failures),
-        level_names=recipe.level_names,
+        level_names=plan.level_names,
         scales=scales if len(scales) > 1 else (),
     )
-    failed = format_csv(list(Failure.model_fields), [list(failure.model_dump().values()) for failure in failures])
+    failed = format_csv(list(SlideFailure.model_fields), [list(failure.model_dump().values()) for failure in failures])
     files, is_new = _write_if_changed(
         work,
         {
@@ -118,14 +120,14 @@ def commit_store(work: Work, rows: Sequence[SlideRow], failures: Sequence[Failur
             STORE: lambda path: path.write_bytes(info.to_json()),
         },
     )
-    files += [file for record in records for file in _slide_files(out, record, recipe)]
+    files += [file for record in records for file in _slide_files(out, record, plan)]
     return Committed(info, files, is_new)
 
 
 _IS_KEPT = "is_kept"
 
 
-def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, numbers: Mapping[str, int]) -> pa.Table:
+def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, plan: StorePlan, numbers: Mapping[str, int]) -> pa.Table:
     """One slide's boxes as rows of the patch table, and a last column `is_kept`; `numbers`: of the store's shards.
 
     For example a slide of three boxes, of which the filter dropped the second before its pixels were stored:
@@ -138,7 +140,7 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
     Of several scales each box is a place, and has a row for each of them, the finest first; its scores are those of
     the finest.
     """
-    folder, scales = slide_folder(row.slide), recipe.scales
+    folder, scales = slide_folder(row.slide), plan.scales
     boxes = pq.read_table(out / folder / BOXES)
     each = np.repeat(np.arange(record.boxes), len(scales))  # the box of every row
     total, scores = len(each), boxes.take(each)
@@ -147,8 +149,8 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
         shard < 0, -1, np.array([numbers[f"{folder}/{name}"] for name in record.all_shards], np.int32)[shard]
     )
     pixel_std, fraction = scores["pixel_std"].to_numpy(), scores["tissue_fraction"].to_numpy()
-    blank = is_blank(pixel_std, fraction, recipe.filter)
-    further, is_left_out = _judge_boxes(out / folder, record, boxes, recipe)
+    blank = is_blank(pixel_std, fraction, plan.config.filter)
+    further, is_left_out = _judge_boxes(out / folder, record, boxes, plan)
     # a box that a new filter keeps is not stored yet when its slide failed just now
     is_kept = ~blank & ~is_left_out[each] & (shard >= 0)
 
@@ -178,26 +180,26 @@ def _list_boxes(out: Path, row: SlideRow, record: SlideRecord, recipe: Recipe, n
 
 
 def _judge_boxes(
-    folder: Path, record: SlideRecord, boxes: pa.Table, recipe: Recipe
+    folder: Path, record: SlideRecord, boxes: pa.Table, plan: StorePlan
 ) -> tuple[dict[str, pa.Array], NDArray[np.bool_]]:
     """Columns that only some tables have, one value per box, and which boxes (N,) are left out by what they say."""
     columns: dict[str, pa.Array] = {}
     is_left_out = np.zeros(record.boxes, bool)
-    if recipe.filter.max_pen_fraction < 1:
+    if plan.config.filter.max_pen_fraction < 1:
         ink = _score_pen(folder, record, boxes)
         columns["pen_fraction"] = pa.array(ink)
-        is_left_out |= is_marked(ink, recipe.filter)
-    if len(recipe.scales) > 1:
+        is_left_out |= is_marked(ink, plan.config.filter)
+    if len(plan.scales) > 1:
         columns["place"] = names_column([str(box) for box in range(record.boxes)], [1] * record.boxes)
-    if recipe.classifier:
-        labels = recipe.classifier.labels
-        codes, probabilities = load_predicted(folder, recipe.classifier.checksum, record.boxes)
+    if plan.classifier:
+        labels = plan.classifier.labels
+        codes, probabilities = load_predicted(folder, plan.classifier.checksum, record.boxes)
         columns[LABEL] = codes_column(codes, labels)
         columns[SCORE] = pa.array(probabilities, mask=np.isnan(probabilities))
-        is_left_out |= is_unwanted(codes, labels, recipe.filter)
-    if recipe.annotations:
-        annotation, is_excluded = _annotate(recipe.annotations, record, boxes)
-        columns[ANNOTATION] = codes_column(annotation, recipe.annotations.classes)
+        is_left_out |= is_unwanted(codes, labels, plan.config.filter)
+    if plan.annotations:
+        annotation, is_excluded = _annotate(plan.annotations, record, boxes)
+        columns[ANNOTATION] = codes_column(annotation, plan.annotations.classes)
         is_left_out |= is_excluded
     return columns, is_left_out
 
@@ -249,7 +251,7 @@ def _annotate(
     assert record.width is not None  # cut from a slide
     assert record.height is not None
     boxes = list_boxes(record, scores)
-    return annotations.classify(record.slide, boxes, record.width, record.height, record.find_origin())
+    return annotations.classify(record.slide, boxes, record.width, record.height, record.origin or (0, 0))
 
 
 def _enter(row: SlideRow, record: SlideRecord, boxes: pa.Table) -> SlideEntry:
@@ -288,11 +290,11 @@ def _write_if_changed(work: Work, writers: Mapping[str, Callable[[Path], Any]]) 
     return files, is_new
 
 
-def _slide_files(out: Path, record: SlideRecord, recipe: Recipe) -> list[FileEntry]:
+def _slide_files(out: Path, record: SlideRecord, plan: StorePlan) -> list[FileEntry]:
     """The files of a slide's folder as files of the store."""
     name = slide_folder(record.slide)
     more = [out / name / RECORD]
-    if recipe.classifier and (predicted := predicted_file(out / name, recipe.classifier.checksum)).is_file():
+    if plan.classifier and (predicted := predicted_file(out / name, plan.classifier.checksum)).is_file():
         more.append(predicted)
     files = [*record.files, *map(describe_file, more)]
     return [file.model_copy(update={"path": f"{name}/{file.path}"}) for file in files]
@@ -317,7 +319,7 @@ def _slide_of(folder: Path) -> str:
         return folder.name
 
 
-def assign_splits(rows: Sequence[SlideRow], recipe: Recipe) -> list[SlideRow]:
+def assign_splits(rows: Sequence[SlideRow], plan: StorePlan) -> list[SlideRow]:
     """Rows with a split each: the cohort's own where it gives one, else drawn by patient."""
     if any(row.split for row in rows):
         return list(rows)
@@ -326,7 +328,7 @@ def assign_splits(rows: Sequence[SlideRow], recipe: Recipe) -> list[SlideRow]:
     for row in rows:
         labels.setdefault(row.patient, row.label)
         sites[row.patient].add(row.site)
-    split_of = split_patients(labels, recipe.split, recipe.seed, sites)
+    split_of = split_patients(labels, plan.config.split, plan.config.seed, sites)
     return [replace(row, split=split_of[row.patient]) for row in rows]
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.ground.files import describe_file, digest, new_folder, replaced, seal, write_atomic
+from hidisc.ground.progress import Watch, ignore
 from hidisc.ground.seeds import Purpose, make_rng
-from hidisc.ground.tasks import Report
 from hidisc.patches.codec import check_codec, encode
 from hidisc.patches.filters import is_blank
 from hidisc.patches.record import (
@@ -92,12 +92,12 @@ class CutTask(SlideTask):
         """Whether the filter keeps boxes that were never stored."""
         return len(missing_boxes(self.folder, record, self.config)) > 0
 
-    def run(self, report: Report) -> SlideRecord:
+    def run(self, report: Watch) -> SlideRecord:
         """Cut the slide."""
         return cut_slide(self, report)
 
 
-def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
+def cut_slide(task: CutTask, report: Watch = ignore) -> SlideRecord:
     """Cut a slide into its folder, which appears whole or not at all; an existing one only gains missing patches."""
     try:
         record = SlideRecord.load(task.folder)
@@ -163,7 +163,7 @@ def cut_slide(task: CutTask, report: Report = lambda _: None) -> SlideRecord:
     return record
 
 
-def _grow(task: CutTask, record: SlideRecord, report: Report) -> SlideRecord:
+def _grow(task: CutTask, record: SlideRecord, report: Watch) -> SlideRecord:
     """Add the patches a changed filter keeps and the folder lacks, in a shard of their own; old ones stay."""
     missing = missing_boxes(task.folder, record, task.config)
     if not len(missing):
@@ -295,7 +295,7 @@ def _sample(slide: Slide, boxes: Boxes, fraction: NDArray[np.float32], task: Cut
     rich = np.flatnonzero(fraction >= min(0.5, fraction.max(initial=0)))
     rng = make_rng(task.config.seed, Purpose.STAIN_PATCHES, task.row.slide)
     chosen = np.sort(rng.permutation(rich)[:wanted])
-    return dict(_read_boxes(slide, boxes, chosen, {}, task, lambda _: None))
+    return dict(_read_boxes(slide, boxes, chosen, {}, task, ignore))
 
 
 def _read_boxes(
@@ -304,7 +304,7 @@ def _read_boxes(
     indices: NDArray[np.intp],
     known: dict[int, Pixels],
     task: CutTask,
-    report: Report,
+    report: Watch,
 ) -> Iterator[tuple[int, Pixels]]:
     """(index, pixels (size, size, C)) of the boxes asked for, in order; those `known` are not read again."""
     size = task.config.grid.size_px

@@ -21,7 +21,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
 from hidisc.ground.text import count, printable
 from hidisc.patches.people import People
-from hidisc.patches.volume import FoundVolume, Volume, VolumeSource, check_size, gather_scans, list_files, orient
+from hidisc.patches.volume import FoundVolume, Volume, VolumeSource, check_size, gather_scans, orient, walk_files
 from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.slide import SlideError
@@ -94,7 +94,7 @@ def find_dicom(
     root, people = Path(root), People(patients_csv, key_file)
     series: dict[tuple[str, str], list[tuple[Instance, dict[str, str | None]]]] = defaultdict(list)
     left_out = 0
-    for path in list_files(root):
+    for path in walk_files(root):
         header = _read_header(path)
         if header is None:
             left_out += 1

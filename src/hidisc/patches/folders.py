@@ -25,7 +25,7 @@ from hidisc.slides.cohort import (
     refuse_if_all_missing,
 )
 
-SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
+PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
 LabelLevel = Literal["patient", "slide", "patch"]
 
 
@@ -39,7 +39,8 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     patches, odd, problems = [], [], []
     for path in sorted({*root.rglob("*"), *root.glob("*/*/*")}):  # `rglob` alone does not enter linked folders
         parts = path.relative_to(root).parts
-        if any(part.startswith(".") for part in parts) or path.suffix.lower() not in SUFFIXES or not path.is_file():
+        is_picture = path.suffix.lower() in PICTURE_SUFFIXES and path.is_file()
+        if any(part.startswith(".") for part in parts) or not is_picture:
             continue
         if len(parts) != 3:
             odd.append(f"{'/'.join(parts)} is not at patient/slide/patch and is left out.")
@@ -53,7 +54,7 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
         patches.append(PatchFile(patient, slide, path, label, None, site, split, name=name))
     refuse(root, problems)
     if not patches:
-        raise UserError(f"{root} holds no pictures at patient/slide/patch.png ({', '.join(sorted(SUFFIXES))}).")
+        raise UserError(f"{root} holds no pictures at patient/slide/patch.png ({', '.join(sorted(PICTURE_SUFFIXES))}).")
     without = sorted({patch.patient for patch in patches} - rows.keys()) if rows else []
     odd += [f"patient {patient!r} is not in {patients_csv} and has no label." for patient in without]
     twins = find_twins([*_names_in(patches), *(_names_of(sheet) if sheet else ())])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
 from hidisc.patches.people import People
-from hidisc.patches.volume import Volume, VolumeSource, check_size, gather_scans, list_files, orient
+from hidisc.patches.volume import Volume, VolumeSource, check_size, gather_scans, orient, walk_files
 from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.cohort import Cohort, Name, SlideRow, find_twins, fold, refuse
 from hidisc.slides.slide import SlideError
@@ -87,7 +87,7 @@ def find_nifti(
 def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
     """A row per file below a folder; the first folder is the patient, the rest of the path the scan."""
     rows, odd, problems = [], [], []
-    for path in list_files(root):
+    for path in walk_files(root):
         parts = path.relative_to(root).parts
         if not path.name.lower().endswith(ENDINGS):
             continue

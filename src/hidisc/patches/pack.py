@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import digest, new_folder, sample_file
-from hidisc.ground.tasks import Report
+from hidisc.ground.progress import Watch, ignore
 from hidisc.patches.codec import check_codec
-from hidisc.patches.record import FIRST_SHARD, SlideRecord, SlideTask, describe_files, name_owner, write_patches
+from hidisc.patches.record import FIRST_SHARD, SlideRecord, SlideTask, describe_files, name_owner, store_patches
 from hidisc.patches.store import InputRule
 from hidisc.settings.prepare import ImportConfig
 from hidisc.slides.cohort import SlideRow
@@ -92,7 +92,7 @@ class PackTask(SlideTask):
         except OSError as error:
             raise SlideError(f"{error.filename} cannot be read ({error.strerror}). Copy it again.") from error
 
-    def run(self, report: Report = lambda _: None) -> SlideRecord:
+    def run(self, report: Watch = ignore) -> SlideRecord:
         """Encode the patch files into the slide's folder."""
         content = hashlib.sha256()
         with new_folder(self.folder) as part:
@@ -108,7 +108,7 @@ class PackTask(SlideTask):
                     yield pixels
 
             owner = name_owner(self.slide, sample, self.settings, FIRST_SHARD)
-            write_patches(part, read(), first.nbytes, owner, self.config.pixels, report)
+            store_patches(part, read(), first.nbytes, owner, self.config.pixels, report)
             record = SlideRecord(
                 slide=self.slide,
                 checksum=content.hexdigest(),

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import FileEntry, Record, describe_file, digest, find_problem, seal, unseal
-from hidisc.ground.tasks import Report
+from hidisc.ground.progress import Watch
 from hidisc.patches.codec import encode
 from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.settings.config import Config, keep_facts
@@ -67,7 +67,7 @@ class SlideRecord(Record):
     downsample: float | None = None
     """Level-0 px per patch px of the finest scale."""
     origin: tuple[int, int] | None = None
-    """Level-0 px (x, y) at which QuPath's coordinates begin; null for imported patches and stores of hidisc 0.2."""
+    """Level-0 px (x, y) at which QuPath's coordinates begin; null for imported patches."""
     size_px: int
     channels: int
     dtype: str
@@ -88,15 +88,6 @@ class SlideRecord(Record):
     files: tuple[FileEntry, ...] = Field(min_length=2)
     """All that lies beside slide.json, but for later predictions."""
 
-    def find_origin(self) -> tuple[int, int]:
-        """Where QuPath's coordinates begin; refuses a slide of which that was not written down."""
-        if self.origin is None and self.reader == "openslide":
-            raise UserError(
-                f"slide {self.slide!r} was cut before hidisc wrote down where QuPath's coordinates begin. Run `hidisc "
-                "prepare` with a new --out for annotations or GeoJSON of it."
-            )
-        return self.origin or (0, 0)
-
     @property
     def shards(self) -> list[str]:
         """Names of the files with the encoded patches of the finest scale, in the order they were written."""
@@ -110,7 +101,7 @@ class SlideRecord(Record):
     def open_shard(self, folder: Path, name: str) -> Shard:
         """Open a shard of the slide's folder; raises ValueError when it is damaged or another slide's or store's."""
         shard = Shard(folder / name)
-        if shard.owner not in (None, name_owner(self.slide, self.sample, self.settings, name)):
+        if shard.owner != name_owner(self.slide, self.sample, self.settings, name):
             raise ValueError(f"{name} belongs to another slide or store")
         return shard
 
@@ -195,7 +186,7 @@ class SlideTask(ABC):
         """Checksum of samples of what is read."""
 
     @abstractmethod
-    def run(self, report: Report) -> SlideRecord:
+    def run(self, report: Watch) -> SlideRecord:
         """Make the folder, which appears whole or not at all; `report` is told how many boxes were read."""
 
     @cached_property
@@ -212,8 +203,8 @@ class SlideTask(ABC):
         return False
 
 
-def write_patches(
-    part: Path, patches: Iterable[Pixels], patch_bytes: int, owner: str, config: PixelsConfig, report: Report
+def store_patches(
+    part: Path, patches: Iterable[Pixels], patch_bytes: int, owner: str, config: PixelsConfig, report: Watch
 ) -> None:
     """Write patches that are all stored, and their scores, into a slide's folder."""
     stds = []

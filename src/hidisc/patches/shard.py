@@ -16,7 +16,7 @@ from hidisc.slides.grid import Lattice
 from hidisc.slides.slide import Pixels, Slide
 
 BATCH_ROWS, BATCH_BYTES = 256, 2**28
-SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary()), ("crc32", pa.uint32())])
+_SCHEMA = pa.schema([("box", pa.int32()), ("data", pa.binary()), ("crc32", pa.uint32())])
 _OWNER, _CELLS = b"hidisc.owner", b"hidisc.cells"
 
 
@@ -29,7 +29,7 @@ class ShardWriter:
     def __init__(self, path: Path, patch_bytes: int, owner: str, cells: tuple[int, int] | None = None) -> None:
         self._batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // patch_bytes))
         metadata = {_OWNER: owner} | ({_CELLS: f"{cells[0]},{cells[1]}"} if cells else {})
-        self._writer = pa.ipc.new_file(str(path), SCHEMA.with_metadata(metadata))
+        self._writer = pa.ipc.new_file(str(path), _SCHEMA.with_metadata(metadata))
         self._boxes: list[int] = []
         self._data: list[bytes] = []
 
@@ -54,7 +54,7 @@ class ShardWriter:
     def _flush(self) -> None:
         if self._boxes:
             checksums = [crc32(data) for data in self._data]
-            self._writer.write_batch(pa.record_batch([self._boxes, self._data, checksums], schema=SCHEMA))
+            self._writer.write_batch(pa.record_batch([self._boxes, self._data, checksums], schema=_SCHEMA))
             self._boxes, self._data = [], []
 
 
@@ -76,9 +76,7 @@ class Shard:
     def __init__(self, path: Path) -> None:
         self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
         metadata = self._reader.schema.metadata or {}
-        owner = metadata.get(_OWNER)
-        self.owner: str | None = None if owner is None else owner.decode()
-        """None in a shard of hidisc 0.2 or older."""
+        self.owner = metadata.get(_OWNER, b"").decode()
         self.per_side, self._across = map(int, metadata.get(_CELLS, b"1,0").split(b","))
         """Cells along a side of a patch; 1: a row is a patch."""
         self._batches: list[_Batch | None] = [None] * self._reader.num_record_batches

@@ -46,7 +46,7 @@ def as_input(pixels: Pixels, rule: InputRule) -> NDArray[np.float32]:
 
 
 STORE, PATCHES, DROPPED, FAILURES = "store.json", "patches.parquet", "dropped.parquet", "failures.csv"
-KINDS = ("prepare", "import")
+_KINDS = ("prepare", "import")
 """What makes a store."""
 
 
@@ -63,7 +63,7 @@ class SlideEntry(SlideId):
     dropped: int
 
 
-class Failure(Record):
+class SlideFailure(Record):
     """A slide that could not be prepared."""
 
     patient: str
@@ -82,11 +82,11 @@ class StoreInfo(Record):
     dtype: Literal["uint8", "uint16"]
     codec: CodecName
     input: InputRule
-    """How stored pixels become a network's input (`patches/inputs.py`)."""
+    """How stored pixels become a network's input (`patches/store.py:as_input`)."""
     shards: tuple[str, ...]
     """Files of encoded patches, relative to the store; the column `shard` counts these."""
     slides: tuple[SlideEntry, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[SlideFailure, ...]
     level_names: LevelNames = LevelNames()
     """What people read calls the levels so."""
     scales: tuple[float, ...] = ()
@@ -123,7 +123,7 @@ class PatchStore:
     def load(cls, path: AnyPath) -> "PatchStore":
         """Open a finished store; an unfinished or damaged one is refused with what to do."""
         path = Path(path)
-        artefact = open_artefact(path, *KINDS, check=(CONFIG, STORE, PATCHES, DROPPED, FAILURES))
+        artefact = open_artefact(path, *_KINDS, check=(CONFIG, STORE, PATCHES, DROPPED, FAILURES))
         info = StoreInfo.model_validate_json((path / STORE).read_bytes())
         return cls(artefact, info, PatchTable.load(path / PATCHES))
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.ground.files import digest, new_folder, sample_file
-from hidisc.ground.tasks import Report
+from hidisc.ground.progress import Watch
 from hidisc.patches.people import People
-from hidisc.patches.record import FIRST_SHARD, SlideRecord, SlideTask, describe_files, name_owner, write_patches
+from hidisc.patches.record import FIRST_SHARD, SlideRecord, SlideTask, describe_files, name_owner, store_patches
 from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.resample import resize
@@ -221,7 +221,7 @@ def gather_scans(
     return VolumeSource(root, tuple(scans), (*warnings, *people.find_warnings()), is_private, people.key_file)
 
 
-def list_files(root: Path) -> list[Path]:
+def walk_files(root: Path) -> list[Path]:
     """Files below a folder in order, also in linked folders, each folder once; hidden ones are left out."""
     found, entered = [], set()
     for folder, folders, names in os.walk(root, followlinks=True):
@@ -258,7 +258,7 @@ class ScanTask(SlideTask):
         except OSError as error:
             raise SlideError(f"a file of the volume cannot be read ({error.strerror}). Copy it again.") from error
 
-    def run(self, report: Report) -> SlideRecord:
+    def run(self, report: Watch) -> SlideRecord:
         """Encode the slices of the volume into the scan's folder."""
         config, sample = self.config, self.sample()
         volume = self.files.read()
@@ -266,7 +266,7 @@ class ScanTask(SlideTask):
         owner = name_owner(self.scan, sample, self.settings, FIRST_SHARD)
         with new_folder(self.folder) as part:
             patch_bytes = config.size_px**2 * config.bits // 8
-            write_patches(part, slices.pixels, patch_bytes, owner, config.pixels, report)
+            store_patches(part, slices.pixels, patch_bytes, owner, config.pixels, report)
             record = SlideRecord(
                 slide=self.scan,
                 checksum=_hash_values(volume),

@@ -1,6 +1,5 @@
 """Settings of `hidisc benchmark`: a suite is a table of the paper as rows to train and claims to check."""
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -65,7 +64,6 @@ class SuiteConfig(Config):
     """Settings of `hidisc benchmark SUITE`."""
 
     recipes: ClassVar[str] = "benchmark"
-    renamed: ClassVar[Mapping[str, str]] = {"looks": "evaluation_points"}
     title: str
     """Title of the page and of the tables."""
     paper: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Groups of settings, and how defaults, recipes and `--set` are combined."""
 
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -16,9 +16,6 @@ from pydantic_core import to_jsonable_python
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import Record
 
-Say = Callable[[str], None]
-
-
 _EMPTY: tuple[Any, ...] = (None, {}, [])
 
 
@@ -27,8 +24,6 @@ class Config(Record):
 
     recipes: ClassVar[str] = "prepare"
     """The folder of `recipes/` with recipes for it."""
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Old names of settings, which are still understood in this version, and their new ones."""
 
 
 class Pace:
@@ -63,23 +58,6 @@ def find_group(annotation: Any) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-def use_new_names(
-    model: type[BaseModel], settings: Mapping[str, Any], say: Say = lambda _: None, prefix: str = ""
-) -> dict[str, Any]:
-    """Settings with those that were renamed under their new names; says which."""
-    renamed: Mapping[str, str] = getattr(model, "renamed", {})
-    found = {}
-    for name, value in settings.items():
-        new = renamed.get(name, name)
-        if new != name:
-            say(f"note: {prefix}{name} is called {prefix}{new} now; the old name is not understood after this version")
-        info = list_fields(model).get(new)
-        group = find_group(info.annotation) if info else None
-        is_group = group is not None and isinstance(value, Mapping)
-        found[new] = use_new_names(group, value, say, f"{prefix}{name}.") if is_group and group else value
-    return found
-
-
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A recipe's settings by dotted name; what is itself a list of names stands under its own name as well."""
     found: dict[str, Any] = {}
@@ -108,7 +86,7 @@ def keep_facts(model: type[BaseModel], settings: Mapping[str, Any], taken_over: 
     Those marked `Pace` or `TakenOver`, and those named in `taken_over`, are left out. A setting that was not there yet
     when they were dumped has its default, which is what was done before there was a choice.
     """
-    settings, kept = use_new_names(model, settings), {}
+    kept = {}
     for name, info in list_fields(model).items():
         if name in taken_over or any(isinstance(mark, Pace | TakenOver) for mark in info.metadata):
             continue
@@ -140,21 +118,18 @@ class Recipe:
         return self.header.get("Purpose", "").startswith("over ")
 
 
-def load_config(
-    model: type[AnyConfig], recipe: str | None = None, changes: Sequence[str] = (), say: Say = lambda _: None
-) -> AnyConfig:
+def load_config(model: type[AnyConfig], recipe: str | None = None, changes: Sequence[str] = ()) -> AnyConfig:
     """Defaults, then the recipes (shipped names or YAML files, `a+b`: b over a), then `a.b=c` changes."""
     settings: dict[str, Any] = {}
     layers = [read_recipe(name, model.recipes) for name in _split_layers(recipe)]
     _refuse_undone(layers)
     for layer in layers:
-        _merge(settings, use_new_names(model, layer.settings, say))
+        _merge(settings, layer.settings)
     for change in changes:
         name, equals, value = change.partition("=")
         if not equals:
             raise UserError(f"--set {change!r} has no '='. Write it as --set {name.strip() or 'a.b'}=VALUE.")
         _put(settings, name.strip(), _parse(value))
-    settings = use_new_names(model, settings, say)
     return validate(model, settings, f"recipe {recipe!r}" if recipe and not changes else "settings")
 
 

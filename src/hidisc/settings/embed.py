@@ -1,6 +1,5 @@
 """Settings of `hidisc embed`."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -27,7 +26,6 @@ class EmbedConfig(Config):
     """Settings of `hidisc embed`."""
 
     recipes: ClassVar[str] = "embed"
-    renamed: ClassVar[Mapping[str, str]] = {"ahead": "prefetch"}
     splits: tuple[str, ...] | None = None
     """Splits of the store to embed; null embeds all of them."""
     mpp: tuple[float, ...] | None = None

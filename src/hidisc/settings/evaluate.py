@@ -1,6 +1,5 @@
 """Settings of `hidisc evaluate`, and of cross-validation, which `hidisc benchmark` shares."""
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -95,7 +94,6 @@ class EvaluateConfig(Config):
     """Settings of `hidisc evaluate`."""
 
     recipes: ClassVar[str] = "evaluate"
-    renamed: ClassVar[Mapping[str, str]] = {"opinions": "probes"}
     bank: tuple[str, ...] = ("train",)
     """Splits of the reference patients, whose labels are known to the probes."""
     queries: tuple[str, ...] = ("test",)

@@ -1,6 +1,5 @@
 """Settings of `hidisc train`."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -11,7 +10,6 @@ from hidisc.settings.config import Config, Pace
 class DataConfig(Config):
     """Which patches are learned from and how they are read."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"ahead": "prefetch"}
     splits: tuple[str, ...] = ("train",)
     """Splits of the store to learn from; patients of the others are never seen."""
     leave_out: tuple[str, ...] = ()

@@ -13,14 +13,9 @@ from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.tasks import prefetch
 from hidisc.ground.text import count, name_some
 from hidisc.slides.cohort import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN, fold
-from hidisc.slides.reader import open_slide
+from hidisc.slides.reader import list_suffixes, open_slide
 from hidisc.slides.slide import SlideError
 
-SUFFIXES = frozenset(
-    f".{kind}" for kind in ("svs", "ndpi", "scn", "mrxs", "bif", "dcm", "svslide", "qptiff", "tif", "tiff", "btf",
-                            "png", "jpg", "jpeg", "bmp")
-)  # fmt: skip
-"""Of files that may be slides."""
 NO_PATIENT = "the name does not say whose slide it is: fill in patient, or draft again with --pattern"
 NO_FIT = "the name does not fit the pattern: fill in patient, or draft again with another --pattern"
 NO_SCALE = "the file does not say its scale: fill in mpp, or give `hidisc prepare` --assume-mpp"
@@ -152,7 +147,7 @@ def _find_files(root: Path) -> tuple[list[Path], list[str]]:
         if path.is_dir():
             if path.is_symlink():
                 left_out.append(f"{path.relative_to(root)}: a link to a folder, which is not entered")
-        elif path.suffix.lower() in SUFFIXES:
+        elif path.suffix.lower() in list_suffixes():
             files.append(path)
         else:
             others[path.suffix.lower() or path.name] += 1

@@ -1,18 +1,16 @@
-"""Open any slide file with the library that reads it best; nothing else needs to know which."""
+"""Open any slide file with the reader of `slides/readers/` that fits; nothing else needs to know which."""
 
 from concurrent.futures import Future, wait
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from threading import Thread
 
 from hidisc.ground.files import AnyPath
-from hidisc.slides.picture import Picture
-from hidisc.slides.slide import Slide, SlideError
-from hidisc.slides.tiff import TiffSlide, refuse_circle, sniff
-from hidisc.slides.tiled import FORMATS as TILED
-from hidisc.slides.tiled import TiledSlide
-from hidisc.slides.wsi import WholeSlide, detect_format
+from hidisc.slides import readers
+from hidisc.slides.slide import Slide, SlideError, SlideFile
 
-FORMATS = "SVS, NDPI, SCN, MRXS, BIF, DICOM whole-slide, OME-TIFF, QPTIFF, tiled or plain TIFF, PNG, JPEG"
 LIMIT_S = 60.0
 """Seconds that a file may take to open: damage can send a library in circles, and a disk can stop answering."""
 
@@ -38,7 +36,7 @@ def open_slide(path: AnyPath, limit_s: float = LIMIT_S) -> Slide:
             hint = (
                 " It is a DICOM file, but not a whole-slide image (VL Whole Slide Microscopy); export the slide itself."
             )
-        raise SlideError(f"{path} cannot be read: {error}{hint} Formats read: {FORMATS}.") from error
+        raise SlideError(f"{path} cannot be read: {error}{hint} Formats read: {list_formats()}.") from error
 
 
 def _open_into(opened: "Future[Slide]", path: Path) -> None:
@@ -49,21 +47,38 @@ def _open_into(opened: "Future[Slide]", path: Path) -> None:
 
 
 def _open(path: Path) -> Slide:
-    """OpenSlide first, except for TIFFs it would flatten to 8-bit RGB or whose pyramid it does not see."""
-    refuse_circle(path)
-    kind = sniff(path)
-    if kind == "tiff":
-        return TiffSlide(path)
-    format_ = detect_format(path)
-    if format_ is not None:
+    """The slide, opened by the first reader that takes the file and can open it; else what the last one said."""
+    file, known = SlideFile(path), list_readers()
+    *others, last = [reader for reader in known if reader.takes(file)] or known[-1:]
+    for reader in others:
         try:
-            return TiledSlide(path) if format_ in TILED else WholeSlide(path)
+            return reader(path)
         except SlideError:
-            if kind is None:
-                raise
-    if kind == "wsi":
-        return TiffSlide(path)
-    return Picture(path)
+            continue
+    return last(path)
+
+
+@cache
+def list_readers() -> tuple[type[Slide], ...]:
+    """The classes in the files of `readers/`, in the order in which they are asked."""
+    modules = [import_module(f"{readers.__name__}.{module.name}") for module in iter_modules(readers.__path__)]
+    found = [
+        thing
+        for module in modules
+        for thing in vars(module).values()
+        if isinstance(thing, type) and issubclass(thing, Slide) and thing.__module__ == module.__name__
+    ]
+    return tuple(sorted(found, key=lambda reader: reader.turn))
+
+
+def list_formats() -> str:
+    """The formats that are read, for people."""
+    return ", ".join(filter(None, (reader.formats for reader in list_readers())))
+
+
+def list_suffixes() -> frozenset[str]:
+    """How names of files that may be slides end, in small letters."""
+    return frozenset(suffix for reader in list_readers() for suffix in reader.suffixes)
 
 
 def _is_dicom(path: Path) -> bool:

@@ -2,8 +2,10 @@
 
 import struct
 from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +25,36 @@ class SlideError(UserError):
     """A slide file that cannot be used, with the reason and what to do about it."""
 
 
+Found = TypeVar("Found")
+
+
+class SlideFile:
+    """A file that is about to be opened, and what the readers have found out about it so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known: dict[Callable[[Path], Any], Any] = {}
+
+    def ask(self, look: Callable[[Path], Found]) -> Found:
+        """The answer of a function about the file; the function is called once, although several readers ask."""
+        if look not in self._known:
+            self._known[look] = look(self.path)
+        answer: Found = self._known[look]
+        return answer
+
+
 class Slide(ABC):
     """An open slide: `levels[0]` is the finest, pixels are (height, width, channels) of `dtype`.
 
     Only the pyramid is reachable. Label and macro pictures can show a patient's name, so no reader offers them.
     """
+
+    turn: ClassVar[float]
+    """Readers are asked in the order of this number; the last reader gets what no other one takes."""
+    formats: ClassVar[str] = ""
+    """The formats that the reader adds to those of the readers before it, for messages."""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """How names of such files end; `hidisc cohort` opens only files with a known ending."""
 
     path: Path
     reader: str
@@ -43,6 +70,15 @@ class Slide(ABC):
     dtype: np.dtype[Any]
     origin: tuple[int, int] = (0, 0)
     """Level-0 px (x, y) at which QuPath's coordinates begin: it shows only what was scanned (OpenSlide's bounds)."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; raises SlideError with the reason where that is not possible."""
+        self.path = path
+
+    @classmethod
+    @abstractmethod
+    def takes(cls, file: SlideFile) -> bool:
+        """Whether this reader is to open a file, by what the file holds."""
 
     @abstractmethod
     def read(self, level: int, x: int, y: int, width: int, height: int) -> Pixels:
@@ -61,6 +97,32 @@ class Slide(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+CACHE_BYTES = 128 * 2**20
+"""Decoded tiles kept per slide: neighbouring patches share tiles (8 x 8 patches of 600 px are 92 MB)."""
+
+
+class TileCache(OrderedDict[tuple[int, ...], NDArray[Any]]):
+    """Decoded tiles of a slide by level and number; `keep` drops those not used for longest beyond `max_bytes`."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self.bytes, self._max_bytes = 0, max_bytes
+
+    def keep(self, key: tuple[int, ...], tile: NDArray[Any]) -> None:
+        """Keep a tile, or note that it was used once more."""
+        if key not in self:
+            self[key] = tile
+            self.bytes += tile.nbytes
+        self.move_to_end(key)
+        while self.bytes > self._max_bytes and len(self) > 1:
+            self.bytes -= self.popitem(last=False)[1].nbytes
+
+    def clear(self) -> None:
+        """Drop all tiles."""
+        super().clear()
+        self.bytes = 0
 
 
 def plausible_mpp(x: float | None, y: float | None) -> float | None:

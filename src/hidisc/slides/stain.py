@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.ground.errors import UserError
-
-Pixels = NDArray[np.uint8]
+from hidisc.slides.slide import Pixels
 
 LIGHT = 240.0
 """Grey level of the light where there is no tissue; fixed, so that stored stains mean the same everywhere."""

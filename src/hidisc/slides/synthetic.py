@@ -26,6 +26,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.spreadsheet import format_csv
+from hidisc.slides.slide import Pixels
 
 SMALLEST_LEVEL_PX = 64
 
@@ -61,7 +62,6 @@ def write_pyramid(path: Path, pixels: NDArray[np.uint8], mpp: float, tile_px: in
     beside.replace(path)
 
 
-Pixels = NDArray[np.uint8]
 Map = NDArray[np.float32]
 
 

@@ -16,13 +16,13 @@ def find_tissue(thumbnail: Pixels, min_density: float, max_density: float) -> ND
     """
     if thumbnail.dtype != np.uint8 or thumbnail.shape[2] != 3:
         return np.ones(thumbnail.shape[:2], bool)
-    density = optical_density(thumbnail).mean(axis=2).clip(0, None)
+    density = thumbnail_density(thumbnail).mean(axis=2).clip(0, None)
     threshold = float(np.clip(_otsu(density), min_density, max_density))
     mask: NDArray[np.bool_] = density > threshold
     return mask
 
 
-def optical_density(thumbnail: Pixels) -> NDArray[np.float32]:
+def thumbnail_density(thumbnail: Pixels) -> NDArray[np.float32]:
     """(h, w, 3) how much light an 8-bit RGB thumbnail, slightly blurred, absorbs compared with its glass (log10)."""
     smooth = np.asarray(Image.fromarray(thumbnail).filter(ImageFilter.GaussianBlur(1)), np.float32)
     white = np.clip(np.percentile(smooth.reshape(-1, 3), 99.5, axis=0), 200, 255)
@@ -111,7 +111,7 @@ def pen_fraction(thumbnail: Pixels, boxes: Boxes, downsample: float, mpp: float)
 
 def find_ink(thumbnail: Pixels) -> NDArray[np.bool_]:
     """Mask (h, w) of the pixels of an 8-bit RGB thumbnail that are blue, green or black ink, over glass or tissue."""
-    density = optical_density(thumbnail).clip(0, None)
+    density = thumbnail_density(thumbnail).clip(0, None)
     red, green, total = density[..., 0], density[..., 1], density.sum(axis=2)
     coloured = (red > _RED_SHARE * total) & (total > 3 * _MIN_DENSITY)
     black = (green < _BLACK_GREEN_SHARE * total) & (total > 3 * _BLACK_DENSITY)

@@ -16,16 +16,15 @@ from hidisc.artefacts.artefact import make
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import refuse_full_disk, sweep
 from hidisc.ground.machine import count_cores
-from hidisc.ground.progress import Say, ignore
+from hidisc.ground.progress import Say, Watch, ignore
 from hidisc.ground.stop import reached, stopped_at_once
-from hidisc.ground.tasks import Outcome, Report, run_tasks
+from hidisc.ground.tasks import TaskOutcome, run_tasks
 from hidisc.ground.text import count, name_some
-from hidisc.patches.commit import Recipe, assign_splits, commit_store, refuse_unlisted
+from hidisc.patches.commit import StorePlan, assign_splits, commit_store, refuse_unlisted
 from hidisc.patches.record import RECORD, RecordError, SlideRecord, SlideTask, is_whole
-from hidisc.patches.store import FAILURES, Failure, PatchStore, StoreInfo
+from hidisc.patches.store import FAILURES, PatchStore, SlideFailure, StoreInfo
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
-from hidisc.settings.config import Config
 from hidisc.settings.level_names import LevelNames
 from hidisc.settings.prepare import SplitConfig
 from hidisc.slides.cohort import SlideRow
@@ -74,10 +73,9 @@ class Built:
 def build_store(
     out: Path,
     kind: str,
-    config: Config,
     members: Sequence[SlideRow],
     tasks: Sequence[SlideTask],
-    recipe: Recipe,
+    plan: StorePlan,
     *,
     inputs: Mapping[str, str] | None = None,
     taken_over: tuple[str, ...] = (),
@@ -87,11 +85,11 @@ def build_store(
     say: Say = ignore,
 ) -> Built:
     """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
-    wanted = () if any(member.split for member in members) else _list_splits(recipe.split)
-    members = assign_splits(members, recipe)
+    wanted = () if any(member.split for member in members) else _list_splits(plan.config.split)
+    members = assign_splits(members, plan)
     empty = _warn_of_empty_splits(wanted, members, say)
     with (
-        make(out, kind, config, inputs, taken_over=taken_over, hint=hint) as work,
+        make(out, kind, plan.config, inputs, taken_over=taken_over, hint=hint) as work,
         stopped_at_once(say),
     ):
         refuse_unlisted(out, members)
@@ -106,15 +104,15 @@ def build_store(
                 say(f"slide {member.slide!r} is read again: {why}")
                 shutil.rmtree(task.folder)
         say(_describe_work(out, len(tasks), len(todo)))
-        failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler, recipe.level_names)
+        failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler, plan.level_names)
         if len(failures) == len(tasks):
             raise _none_read(failures)
         sweep(out)  # after workers that were killed
-        if recipe.filter.run:
-            from hidisc.verbs.predict import predict_labels  # torch, which workers and most stores do without
+        if plan.config.filter.run:
+            from hidisc.verbs.predict import predict_patches  # torch, which workers and most stores do without
 
-            recipe = replace(recipe, classifier=predict_labels(out, members, recipe, say))
-        committed = commit_store(work, members, failures, recipe)
+            plan = replace(plan, classifier=predict_patches(out, members, plan, say))
+        committed = commit_store(work, members, failures, plan)
         if committed.is_new or not is_drawn(out):
             work.finish(committed.files)  # without pictures, so that a killed command draws them
             say(f"drawing what was kept and dropped into {out / 'pictures'}")
@@ -136,7 +134,7 @@ def _describe_work(out: Path, slides: int, to_read: int) -> str:
     return f"{there:,} of {count(slides, 'slide')} are in {out} already; {to_read:,} to read"
 
 
-def _none_read(failures: Sequence[Failure]) -> UserError:
+def _none_read(failures: Sequence[SlideFailure]) -> UserError:
     """That every slide has failed, and why."""
     slides = len(failures)
     head = "the only slide cannot be read:" if slides == 1 else f"none of the {slides:,} slides can be read:"
@@ -208,13 +206,13 @@ def _work(
     workers: int | None,
     scheduler: str | None,
     words: LevelNames,
-) -> list[Failure]:
+) -> list[SlideFailure]:
     """Do what is waiting; the failures, in the order of the cohort."""
     if not waiting:
         return []
     processes = min(workers if workers is not None else count_cores(), len(waiting))
     sizes = {task.folder: task.size_bytes() for task in waiting}
-    failures: dict[Path, Failure] = {}
+    failures: dict[Path, SlideFailure] = {}
     # slides count by their size on disk, so that the time left does not assume that all are alike
     slides_done, bytes_done, boxes, began = slides - len(waiting), 0, 0, time.monotonic()
     with show_progress("reading", sum(sizes.values())) as bar:
@@ -240,15 +238,15 @@ def _work(
     return [failures[task.folder] for task in waiting if task.folder in failures]
 
 
-def _run(task: SlideTask, report: Report) -> SlideRecord:
+def _run(task: SlideTask, report: Watch) -> SlideRecord:
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # damage is ours to report, in one sentence
     with threadpool_limits(1):  # a worker is a core, and sums in one thread are the same to the last bit everywhere
         return task.run(report)
 
 
-def _failure(outcome: Outcome[SlideTask, SlideRecord], member: SlideRow) -> Failure:
+def _failure(outcome: TaskOutcome[SlideTask, SlideRecord], member: SlideRow) -> SlideFailure:
     """Why a slide failed; a full disk ends everything, for it is no slide's fault."""
     error = outcome.error
     refuse_full_disk(error, "Slides already finished are safe")
     reason = str(error) if isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {error}"
-    return Failure(patient=member.patient, slide=member.slide, path=str(outcome.task.source), reason=reason)
+    return SlideFailure(patient=member.patient, slide=member.slide, path=str(outcome.task.source), reason=reason)

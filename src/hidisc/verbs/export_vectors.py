@@ -123,7 +123,7 @@ def _write_boxes(tiles: _Tiles, store: PatchStore, files: Mapping[str, Path]) ->
             continue
         record = store.record(entry)
         extent = record.size_px * (record.downsample or 1.0)
-        left, top = record.find_origin()
+        left, top = record.origin or (0, 0)
         regions = (
             Region(
                 polygons=make_box(float(tiles.x[row]) - left, float(tiles.y[row]) - top, extent, extent),

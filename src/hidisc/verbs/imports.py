@@ -1,14 +1,13 @@
 """`hidisc import`: patches that exist as files, or volumes -> a PatchStore."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
 from hidisc.ground.progress import Say, ignore
 from hidisc.ground.text import count
-from hidisc.patches.commit import Recipe
+from hidisc.patches.commit import StorePlan
 from hidisc.patches.pack import PackTask, Source
 from hidisc.patches.record import SlideTask, slide_folder
 from hidisc.patches.store import SlideEntry
@@ -38,9 +37,8 @@ def import_patches(
         PackTask(row.slide, out.resolve() / slide_folder(row.slide), tuple(path.resolve() for path in paths), config)
         for row, paths in source.slides
     ]
-    recipe = Recipe(config.filter, config.pixels, config.split, config.seed, config.mpp, source.input)
     rows = [row for row, _ in source.slides]
-    return _build(source, out, config, rows, tasks, recipe, workers, scheduler, say)
+    return _build(source, out, rows, tasks, StorePlan(config, source.input), workers, scheduler, say)
 
 
 def import_volumes(
@@ -70,8 +68,8 @@ def import_volumes(
         )
         for row, files in source.scans
     ]
-    recipe = Recipe(config.filter, config.pixels, config.split, config.seed, None)
-    built = _build(source, out, config, [row for row, _ in source.scans], tasks, recipe, workers, scheduler, say)
+    rows = [row for row, _ in source.scans]
+    built = _build(source, out, rows, tasks, StorePlan(config), workers, scheduler, say)
     failed = {failure.slide for failure in built.info.failures}
     for row, files in source.scans:
         if source.is_private and row.slide in failed:  # said, never stored
@@ -95,10 +93,9 @@ def _warn_of_copies(built: Built, say: Say) -> None:
 def _build(
     source: Source | VolumeSource,
     out: Path,
-    config: ImportConfig | VolumesConfig,
     rows: Sequence[SlideRow],
     tasks: Sequence[SlideTask],
-    recipe: Recipe,
+    plan: StorePlan,
     workers: int | None,
     scheduler: str | None,
     say: Say,
@@ -106,12 +103,11 @@ def _build(
     """The store of an import, with what there is to say of its source and of slides without patches."""
     if source.root.is_dir() and out.resolve().is_relative_to(source.root.resolve()):
         raise UserError(f"--out {out} lies inside {source.root}, which is read. Give a folder outside of it.")
-    recipe = replace(recipe, level_names=config.level_names)
     for warning in source.warnings[:20]:
         say(f"warning: {warning}")
     if len(source.warnings) > 20:
         say(f"warning: ... and {len(source.warnings) - 20} more.")
-    built = build_store(out, "import", config, rows, tasks, recipe, workers=workers, scheduler=scheduler, say=say)
+    built = build_store(out, "import", rows, tasks, plan, workers=workers, scheduler=scheduler, say=say)
     empty = built.summary()["empty_slides"]
     if empty:
         have = "has no patch: all of its patches were" if empty == 1 else "have no patch: all of their patches were"

@@ -17,7 +17,7 @@ from hidisc.ground.text import count
 from hidisc.models.card import WEIGHTS
 from hidisc.models.encoder import Encoder
 from hidisc.patches.codec import decode
-from hidisc.patches.commit import PatchClassifier, Recipe
+from hidisc.patches.commit import PredictedLabels, StorePlan
 from hidisc.patches.filters import load_predicted, save_predicted
 from hidisc.patches.record import RECORD, SlideRecord, slide_folder
 from hidisc.patches.shard import Shard
@@ -29,32 +29,32 @@ from hidisc.training.run import Run
 _BATCH = 256
 
 
-def predict_labels(out: Path, slides: Sequence[SlideRow], recipe: Recipe, say: Say) -> PatchClassifier:
+def predict_patches(out: Path, slides: Sequence[SlideRow], plan: StorePlan, say: Say) -> PredictedLabels:
     """Predict a label for every stored patch that has none yet; one file per slide, so a killed command goes on."""
-    run = Run.load(Path(recipe.filter.run or ""))
+    run = Run.load(Path(plan.config.filter.run or ""))
     encoder = run.encoder()
     labels = encoder.card.classes
-    unknown = [label for label in recipe.filter.drop_labels if label not in labels]
+    unknown = [label for label in plan.config.filter.drop_labels if label not in labels]
     if unknown:
         raise UserError(
             f"filter.drop_labels: {unknown[0]!r} is no label {run.path} predicts "
             f"({', '.join(labels) or 'it predicts none'}). Give labels of a run made with "
-            "`hidisc train --recipe supervised`."
+            "`hidisc train --plan supervised`."
         )
-    predictor = PatchClassifier(hash_file(run.path / WEIGHTS)[:12], labels)
+    predictor = PredictedLabels(hash_file(run.path / WEIGHTS)[:12], labels)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encoder.to(device)
     predicted = 0
     for slide in slides:
         folder = out / slide_folder(slide.slide)
         if (folder / RECORD).exists():
-            predicted += _predict_slide(folder, encoder, predictor.checksum, recipe, device)
-    dropped = ", ".join(recipe.filter.drop_labels)
+            predicted += _predict_slide(folder, encoder, predictor.checksum, plan, device)
+    dropped = ", ".join(plan.config.filter.drop_labels)
     say(f"{run.path} predicted labels for {count(predicted, 'patch')}; those predicted as {dropped} are dropped")
     return predictor
 
 
-def _predict_slide(folder: Path, encoder: Encoder, checksum: str, recipe: Recipe, device: str) -> int:
+def _predict_slide(folder: Path, encoder: Encoder, checksum: str, plan: StorePlan, device: str) -> int:
     """Predict the labels that a slide lacks; the number of patches predicted."""
     record = SlideRecord.load(folder)
     if (record.size_px, record.channels) != (encoder.card.size_px, _stored_channels(encoder)):
@@ -71,8 +71,8 @@ def _predict_slide(folder: Path, encoder: Encoder, checksum: str, recipe: Recipe
         for start in range(0, len(missing), _BATCH):
             rows = missing[start : start + _BATCH]
             shape, dtype = (record.size_px, record.size_px, record.channels), np.dtype(record.dtype)
-            pixels = np.stack([decode(shard[int(row)], recipe.pixels.codec, shape, dtype) for row in rows])
-            codes[boxes[rows]], scores[boxes[rows]] = _predict(encoder, as_input(pixels, recipe.input), device)
+            pixels = np.stack([decode(shard[int(row)], plan.config.pixels.codec, shape, dtype) for row in rows])
+            codes[boxes[rows]], scores[boxes[rows]] = _predict(encoder, as_input(pixels, plan.input), device)
         predicted += len(missing)
     if predicted:
         save_predicted(folder, checksum, codes, scores)

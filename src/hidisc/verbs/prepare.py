@@ -9,14 +9,15 @@ from hidisc.ground.files import AnyPath, hash_file, make_folder, write_atomic
 from hidisc.ground.progress import Say, ignore
 from hidisc.ground.text import count
 from hidisc.patches.annotations import load_annotations
-from hidisc.patches.commit import Recipe
+from hidisc.patches.commit import StorePlan
 from hidisc.patches.cut import CutTask
 from hidisc.patches.record import slide_folder
 from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import Cohort
-from hidisc.slides.draft import SUFFIXES, Draft, NamePattern, draft_rows
-from hidisc.slides.picture import read_picture
+from hidisc.slides.draft import Draft, NamePattern, draft_rows
+from hidisc.slides.reader import list_suffixes
+from hidisc.slides.readers.picture import read_picture
 from hidisc.slides.stain import REFERENCE, Stains, stains_of_reference
 from hidisc.verbs.build import Built, build_store
 from hidisc.verbs.progress import show_count
@@ -34,12 +35,13 @@ def draft_cohort(folder: AnyPath, out: AnyPath, pattern: str | None = None, *, s
     if out.suffix.lower() != ".csv":
         raise UserError(f"--out {out} is no CSV file. Give a name that ends in .csv.")
     names = NamePattern(pattern) if pattern else None
-    files = sum(path.suffix.lower() in SUFFIXES for path in folder.rglob("*"))
+    files = sum(path.suffix.lower() in list_suffixes() for path in folder.rglob("*"))
     with show_count("opening", files, "files") as done:
         draft = draft_rows(folder, names, done)
     _say_some("left out", draft.left_out, "more file", say)
     if not draft.rows:
-        raise UserError(f"{folder} holds no slide that can be read ({' '.join(sorted(SUFFIXES))}). Give another one.")
+        suffixes = " ".join(sorted(list_suffixes()))
+        raise UserError(f"{folder} holds no slide that can be read ({suffixes}). Give another one.")
     doubts = sorted(draft.count_doubts().items(), key=lambda doubt: -doubt[1])
     _say_some("doubtful", [f"{count(slides, 'slide')}: {doubt}" for doubt, slides in doubts], "more doubt", say)
     make_folder(out.parent)
@@ -83,10 +85,9 @@ def prepare(
     built = build_store(
         out,
         "prepare",
-        config,
         cohort.slides,
         tasks,
-        Recipe(config.filter, config.pixels, config.split, config.seed, config.grid.mpp, annotations=annotations),
+        StorePlan(config, annotations=annotations),
         inputs={} if reference is REFERENCE else {"stain.reference": hash_file(Path(config.stain.reference))},
         taken_over=("filter", "annotations") if refilter else (),
         hint=" A changed filter and changed annotations need no reading again: add --refilter.",

@@ -1,6 +1,4 @@
-"""Whether a JPEG is whole, which its decoder does not say: it makes grey or noise of what is missing.
-
-Tiled TIFF slides whose tiles are decoded here: the pixels that OpenSlide gives, in a fraction of its time.
+"""Tiled TIFF slides whose tiles are decoded here: the pixels that OpenSlide gives, in a fraction of its time.
 
 OpenSlide still says what the slide is: its levels, its scale, its background. Only its way from tiles to pixels is
 replaced, level by level, where that gives exactly the same pixels. Whatever is not plain is read by OpenSlide as
@@ -8,14 +6,11 @@ before: a level whose downsampling is not a whole number, a tile that the file l
 compression or colour model that is not in the list below.
 """
 
-import re
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import imagecodecs
 import numpy as np
@@ -23,57 +18,10 @@ import openslide
 import simplejpeg
 import tifffile
 
-from hidisc.slides.slide import DAMAGE, Pixels, SlideError
-from hidisc.slides.wsi import CACHE_BYTES, WholeSlide
+from hidisc.slides.readers.tiff import sniff
+from hidisc.slides.readers.wsi import PLAIN_TIFFS, WholeSlide, detect_format
+from hidisc.slides.slide import CACHE_BYTES, DAMAGE, Pixels, SlideError, SlideFile, TileCache
 
-_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-"""The next marker, behind compressed pixels as well: in them FF is followed by 00 or is a restart."""
-_TABLES, _SCAN, _END = 0xC4, 0xDA, 0xD9
-_SEQUENTIAL = (0xC0, 0xC1)
-_WITHOUT_LENGTH = (0x01, 0xD8)
-_HOLE = bytes(512)
-
-
-def check_jpeg(path: Path) -> None:
-    """Raise where the pixels of a JPEG do not come to their end, or have a hole of zeros as half copied files have."""
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        at, sequential = 0, False
-        zeros: dict[int, int] = {}  # what a code of nothing but zeros means in each Huffman table
-        while marker := _MARKER.search(data, at):
-            code, at = marker[0][1], marker.end()
-            if code == _END:
-                return
-            if code in _WITHOUT_LENGTH:
-                continue
-            segment = data[at + 2 : at + int.from_bytes(data[at : at + 2])]
-            at += 2 + len(segment)
-            sequential |= code in _SEQUENTIAL
-            if code == _TABLES:
-                zeros |= _read_tables(segment)
-            elif code == _SCAN and segment and sequential and not _may_be_zeros(segment, zeros):
-                following = _MARKER.search(data, at)
-                if data.find(_HOLE, at, following.start() if following else len(data)) >= 0:
-                    raise SlideError("the JPEG has a hole: zeros stand where pixels should. Copy it again.")
-    raise SlideError("the JPEG is cut short: its pixels do not come to their end. Copy it again.")
-
-
-def _read_tables(segment: bytes) -> dict[int, int]:
-    """The first symbol of each Huffman table of a segment; its code is all zeros."""
-    symbols = {}
-    while len(segment) > 17:
-        symbols[segment[0]] = segment[17]
-        segment = segment[17 + sum(segment[1:17]) :]
-    return symbols
-
-
-def _may_be_zeros(scan: bytes, zeros: dict[int, int]) -> bool:
-    """Whether zeros are what one even colour is coded as in this scan: no change, and nothing else in the block."""
-    selectors = scan[2 : 1 + 2 * scan[0] : 2]  # a byte per component: its tables of first and of further values
-    return all(zeros.get(byte >> 4) == zeros.get(0x10 | byte & 0x0F) == 0 for byte in selectors)
-
-
-FORMATS = ("aperio", "generic-tiff", "philips")
-"""What OpenSlide calls the files whose levels are plain pages of a TIFF."""
 _KINDS = tifffile.COMPRESSION
 _JPEG, _JPEG_2000 = _KINDS.JPEG, _KINDS.APERIO_JP2000_RGB
 _PLAIN = (_KINDS.NONE, _KINDS.LZW, _KINDS.DEFLATE, _KINDS.ADOBE_DEFLATE, _KINDS.ZSTD, _KINDS.PACKBITS)
@@ -143,13 +91,20 @@ class TiledSlide(WholeSlide):
     Memory: decoded tiles up to CACHE_BYTES, and a small cache of OpenSlide's own.
     """
 
+    turn = 1
+    formats = ""
+    suffixes: ClassVar[tuple[str, ...]] = ()
     reader = "tiles"
+
+    @classmethod
+    def takes(cls, file: SlideFile) -> bool:
+        """Whether it is a file whose levels OpenSlide finds as plain pages of a TIFF."""
+        return file.ask(sniff) != "tiff" and file.ask(detect_format) in PLAIN_TIFFS
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._slide.set_cache(openslide.OpenSlideCache(_ITS_CACHE_BYTES))
-        self._cache: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
-        self._cached_bytes = 0
+        self._cache = TileCache(CACHE_BYTES)
         self._levels: dict[int, _Level] = {}
         try:
             self._tif = tifffile.TiffFile(path)
@@ -203,17 +158,8 @@ class TiledSlide(WholeSlide):
         except DAMAGE:
             return None
         for index in indices:
-            self._keep((number, index), tiles[index])
+            self._cache.keep((number, index), tiles[index])
         return tiles
-
-    def _keep(self, key: tuple[int, int], tile: Pixels) -> None:
-        """Keep a decoded tile, and let go of those not used for longest."""
-        if key not in self._cache:
-            self._cache[key] = tile
-            self._cached_bytes += tile.nbytes
-        self._cache.move_to_end(key)
-        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
-            self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
 
     def _agrees(self, number: int) -> bool:
         """Whether the middle of a level and its last corner, if they can be decoded, are what OpenSlide reads there."""

@@ -6,7 +6,6 @@ TIFF pyramids OpenSlide refuses or would flatten, through tifffile: OME-TIFF, QP
 import math
 import os
 import struct
-from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from hidisc.slides.slide import DAMAGE, Pixels, Slide, SlideError, plausible_mpp
+from hidisc.slides.slide import CACHE_BYTES, DAMAGE, Pixels, Slide, SlideError, SlideFile, TileCache, plausible_mpp
 
 
 def refuse_circle(path: Path) -> None:
@@ -44,7 +43,6 @@ def refuse_circle(path: Path) -> None:
         return  # no TIFF, or one that ends too early
 
 
-CACHE_BYTES = 128 * 2**20
 MAX_SEGMENT_BYTES = 256 * 2**20
 """The largest strip or tile decoded at once; a file that is one huge strip would be read whole."""
 MAX_CHANNELS = 256
@@ -60,6 +58,7 @@ _JPEG = (tifffile.COMPRESSION.JPEG, tifffile.COMPRESSION.OJPEG)
 
 def sniff(path: Path) -> str | None:
     """Who should read this TIFF: "tiff" (us), "wsi" (OpenSlide first), "picture" (palette); None: no TIFF."""
+    refuse_circle(path)
     try:
         with tifffile.TiffFile(path) as tif:
             page = tif.pages.first
@@ -81,17 +80,24 @@ def sniff(path: Path) -> str | None:
 class TiffSlide(Slide):
     """A TIFF read segment by segment; channels are the samples of a page, or one page per channel."""
 
+    turn = 3
+    formats = "OME-TIFF, QPTIFF, tiled or plain TIFF"
+    suffixes = (".tif", ".tiff", ".btf", ".qptiff")
     reader = "tifffile"
 
+    @classmethod
+    def takes(cls, file: SlideFile) -> bool:
+        """Whether it is a TIFF of measured light; OpenSlide is asked before where it may know the format."""
+        return file.ask(sniff) in ("tiff", "wsi")
+
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         try:
             self._tif = tifffile.TiffFile(path)
             self._describe()
         except DAMAGE as error:
             raise SlideError(f"the TIFF is damaged or cut short ({error}). Copy it again.") from error
-        self._cache: OrderedDict[tuple[int, int, int], NDArray[Any]] = OrderedDict()
-        self._cached_bytes = 0
+        self._cache = TileCache(CACHE_BYTES)
 
     def _describe(self) -> None:
         """Find the pyramid and what is to be known of it."""
@@ -156,10 +162,7 @@ class TiffSlide(Slide):
         segment: NDArray[Any] = np.asarray(decoded[0], self.dtype)
         if page.photometric == tifffile.PHOTOMETRIC.MINISWHITE and "PhotometricInterpretation" in page.tags:
             segment = np.iinfo(self.dtype).max - segment
-        self._cache[key] = segment
-        self._cached_bytes += segment.nbytes
-        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
-            self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+        self._cache.keep(key, segment)
         return segment
 
     def level_size(self, level: int) -> tuple[int, int]:

@@ -1,25 +1,35 @@
 """Whole-slide files through OpenSlide: SVS, NDPI, SCN, MRXS, BIF, DICOM, generic tiled TIFF."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import openslide
 
-from hidisc.slides.slide import Pixels, Slide, SlideError, plausible_mpp
+from hidisc.slides.readers.tiff import sniff
+from hidisc.slides.slide import CACHE_BYTES, Pixels, Slide, SlideError, SlideFile, plausible_mpp
 
-CACHE_BYTES = 128 * 2**20
-"""Decoded tiles kept per slide: neighbouring patches share tiles (8 x 8 patches of 600 px are 92 MB)."""
+PLAIN_TIFFS = ("aperio", "generic-tiff", "philips")
+"""What OpenSlide calls the files whose levels are plain pages of a TIFF, which `tiled.py` takes."""
 
 
 class WholeSlide(Slide):
     """A slide that OpenSlide opens; always 8-bit RGB, transparent parts laid on the slide's background."""
 
+    turn = 2
+    formats = "SVS, NDPI, SCN, MRXS, BIF, DICOM whole-slide"
+    suffixes: ClassVar[tuple[str, ...]] = (".svs", ".ndpi", ".scn", ".mrxs", ".bif", ".dcm", ".svslide")
     reader = "openslide"
     channels = 3
     dtype = np.dtype(np.uint8)
 
+    @classmethod
+    def takes(cls, file: SlideFile) -> bool:
+        """Whether OpenSlide knows the format, unless it would flatten the file to 8-bit RGB or miss its pyramid."""
+        return file.ask(sniff) != "tiff" and file.ask(detect_format) not in (None, *PLAIN_TIFFS)
+
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         try:
             self._slide = openslide.OpenSlide(str(path))
         except (openslide.OpenSlideError, UnicodeEncodeError) as error:
