@@ -208,8 +208,8 @@ def train(
     for epoch in range(1, config.epochs + 1):
         for bag in rng.permutation(np.flatnonzero(~held_out)).tolist():
             optimizer.zero_grad()
-            loss = F.cross_entropy(net(vectors(_sample(bags[bag], config.patches, rng))), targets[bag])
-            torch.autograd.backward(loss)
+            of_bag = F.cross_entropy(net(vectors(_sample(bags[bag], config.patches, rng))), targets[bag])
+            torch.autograd.backward(of_bag)
             optimizer.step()
         if validation:
             with torch.no_grad():
