@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.ground.files import relate
 from hidisc.models.card import History
 from hidisc.patches.record import SlideId
@@ -301,7 +302,8 @@ def test_the_map_of_embeddings_alone_is_of_their_test_split_or_of_all(
 def predictions_of(truth: list[int], said: list[int], patients: list[str]) -> Predictions:
     scores = np.eye(2)[said] * 0.5 + 0.25
     units = {"patient": np.array(patients, object), "row": np.arange(len(truth))}
-    return Predictions("patch", ("a", "b"), units, np.array(truth), scores)
+    endpoint = Classes(label="label", classes=("a", "b"), positive=0)
+    return Predictions(Key(ENCODER, "knn", "patch"), endpoint, units, np.array(truth), scores)
 
 
 def test_queries_are_right_or_wrong_and_of_many_patients() -> None:

@@ -168,7 +168,7 @@ def fingerprint(embeddings: Embeddings) -> int:
 
 def place(vectors: NDArray[Any], seed: int) -> NDArray[np.float32]:
     """Places (N, 2) of vectors (N, D); near ones by cosine similarity are near."""
-    from hidisc.reporting.tsne import map_points  # takes a second to load, and the file is mostly there
+    from hidisc.reporting.patch_map import map_points  # takes a second to load, and the file is mostly there
 
     if len(vectors) <= WHOLE:
         return map_points(np.asarray(vectors), _PERPLEXITY, seed)

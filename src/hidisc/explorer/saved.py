@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from hidisc.explorer.answers import Nothing, OfPatch, OfSlide, draw_patch, tell_cohort, tell_patch, tell_slide
+from hidisc.explorer.answers import (
+    EmptyRequest,
+    PatchRequest,
+    SlideRequest,
+    draw_patch,
+    tell_cohort,
+    tell_patch,
+    tell_slide,
+)
 from hidisc.explorer.projection import as_jpeg
 from hidisc.explorer.session import Rows, Session
 from hidisc.explorer.slide import TILE_PX, ShownSlide
@@ -39,7 +47,7 @@ def save_patient(session: Session, patient: str, out: Path) -> int:
         (part / "index.html").write_text(page, encoding="utf-8")
         (part / "patches").mkdir()
         for row in rows.tolist():
-            (part / "patches" / f"{row}.jpg").write_bytes(draw_patch(session, OfPatch(row=row, side=160)))
+            (part / "patches" / f"{row}.jpg").write_bytes(draw_patch(session, PatchRequest(row=row, side=160)))
         (part / "tiles").mkdir()
         finest = [
             _write_tiles(session, session.show(number), part / "tiles", place) for place, number in enumerate(numbers)
@@ -51,7 +59,7 @@ def save_patient(session: Session, patient: str, out: Path) -> int:
 
 def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int]) -> dict[str, Any]:
     """What `disk.js` answers from; slides are numbered anew."""
-    cohort = tell_cohort(session, Nothing())
+    cohort = tell_cohort(session, EmptyRequest())
     columns, codes = [], {}
     for key, column in session.columns.items():
         present, own = np.unique(column.codes[rows], return_inverse=True)
@@ -67,8 +75,8 @@ def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int])
     cohort |= {"slides": slides, "columns": columns, "patients": 1, "patches": len(rows), "warnings": warnings}
     cohort["vectors"] = int((session.vector_of[rows] >= 0).sum())
     place_of = {number: place for place, number in enumerate(numbers)}
-    patches = [tell_patch(session, OfPatch(row=row)) for row in rows.tolist()]
-    shown = [tell_slide(session, OfSlide(slide=number)) for number in numbers]
+    patches = [tell_patch(session, PatchRequest(row=row)) for row in rows.tolist()]
+    shown = [tell_slide(session, SlideRequest(slide=number)) for number in numbers]
     return {
         "cohort": cohort,
         "rows": rows.tolist(),

@@ -28,8 +28,8 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets, is_valid_ip
 from tornado.web import Application, RequestHandler, stream_request_body
 
-from hidisc.explorer.answers import CHANGE, READ, Answer, question_of
-from hidisc.explorer.qupath import MOST_LETTERS
+from hidisc.explorer.answers import CHANGE, READ, Answer, find_request_type
+from hidisc.explorer.regions import MOST_LETTERS
 from hidisc.explorer.session import Session
 from hidisc.ground.errors import UserError
 from hidisc.ground.machine import count_cores
@@ -131,7 +131,7 @@ class Server:
 
     async def answer(self, answer: Callable[[Session, Any], Answer], details: dict[str, Any]) -> Answer:
         """The answer to a question, found by a thread."""
-        asked = question_of(answer).model_validate(details)
+        asked = find_request_type(answer).model_validate(details)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(answer, self._session, asked))
 
