@@ -20,7 +20,7 @@ from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import Drawing, FigureFolder
 from hidisc.reporting.html import fill_template
 from hidisc.reporting.patch_map import place_on_grid
-from hidisc.reporting.sheets import SheetRow, Shown
+from hidisc.reporting.sheets import SheetRow, SheetTile
 from hidisc.reporting.table import Table
 from hidisc.reporting.tables import counts_table, gather_warnings, metrics_table
 from hidisc.reporting.verdict import describe, find_verdict
@@ -77,7 +77,7 @@ class Reader(HTMLParser):
 def render(name: str = "an encoder", **changes: object) -> str:
     """A page with something in every section, all of it called `name`."""
     table = Table(name, ("Method", name), ((name, "1.0"),), (name,))
-    shown = Shown(PIXEL, name, name, True, 0.5)
+    shown = SheetTile(PIXEL, name, name, True, 0.5)
     columns = [
         {"key": "label", "title": "class", "names": (name, "b"), "codes": [0, 1, -1]},
         {"key": "patient", "title": "patient", "names": (name,), "codes": [0, 0, 0]},

@@ -34,7 +34,7 @@ from hidisc.reporting.points import (
     read_points,
     to_uri,
 )
-from hidisc.reporting.sheets import SHEET_PX, SheetRow, Shown, choose_queries, draw_sheet, make_sheet
+from hidisc.reporting.sheets import SHEET_PX, SheetRow, SheetTile, choose_queries, draw_sheet, make_sheet
 from hidisc.slides.slide import shrink
 from tests.evaluation.made import make_embeddings
 from tests.finished import finish
@@ -354,8 +354,8 @@ def test_a_sheet_shows_queries_beside_their_neighbours(store: Path, tmp_path: Pa
 def test_a_sheet_is_a_figure_too() -> None:
     """Each query is followed by its neighbours, and their borders say whether they agree."""
     tile = to_uri(np.full((16, 16, 3), 200, np.uint8))
-    query = Shown(tile, "$a_b$", "p", True)
-    near = tuple(Shown(tile, "a" * 60, "q", agrees, 0.25) for agrees in (True, False, True))
+    query = SheetTile(tile, "$a_b$", "p", True)
+    near = tuple(SheetTile(tile, "a" * 60, "q", agrees, 0.25) for agrees in (True, False, True))
     axes = draw_sheet([SheetRow(query, "z", near), SheetRow(query, "$a_b$", near[:1])]).axes[0]
     assert len(axes.images) == 6
     borders = [to_hex(patch.get_edgecolor()) for patch in axes.patches]

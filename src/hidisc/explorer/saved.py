@@ -1,6 +1,6 @@
-"""One patient as a folder that opens from disk: the same page, its answers in one script, its pictures as files.
+"""One patient as a folder that opens from disk: the same page, with its answers in one script and pictures as files.
 
-It holds nothing of other patients: of each column only the names that this patient's patches have.
+The folder holds nothing of other patients: a column has only the names that the patches of this patient have.
 """
 
 import json
@@ -27,11 +27,11 @@ from hidisc.ground.text import name_some
 
 _PAGE = Path(__file__).parent
 _MOST_TILES = 3_000
-"""Tiles of a slide: about 60 MB. Finer levels are left out."""
+"""Most tiles of a slide, about 60 MB; finer levels are left out."""
 
 
 def save_patient(session: Session, patient: str, out: Path) -> int:
-    """Write the folder, which appears whole or not at all; how many slides it shows. Open its `index.html`."""
+    """Write the folder, which appears whole or not at all, and return how many slides it shows."""
     numbers = [number for number, slide in enumerate(session.slides) if slide.patient == patient]
     if not numbers:
         some = name_some(dict.fromkeys(slide.patient for slide in session.slides))
@@ -58,7 +58,7 @@ def save_patient(session: Session, patient: str, out: Path) -> int:
 
 
 def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int]) -> dict[str, Any]:
-    """What `disk.js` answers from; slides are numbered anew."""
+    """The data from which `disk.js` answers requests; the slides of the patient are numbered from 0."""
     cohort = tell_cohort(session, EmptyRequest())
     columns, codes = [], {}
     for key, column in session.columns.items():
@@ -87,7 +87,7 @@ def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int])
 
 
 def _write_tiles(session: Session, shown: ShownSlide, folder: Path, place: int) -> int:
-    """Write the tiles of a slide, coarse levels first, as long as there are not too many; the finest level written."""
+    """Write the tiles of a slide, coarse levels first, up to `_MOST_TILES`; return the finest level written."""
     written = 0
     for level in reversed(range(shown.levels)):
         across, down = (-(-side // (TILE_PX * 2**level)) for side in (shown.width, shown.height))

@@ -150,7 +150,7 @@ def _latex(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class NumberCell:
     """A number as it is printed, and its error range."""
 
     text: str
@@ -164,12 +164,12 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class NumberRow:
     """One row of a table of numbers."""
 
     names: tuple[str, ...]
     """Its block (a level or a class), then its method."""
-    cells: Sequence[Cell]
+    cells: Sequence[NumberCell]
     """One per metric."""
     competes: bool = True
     """Whether it may be the best; rows that learned from labels may not, as in the paper."""
@@ -177,7 +177,7 @@ class Row:
     """Rows are compared within their group; None: within their block."""
 
 
-def lay_rows(title: str, columns: Sequence[str], rows: Sequence[Row], notes: Iterable[str]) -> Table:
+def lay_rows(title: str, columns: Sequence[str], rows: Sequence[NumberRow], notes: Iterable[str]) -> Table:
     """The table of some rows, the best of every group and metric in bold."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
@@ -192,7 +192,7 @@ def lay_rows(title: str, columns: Sequence[str], rows: Sequence[Row], notes: Ite
     return Table(title, tuple(columns), texts, tuple(notes), lead, frozenset(bold))
 
 
-def find_best(rows: Sequence[Row]) -> set[tuple[int, int]]:
+def find_best(rows: Sequence[NumberRow]) -> set[tuple[int, int]]:
     """(row, column) of the best cell of each column and of those whose error range overlaps that of the best.
 
     Where all overlap, nothing is the best. With standard deviations this is the paper's own bold type: 88.1 (0.5)
@@ -209,25 +209,25 @@ def find_best(rows: Sequence[Row]) -> set[tuple[int, int]]:
     return best
 
 
-def make_cell(values: Sequence[Value], sign: int = 1) -> Cell:
+def make_cell(values: Sequence[Value], sign: int = 1) -> NumberCell:
     """One metric of a model's evaluations: `87.4 (0.1)` of several, `87.4 [81.2, 92.0]` of one, all in percent."""
     undefined = [value for value in values if value.value is None]
     why = next((value.why for value in [*undefined, *values] if value.why), "")
     known = [value.value for value in values if value.value is not None]
     if undefined or not known:
-        return Cell(DASH, why=why or "not judged")
+        return NumberCell(DASH, why=why or "not judged")
     if len(known) > 1:  # the interval of one seed is not shown, nor what is to note about it
         mean, sd = float(np.mean(known)), float(np.std(known, ddof=1))
-        return Cell(show_spread(known, percent), sign * mean, sign * mean - sd, sign * mean + sd)
+        return NumberCell(show_spread(known, percent), sign * mean, sign * mean - sd, sign * mean + sd)
     low, high = values[0].low, values[0].high
     if low is None or high is None:
         ranked = sign * known[0]
-        return Cell(percent(known[0]), ranked, ranked, ranked, why)
+        return NumberCell(percent(known[0]), ranked, ranked, ranked, why)
     least, most = sorted((sign * low, sign * high))
-    return Cell(f"{percent(known[0])} [{percent(low)}, {percent(high)}]", sign * known[0], least, most, why)
+    return NumberCell(f"{percent(known[0])} [{percent(low)}, {percent(high)}]", sign * known[0], least, most, why)
 
 
-def metric_cell(model: EvaluatedModel, probe: str, level: str, metric: Metric) -> Cell:
+def metric_cell(model: EvaluatedModel, probe: str, level: str, metric: Metric) -> NumberCell:
     """One metric of a model at one level by one probe."""
     return make_cell([row.metrics[metric.key] for row in model.find_levels(probe, level)], metric.sign)
 
@@ -238,7 +238,7 @@ def metric_values(model: EvaluatedModel, probe: str, level: str, name: str) -> l
     return [value for value in values if value is not None]
 
 
-def class_cell(model: EvaluatedModel, probe: str, level: str, label: str, metric: Metric) -> Cell:
+def class_cell(model: EvaluatedModel, probe: str, level: str, label: str, metric: Metric) -> NumberCell:
     """The same of one class against the rest."""
     return make_cell([row.by_class[label][metric.key] for row in model.find_levels(probe, level)], metric.sign)
 

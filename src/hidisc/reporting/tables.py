@@ -14,7 +14,7 @@ from hidisc.reporting.evaluated import Comparison, EvaluatedModel, is_one_test
 from hidisc.reporting.table import (
     DASH,
     LABELLED,
-    Row,
+    NumberRow,
     Table,
     class_cell,
     lay_rows,
@@ -81,7 +81,7 @@ def few_notes(units: Iterable[tuple[str, int]], level: str) -> list[str]:
     ]
 
 
-def reason_notes(rows: Sequence[Row], titles: Sequence[str]) -> list[str]:
+def reason_notes(rows: Sequence[NumberRow], titles: Sequence[str]) -> list[str]:
     """Why numbers are undefined, and what to note about others, each reason once; `titles` of the columns."""
     return list_reasons(
         (f"{row.names[0]} {title} of {row.names[1]}", cell.value is None, cell.why)
@@ -216,7 +216,7 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
     metrics = info.endpoint.list_metrics("table")
     titles = [metric.title for metric in metrics]
     rows = [
-        Row(
+        NumberRow(
             (words.title(level), method_name(model)),
             [metric_cell(model, probe, level, metric) for metric in metrics],
             not model.labels_used,
@@ -275,7 +275,7 @@ def by_class_table(judged: Sequence[EvaluatedModel], probe: str, level: str) -> 
     scored = next((found[0] for model in judged if (found := model.find_levels(probe, level))), None)
     units = {label: sum(scored.confusion[code]) if scored else 0 for code, label in enumerate(classes)}
     rows = [
-        Row(
+        NumberRow(
             (f"{label} ({words.count(units[label], level)})" if scored else label, method_name(model)),
             [class_cell(model, probe, level, label, metric) for metric in metrics],
             not model.labels_used,
