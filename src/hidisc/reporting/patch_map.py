@@ -63,8 +63,8 @@ def make_map(
         figure = draw_map(xy, label.codes[patch], label.names, encoder.name)
         static.append(drawn.add(f"map-{drawn.slug(encoder.name)}", figure, f"{encoder.name}, by class", dots=True))
         if label.names:
-            whose = np.array(patients.names, object)[patients.codes[patch]]
-            figure = draw_crops(xy, label.codes[patch], whose, label.names)
+            patient_names = np.array(patients.names, object)[patients.codes[patch]]
+            figure = draw_crops(xy, label.codes[patch], patient_names, label.names)
             caption = f"{encoder.name}: each class by {words.patient}"
             crops.append(drawn.add(f"crops-{drawn.slug(encoder.name)}", figure, caption, dots=True))
     say("reading pictures ...")
@@ -113,17 +113,17 @@ def place_on_grid(xy: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
 
 
 LEAST = 5
-"""Points below which there are no neighbourhoods to show."""
+"""Fewest points that have neighbourhoods to show."""
 FLAT = 1e-6
-"""Spread of unit vectors below which all that tells them apart is rounding."""
+"""Unit vectors of a smaller spread differ by rounding only."""
 
 
 def map_points(vectors: NDArray[Any], perplexity: float, seed: int) -> NDArray[np.float32]:
-    """Places (N, 2) of vectors (N, D); near ones by cosine similarity are near on the map.
+    """Places (N, 2) of vectors (N, D); vectors of high cosine similarity are near each other on the map.
 
-    Neighbours are exact. The perplexity is lowered where there are fewer than three times as many other points, and
-    fewer than five points stand on a circle. Vectors that are all the same, of a collapsed encoder, are scattered
-    at random. What is not finite in a vector counts as 0.
+    Neighbours are exact. The perplexity is at most a third of the number of other points, and fewer than five points
+    stand on a circle. Equal vectors, of a collapsed encoder, are scattered at random. Numbers that are not finite count
+    as 0.
     """
     unit = _normalise(vectors)
     points = len(unit)
@@ -149,16 +149,17 @@ def map_points(vectors: NDArray[Any], perplexity: float, seed: int) -> NDArray[n
 
 
 def _normalise(vectors: NDArray[Any]) -> NDArray[np.float32]:
-    """(N, D) of length 1; a vector of zeros has no direction and is given the first one."""
-    found = np.nan_to_num(np.asarray(vectors, np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    largest = np.abs(found).max(axis=1, keepdims=True, initial=0.0)
-    found = np.divide(found, largest, out=np.zeros_like(found), where=largest > 0)  # squares of large numbers overflow
-    found[largest[:, 0] == 0, :1] = 1
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    """Vectors (N, D) at length 1; a vector of zeros, which has no direction, gets the direction of the first axis."""
+    finite = np.nan_to_num(np.asarray(vectors, np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    largest = np.abs(finite).max(axis=1, keepdims=True, initial=0.0)
+    # squares of large numbers would overflow
+    scaled = np.divide(finite, largest, out=np.zeros_like(finite), where=largest > 0)
+    scaled[largest[:, 0] == 0, :1] = 1
+    return scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
 
 
 def _begin(unit: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """(N, 2) places to begin at: the two main directions, or at random where there are not two."""
+    """The places (N, 2) that t-SNE begins with: the two main directions, or random places of one-dimensional vectors."""
     from openTSNE import initialization
 
     if unit.shape[1] < 2:
@@ -167,18 +168,18 @@ def _begin(unit: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
 
 
 MOST_NAMES = 24
-"""Beyond so many names a legend is longer than the figure is tall, and is left out."""
+"""Most names of a legend; a longer one would be taller than the figure, and is left out."""
 _RASTER = 2000
-"""Points beyond which a map is stored as pixels, for a vector each would take megabytes."""
+"""A map of more points is stored as pixels, because a path per point would take megabytes."""
 _CROP_SHARE = 0.6
-"""Of a class's points; a crop shows at least so many."""
+"""Smallest share of the points of a class that a crop shows."""
 _CROP_CENTRES = 400
-"""Most points tried as the middle of a crop."""
+"""Most points that are tried as the middle of a crop."""
 
 
 @figure_style()
 def draw_map(xy: Floats, codes: NDArray[np.integer[Any]], names: Sequence[str], title: str) -> Figure:
-    """Points (N, 2) coloured by code (N,) into `names`, each name a marker of its own; code -1 has none and is pale."""
+    """Points (N, 2) coloured and marked by their code (N,) into `names`; points of code -1 have no name and are pale."""
     figure = Figure(figsize=(6.6, 5.0))
     axes = figure.add_subplot()
     looks: dict[str, Any] = {"s": _marker_size(len(xy)), "linewidths": 0, "rasterized": len(xy) > _RASTER}
@@ -207,7 +208,7 @@ def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[A
     figure, panels = lay_panels(len(classes), 4, 2.35, 2.55, 0.3)
     for code, (name, axes) in enumerate(zip(classes, panels, strict=False)):
         inside = labels == code
-        whose, number = np.unique(patients[inside].astype(str), return_inverse=True)
+        names, number = np.unique(patients[inside].astype(str), return_inverse=True)
         _bare(axes)
         axes.set_title(fit(name, 2.2, FONT_PT, "bold"), fontsize=FONT_PT)
         if not inside.any():
@@ -217,18 +218,18 @@ def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[A
         shown = np.abs(xy - centre).max(axis=1) <= half
         size = 0.8 * _marker_size(int(shown.sum()))
         _add_points(axes, xy[shown & ~inside], s=size, color=PALE, linewidths=0)
-        colours = np.array(palette(len(whose)), object)
+        colours = np.array(palette(len(names)), object)
         near = shown[inside]
         met = len(np.unique(number[near]))
-        said = f"{count(met, 'patient')}, {100 * near.mean():.0f} % of its patches"
-        axes.set_xlabel(said, fontsize=8, color=GREY)
+        caption = f"{count(met, 'patient')}, {100 * near.mean():.0f} % of its patches"
+        axes.set_xlabel(caption, fontsize=8, color=GREY)
         _add_points(axes, xy[inside][near], s=size, color=colours[number[near]].tolist(), linewidths=0, alpha=0.85)
         axes.set(xlim=(centre[0] - half, centre[0] + half), ylim=(centre[1] - half, centre[1] + half))
     return settle(figure)
 
 
 def find_crop(points: Floats) -> tuple[Floats, float]:
-    """Middle (2,) and half the side of the smallest square, around one of the points (n, 2), with most of them."""
+    """Middle (2,) and half the side of the smallest square around one of the points (n, 2) that holds most points."""
     wanted = max(1, math.ceil(_CROP_SHARE * len(points)))
     tried = points[:: -(-len(points) // _CROP_CENTRES)]
     away = np.abs(tried[:, None, :] - points[None]).max(axis=2)  # (centres, n)
@@ -243,11 +244,11 @@ def _add_points(axes: Axes, points: Floats, **looks: Any) -> None:
 
 
 def _marker_size(number: int) -> float:
-    """Area of a marker in square points: smaller where there are many."""
+    """Area of a marker in square points; it is smaller where there are many markers."""
     return float(np.clip(9000 / max(number, 1), 5, 40))
 
 
 def _bare(axes: Axes) -> None:
-    """Neither ticks nor scale: places on a t-SNE map have no unit."""
+    """Remove ticks and scale, because places on a t-SNE map have no unit."""
     axes.set(xticks=[], yticks=[], aspect="equal")
     axes.spines[:].set(visible=True, color=PALE)
