@@ -172,14 +172,11 @@ def _mean_curve(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats
 
 
 def _add_chance(roc: Axes, precision: Axes, lines: Sequence[_Line], colours: Sequence[str]) -> None:
-    """Lines of a guess: the diagonal, and the share of positives, one line or, where the shares differ, one per curve."""
+    """Lines of a guess: the diagonal, and the share of positives, which is a line per curve where the shares differ."""
     looks: dict[str, Any] = {"linewidth": 0.8, "zorder": 0}
     roc.plot([0, 1], [0, 1], color=GREY, **looks)
-    shares = [
-        float(np.mean([(predictions.truth == code).mean() for code in codes]))
-        for _, predictions, codes in lines
-        if len(predictions)
-    ]
+    judged = [(predictions, codes) for _, predictions, codes in lines if len(predictions)]
+    shares = [float(np.mean([(predictions.truth == code).mean() for code in codes])) for predictions, codes in judged]
     if shares and np.ptp(shares) < 0.005:
         precision.axhline(shares[0], color=GREY, **looks)
         return

@@ -58,7 +58,7 @@ class FigureFolder:
         self.names.append(name)
 
     def add(self, name: str, figure: Figure, caption: str, dots: bool = False) -> Drawing:
-        """Write a figure and return it for the page; `dots`: as pixels, because a path per dot takes ten times the bytes."""
+        """Write a figure and return it for the page; `dots`: as pixels, which take a tenth of the bytes."""
         self.save(name, figure)
         width_px = round(_PX_AN_INCH * figure.get_figwidth())
         if dots:
@@ -121,7 +121,7 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Draw in our style, whatever the user's matplotlibrc says; a letter that the font lacks becomes a box, without warning."""
+    """Draw in our style, whatever the user's matplotlibrc says; a letter that the font lacks is a box."""
     with style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield

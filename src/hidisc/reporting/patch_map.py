@@ -159,7 +159,7 @@ def _normalise(vectors: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _begin(unit: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """The places (N, 2) that t-SNE begins with: the two main directions, or random places of one-dimensional vectors."""
+    """The places (N, 2) that t-SNE begins with: the two main directions, or random places for one dimension."""
     from openTSNE import initialization
 
     if unit.shape[1] < 2:
@@ -179,7 +179,7 @@ _CROP_CENTRES = 400
 
 @figure_style()
 def draw_map(xy: Floats, codes: NDArray[np.integer[Any]], names: Sequence[str], title: str) -> Figure:
-    """Points (N, 2) coloured and marked by their code (N,) into `names`; points of code -1 have no name and are pale."""
+    """Points (N, 2) coloured and marked by their code (N,) into `names`; those of code -1 have no name and are pale."""
     figure = Figure(figsize=(6.6, 5.0))
     axes = figure.add_subplot()
     looks: dict[str, Any] = {"s": _marker_size(len(xy)), "linewidths": 0, "rasterized": len(xy) > _RASTER}

@@ -87,7 +87,7 @@ def draw_store(out: Path) -> None:
 
 
 def is_drawn(out: Path) -> bool:
-    """Whether the pictures of a finished store were drawn for it and have not been changed; deleted ones count as drawn."""
+    """Whether the pictures of a finished store were drawn for it and those that still exist have not changed."""
     try:
         manifest = read_manifest(out)
     except ValueError:

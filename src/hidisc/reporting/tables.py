@@ -91,7 +91,7 @@ def reason_notes(rows: Sequence[NumberRow], titles: Sequence[str]) -> list[str]:
 
 
 def list_reasons(numbers: Iterable[tuple[str, bool, str]]) -> list[str]:
-    """Notes from (title, whether undefined, reason) of numbers; reasons that differ in a count are one with its range."""
+    """Notes from (title, whether undefined, reason) of numbers; reasons that differ in a count become one."""
     about: dict[tuple[bool, str], list[tuple[str, str]]] = {}
     for what, is_undefined, why in numbers:
         reason = why.rstrip(".")
