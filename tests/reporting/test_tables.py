@@ -15,7 +15,7 @@ from hidisc.evaluation.metrics import Value
 from hidisc.evaluation.scores import SCORES, Diagnostic, Scores, ScoresInfo
 from hidisc.ground.errors import UserError
 from hidisc.reporting.evaluated import EvaluatedModel, compare_with_first, gather
-from hidisc.reporting.table import DASH, Cell, Row, Table, find_best, lay_rows, make_cell, write_tables
+from hidisc.reporting.table import DASH, NumberCell, NumberRow, Table, find_best, lay_rows, make_cell, write_tables
 from hidisc.reporting.tables import (
     by_class_table,
     comparison_table,
@@ -227,13 +227,13 @@ def test_few_units_are_said(tmp_path: Path, three: Embeddings) -> None:
 # ---- bold
 
 
-def row_of(mean: float, sd: float) -> Row:
+def row_of(mean: float, sd: float) -> NumberRow:
     """A cell as three seeds with this mean and standard deviation would give."""
     return one_cell(make_cell([Value(value=max(0.0, (mean + step * sd) / 100)) for step in (-1, 0, 1)]))
 
 
-def one_cell(cell: Cell, competes: bool = True) -> Row:
-    return Row(("level", "method"), [cell], competes)
+def one_cell(cell: NumberCell, competes: bool = True) -> NumberRow:
+    return NumberRow(("level", "method"), [cell], competes)
 
 
 @pytest.mark.parametrize(
@@ -292,9 +292,9 @@ def test_encoders_that_learned_from_labels_do_not_compete(tmp_path: Path, three:
 def test_bold_is_per_block_or_group() -> None:
     cells = [make_cell([Value(value=value)]) for value in (0.9, 0.8, 0.3, 0.4)]
     names = [("Patch", "a"), ("Patch", "b"), ("Slide", "a"), ("Slide", "b")]
-    rows = [Row(name, [cell]) for name, cell in zip(names, cells, strict=True)]
+    rows = [NumberRow(name, [cell]) for name, cell in zip(names, cells, strict=True)]
     assert lay_rows("t", ("Level", "Method", "x"), rows, ()).bold == {(0, 2), (3, 2)}
-    grouped = [Row(name, [cell], group=name[1]) for name, cell in zip(names, cells, strict=True)]
+    grouped = [NumberRow(name, [cell], group=name[1]) for name, cell in zip(names, cells, strict=True)]
     assert lay_rows("t", ("Level", "Method", "x"), grouped, ()).bold == {(0, 2), (1, 2)}
     assert find_best([]) == set()
     assert find_best([one_cell(cells[0]), one_cell(make_cell([]))]) == set()  # undefined ones are no competition

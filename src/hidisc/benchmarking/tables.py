@@ -11,9 +11,8 @@ from hidisc.evaluation.metrics import Metric, Value
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import plural
-from hidisc.reporting import table as report
 from hidisc.reporting.evaluated import EvaluatedModel, compare_models
-from hidisc.reporting.table import DASH, LABELLED, Table, metric_cell
+from hidisc.reporting.table import DASH, LABELLED, NumberCell, NumberRow, Table, lay_rows, metric_cell
 from hidisc.reporting.tables import warning_notes
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.level_names import USUAL
@@ -117,8 +116,8 @@ def beside_table(suite: SuiteConfig, models: Mapping[str, EvaluatedModel], name:
             sources |= {f"paper, {dataset}": _find_printed(printed, dataset, level, metrics) for dataset in datasets}
             for source, cells in sources.items():
                 names = (words.title(level), method, source)
-                rows.append(report.Row(names, cells, not used_labels, group=(level, source)))
-    return report.lay_rows(
+                rows.append(NumberRow(names, cells, not used_labels, group=(level, source)))
+    return lay_rows(
         f"{suite.title}: here and in the paper (table {name})",
         ("Level", "Method", "Source", *(METRICS[metric].title for metric in metrics)),
         rows,
@@ -135,20 +134,20 @@ def beside_table(suite: SuiteConfig, models: Mapping[str, EvaluatedModel], name:
 
 def _find_ours(
     suite: SuiteConfig, model: EvaluatedModel | None, level: str, metrics: Sequence[str]
-) -> list[report.Cell]:
+) -> list[NumberCell]:
     """The numbers found here."""
     probe = suite.evaluate.probes[0]
-    return [metric_cell(model, probe, level, METRICS[metric]) if model else report.Cell(DASH) for metric in metrics]
+    return [metric_cell(model, probe, level, METRICS[metric]) if model else NumberCell(DASH) for metric in metrics]
 
 
-def _find_printed(printed: Sequence[Published], dataset: str, level: str, metrics: Sequence[str]) -> list[report.Cell]:
+def _find_printed(printed: Sequence[Published], dataset: str, level: str, metrics: Sequence[str]) -> list[NumberCell]:
     """The paper's numbers of one row on one data set; where it gives no standard deviation, it counts as 0."""
     known = {item.metric: item for item in printed if (item.dataset, item.level) == (dataset, level)}
     cells = []
     for metric in metrics:
         item = known.get(metric)
         mean, sd = (float(item.mean), float(item.sd or 0)) if item else (0.0, 0.0)
-        cells.append(report.Cell(item.text, mean, mean - sd, mean + sd) if item else report.Cell(DASH))
+        cells.append(NumberCell(item.text, mean, mean - sd, mean + sd) if item else NumberCell(DASH))
     return cells
 
 

@@ -1,4 +1,4 @@
-"""The page of an audit: what was found of every nuisance column, then the numbers, encoders side by side."""
+"""The page of an audit: the findings on every nuisance column, then its numbers, encoders side by side."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ _MEASURES = (
     ("Label, correlated reference", "correlated", None),
     ("Drop from balanced to correlated", "correlated_drop", None),
 )
-"""Title in the table, field of ColumnAudit, and the field of its chance."""
+"""Title in the table, field of ColumnAudit, and the field with its value by chance."""
 _EXPLAINED = (
     "Numbers are of 100, with their intervals over patients in square brackets and chance behind a slash.",
     "Robustness index: of the nearest patches of other patients that share either the label or the nuisance with a "
@@ -41,7 +41,7 @@ _EXPLAINED = (
 
 
 def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
-    """Write the page and its tables; returns the names of the tables' files."""
+    """Write the page and its tables, and return the names of the files of the tables."""
     names = list(dict.fromkeys(column.column for encoder in info.encoders for column in encoder.columns))
     words = info.level_names
     tables: dict[str, Table] = {}
@@ -80,7 +80,7 @@ def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
 
 
 def _draw_bars(column: ColumnAudit) -> list[Number]:
-    """The numbers of one column and encoder that are drawn, those that are known."""
+    """The numbers of one column and encoder that are drawn as bars; unknown numbers are left out."""
     shown = (
         ("Robustness", column.robustness, column.robustness_chance),
         ("Told", column.probe, column.probe_chance),
@@ -129,7 +129,7 @@ def _show(column: ColumnAudit, field: str, chance: str | None) -> str:
 def _cohort_tables(
     slug: str, name: str, pairs: Sequence[tuple[EncoderAudit, ColumnAudit]], words: LevelNames
 ) -> dict[str, Table]:
-    """Patients of every class and value; cohorts that several encoders share once."""
+    """Tables of the patients of every class and value; a cohort that several encoders share has one table."""
     tables: dict[str, Table] = {}
     for encoder, column in pairs:
         rows = tuple(

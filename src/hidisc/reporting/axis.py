@@ -30,25 +30,25 @@ from hidisc.reporting.table import DASH, Table, metric_values
 from hidisc.settings.level_names import USUAL, LevelNames
 
 KNOWN_COLUMNS = ("step", "learning_rate", "grad_norm", "effective_rank", "knn_accuracy", "images_per_s", "wait_share")
-"""Of metrics.csv; every other column is the loss or a term of it."""
+"""Columns of metrics.csv that are not losses; every other column is the loss or one of its terms."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Values (n,) at places (n,)."""
+    """A line of values (n,) at places (n,)."""
 
     name: str
     places: Sequence[float]
     values: Sequence[float]
     errors: Any = None
-    """(n,), or down and up (2, n)."""
+    """Length of the error bars (n,), or their lengths down and up (2, n)."""
     is_floor: bool = False
-    """Whether it is there to compare with: it is grey, without marks, and the last one."""
+    """Whether it is the line of a floor, which is grey and without marks, and drawn last."""
 
 
 @figure_style()
 def draw_lines(panels: Mapping[str, Sequence[Line]], axis: str, width_in: float, is_log: bool) -> Figure:
-    """Lines with errors in panels side by side, by their titles, with one legend."""
+    """Panels side by side by their titles, each with lines and error bars, and one legend."""
     figure = Figure(figsize=(width_in, 3.2), layout="constrained")
     drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
@@ -80,9 +80,9 @@ def draw_lines(panels: Mapping[str, Sequence[Line]], axis: str, width_in: float,
 
 
 def draw_axis(points: Sequence[tuple[float, EvaluatedModel]], axis: str, probe: str) -> Figure:
-    """Some metrics of every level over `at` of (at, model); a bar is the sd of several seeds.
+    """Some metrics of every level over the place of (place, model); a bar is the standard deviation of several seeds.
 
-    The axis is logarithmic when its ends differ a hundredfold.
+    The axis is logarithmic if its ends differ by a factor of 100 or more.
     """
     points = sorted(points, key=lambda point: point[0])
     places = [at for at, _ in points]
@@ -92,9 +92,9 @@ def draw_axis(points: Sequence[tuple[float, EvaluatedModel]], axis: str, probe: 
     for metric in info.endpoint.list_metrics("axis"):
         lines = panels[metric.title] = []
         for level in levels:
-            found = [metric_values(model, probe, level, metric.key) for _, model in points]
-            means = [100 * float(np.mean(values)) if len(values) else np.nan for values in found]
-            bars = [100 * np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in found]
+            measured = [metric_values(model, probe, level, metric.key) for _, model in points]
+            means = [100 * float(np.mean(values)) if len(values) else np.nan for values in measured]
+            bars = [100 * np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in measured]
             lines.append(Line(words.word(level), places, means, bars if any(bars) else None))
     return draw_lines(panels, axis, 9, min(places) > 0 and max(places) / min(places) >= 100)
 
@@ -127,13 +127,13 @@ def draw_training(rows_by_name: Mapping[str, Sequence[Mapping[str, float]]], wor
 
 
 def _series(rows: Sequence[Mapping[str, float]], column: str) -> tuple[list[float], list[float]]:
-    """Steps and values of a column where it has any."""
+    """The steps at which a column has a value, and these values."""
     known = [row for row in rows if math.isfinite(row.get(column, math.nan))]
     return [row["step"] for row in known], [row[column] for row in known]
 
 
 def _add_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    """Lines by name, with a legend that does not hide them."""
+    """Draw lines by their names, with a legend where it hides no line."""
     for number, (name, (steps, values)) in enumerate(lines.items()):
         axes.plot(
             steps,
@@ -189,7 +189,7 @@ def _list_subjects(info: ScoresInfo) -> list[str]:
 
 
 def _read_accuracy(info: ScoresInfo, level: str, subject: str) -> tuple[list[float], np.ndarray]:
-    """Accuracy in % at every scale, NaN where it is not known, and how far its interval reaches down and up (2, n)."""
+    """Accuracy in % at every scale (NaN where it is not known), and the reach of its interval down and up (2, n)."""
     values, bars = [], []
     for scale in info.scales:
         row = info.find(level, subject=subject, scale=scale)
