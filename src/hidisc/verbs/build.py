@@ -16,7 +16,7 @@ from hidisc.artefacts.artefact import make
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import refuse_full_disk, sweep
 from hidisc.ground.machine import count_cores
-from hidisc.ground.progress import Say, ignore
+from hidisc.ground.progress import Result, Say, ignore
 from hidisc.ground.stop import reached, stopped_at_once
 from hidisc.ground.tasks import Outcome, Report, run_tasks
 from hidisc.ground.text import count, name_some
@@ -57,6 +57,13 @@ class Built:
         noun = "patch" if self.info.scales else "box"  # a box that is dropped has a patch of every scale
         sentence = f"{patches} of {of}, {count(counts['dropped'], noun)} dropped{more}"
         return f"{self.out}: {self.info.level_names.speak(sentence)}"
+
+    def result(self) -> Result:
+        """The sentence, the counts, and why slides failed."""
+        failures, speak = self.info.failures, self.info.level_names.speak
+        notes = [speak(f"failed: slide {each.slide!r} of patient {each.patient!r}: {each.reason}") for each in failures]
+        record = {**self.summary(), "failures": [failure.model_dump() for failure in failures]}
+        return Result(self.sentence(), record, tuple(notes), failed=bool(failures))
 
     def summary(self) -> dict[str, Any]:
         """Counts for `--json`."""
