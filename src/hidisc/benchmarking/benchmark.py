@@ -6,9 +6,8 @@ from pathlib import Path
 
 from hidisc.artefacts.artefact import begin_together, make
 from hidisc.artefacts.lock import HeldError
-from hidisc.benchmarking.cells import Cell, CellTask, keep_reason, plan_cells, say_reason
-from hidisc.benchmarking.pooled import pool_cells
-from hidisc.benchmarking.results import list_results, write_results
+from hidisc.benchmarking.cells import CellTask, SuiteCell, keep_reason, plan_cells, say_reason
+from hidisc.benchmarking.results import list_results, pool_cells, write_results
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, digest, full_disk_said, hash_file, refuse_full_disk
 from hidisc.ground.machine import count_cores
@@ -110,7 +109,7 @@ def benchmark(
         return Benchmarked(page, len(cells), done, failed)
 
 
-def _hash_weights(cells: Sequence[Cell]) -> dict[str, str]:
+def _hash_weights(cells: Sequence[SuiteCell]) -> dict[str, str]:
     """Checksums of the starting weights, so that no table mixes trainings from a file and from what replaced it."""
     given = sorted({cell.train.model.weights for cell in cells if cell.train.model.weights} - {"hub"})
     for name in given:

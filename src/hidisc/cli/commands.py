@@ -14,21 +14,21 @@ import typer
 
 import hidisc
 from hidisc.cli.options import (
-    Changes,
+    ChangeOptions,
     Device,
-    Devices,
+    DeviceOptions,
     FoldsOption,
     Out,
     Said,
     SchedulerOption,
     SetOption,
-    Settings,
+    SettingsOptions,
     Store,
-    TrainSettings,
-    Workers,
+    TrainOptions,
+    WorkerOptions,
+    build_config,
     existing,
     existing_option,
-    load_settings,
     option,
     refuse_missing,
     say,
@@ -54,8 +54,8 @@ def _cohort(
 def _prepare(
     cohort: Annotated[Path, existing("cohort.csv or .xlsx: patient, slide, path (and label, mpp, site, split).")],
     out: Out,
-    settings: Settings,
-    workers: Workers,
+    settings: SettingsOptions,
+    workers: WorkerOptions,
     assume_mpp: Annotated[float | None, option("Micrometres per pixel where neither file nor cohort says.")] = None,
     annotations: Annotated[
         Path | None, existing_option("GeoJSON of QuPath: a folder of SLIDE.geojson, or a file.")
@@ -85,8 +85,8 @@ def _import(
     ],
     source: Annotated[Path, existing("The folder, or the CSV of patches or NIfTI volumes.")],
     out: Out,
-    settings: Settings,
-    workers: Workers,
+    settings: SettingsOptions,
+    workers: WorkerOptions,
     patients: Annotated[Path | None, existing_option("With a folder, a CSV: patient, label, site, split.")] = None,
     pseudonyms: Annotated[
         Path | None, option("With nifti and dicom: hash patients' ids by the secret in this file, made if missing.")
@@ -116,7 +116,7 @@ def _import(
 
 
 @verb("train", "store --recipe hidisc-patient+laptop --set optim.steps=2000 --out run", "train")
-def _train(store: Store, out: Out, settings: TrainSettings, devices: Devices) -> Result | None:
+def _train(store: Store, out: Out, settings: TrainOptions, devices: DeviceOptions) -> Result | None:
     """Learn an encoder from a patch store, without labels."""
     run = hidisc.train(store, out, settings.load(hidisc.TrainConfig), say=say, **asdict(devices))
     return run.result() if run else None
@@ -130,8 +130,8 @@ def _embed(
         typer.Argument(help="A run of `hidisc train`, timm:NAME, colour, or a TorchScript or ONNX file of anyone's."),
     ],
     out: Out,
-    settings: Settings,
-    devices: Devices,
+    settings: SettingsOptions,
+    devices: DeviceOptions,
     per_slide: Annotated[int | None, option("Draw this many patches per slide.")] = None,
     name: Annotated[str | None, option("What tables call the encoder.")] = None,
 ) -> Result | None:
@@ -149,7 +149,7 @@ def _embed(
 def _evaluate(
     embeddings: Annotated[Path, existing("Embeddings, made by `hidisc embed`.")],
     out: Out,
-    settings: Settings,
+    settings: SettingsOptions,
     bank: Annotated[
         Path | None, existing_option("Embeddings of another store whose labels are known, by the same encoder.")
     ] = None,
@@ -169,7 +169,7 @@ def _evaluate(
 def _audit(
     embeddings: Annotated[list[Path], existing("Embeddings of one encoder or several, side by side.")],
     out: Out,
-    settings: Changes,
+    settings: ChangeOptions,
     device: Device = "auto",
 ) -> Result:
     """Find what an encoder owes to site, scanner, batch, date and colour rather than to the label."""
@@ -180,7 +180,7 @@ def _audit(
 def _report(
     artefacts: Annotated[list[Path], existing("Scores (or embeddings), one or several, side by side.")],
     out: Annotated[Path, option("Page to write: report.html.")],
-    settings: Changes,
+    settings: ChangeOptions,
     title: Annotated[str | None, option("At the top of the page.")] = None,
 ) -> Result:
     """Write one page to look at, and its figures and tables as files."""
@@ -218,7 +218,7 @@ def _benchmark(
 ) -> Result:
     """Rerun a table of the paper on your patches: every method, every seed, beside the published numbers."""
     return hidisc.benchmark(
-        load_settings(hidisc.SuiteConfig, suite, changes, **{"folds.number": folds}),
+        build_config(hidisc.SuiteConfig, suite, changes, **{"folds.number": folds}),
         store,
         out,
         scale=scale.value,

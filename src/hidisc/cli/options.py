@@ -65,7 +65,7 @@ Store = Annotated[Path, existing("A patch store, made by `hidisc prepare` or `hi
 
 
 @dataclass(frozen=True)
-class Changes:
+class ChangeOptions:
     """The options `--set` and `--seed`, which change the settings of a command."""
 
     recipe: str | None = None
@@ -74,25 +74,25 @@ class Changes:
 
     def load(self, model: "type[AnyConfig]", **flags: Any) -> "AnyConfig":
         """The settings; `flags` are options that stand for a setting, None where they were not given."""
-        return load_settings(model, self.recipe, self.changes, seed=self.seed, **flags)
+        return build_config(model, self.recipe, self.changes, seed=self.seed, **flags)
 
 
 @dataclass(frozen=True)
-class Settings(Changes):
+class SettingsOptions(ChangeOptions):
     """The options `--recipe`, `--set` and `--seed`, from which the settings of a command are made."""
 
     recipe: RecipeOption = None
 
 
 @dataclass(frozen=True)
-class TrainSettings(Changes):
+class TrainOptions(ChangeOptions):
     """The same for `hidisc train`, whose help names some recipes."""
 
     recipe: Annotated[str | None, option("hidisc-patient, simclr, ...; a+b puts b over a: byol+weak.")] = None
 
 
 @dataclass(frozen=True)
-class Devices:
+class DeviceOptions:
     """Where a network computes."""
 
     device: Device = "auto"
@@ -101,7 +101,7 @@ class Devices:
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerOptions:
     """Who reads slides."""
 
     workers: WorkersOption = None
@@ -111,7 +111,7 @@ class Workers:
 def verb(name: str, example: str, settings: str = "") -> Callable[[Callable[..., Result | None]], None]:
     """Make a function a command that prints its result, as a sentence or with `--json`.
 
-    A parameter whose type is a class of options, such as `Settings`, stands for all options of that class. The help
+    A parameter whose type is a class of options, such as `SettingsOptions`, stands for all options of that class. The help
     ends with an example, and with where the settings of `settings` are listed.
     """
     listed = f"\n\n`hidisc settings {settings}` lists every setting with its default and its range." if settings else ""
@@ -165,7 +165,7 @@ def print_result(result: Result | None, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def load_settings(model: "type[AnyConfig]", recipe: str | None, changes: list[str] | None, **flags: Any) -> "AnyConfig":
+def build_config(model: "type[AnyConfig]", recipe: str | None, changes: list[str] | None, **flags: Any) -> "AnyConfig":
     """The settings of a command; `flags` are options that stand for a setting, None where they were not given."""
     from hidisc.settings.config import load_config
 

@@ -17,9 +17,9 @@ from hidisc.cli.options import (
     SetOption,
     Store,
     WorkersOption,
+    build_config,
     existing,
     existing_option,
-    load_settings,
     option,
     print_result,
     say,
@@ -151,7 +151,7 @@ def _views(
     from hidisc.verbs.views import show_views
     from hidisc.verbs.words import find_names
 
-    config = load_settings(hidisc.TrainConfig, recipe, changes)
+    config = build_config(hidisc.TrainConfig, recipe, changes)
     picture = show_views(store, out, config.views, patches=patches, views=views, seed=seed)
     drawn = find_names(store).speak(count(patches, "patch"))
     record = {"picture": str(picture), "patches": patches, "views": views}
@@ -205,14 +205,14 @@ def _doctor(
     """Show versions, devices and readers; verify an artefact; or measure how long a cohort takes here."""
     if measure:
         return _measure(artefact, recipe, changes, device)
-    from hidisc.verbs.doctor import describe_machine, verify, what_to_do
+    from hidisc.verbs.doctor import describe_machine, find_damage, what_to_do
 
     if recipe or changes:
         raise UserError("--recipe and --set say what to measure: add --measure.")
     if artefact is None:
         machine = describe_machine()
         return Result("\n".join(f"{name:<22}{value}" for name, value in machine.items()), machine)
-    problems = verify(artefact)
+    problems = find_damage(artefact)
     notes = [f"damaged: {problem}" for problem in problems] + [f"note: {what_to_do(artefact)}"] * bool(problems)
     sentence = count(len(problems), "problem") if problems else "all files are as written"
     record = {"artefact": str(artefact), "problems": problems}
@@ -221,12 +221,12 @@ def _doctor(
 
 def _measure(store: Path | None, recipe: str | None, changes: list[str] | None, device: str) -> Result:
     """How fast this machine is, and what a cohort takes."""
-    from hidisc.verbs.measure import as_record, describe, measure
+    from hidisc.verbs.measure import as_record, describe_needs, measure_machine
     from hidisc.verbs.words import find_names
 
-    config = load_settings(hidisc.TrainConfig, recipe, changes)
-    rates, size, needs = measure(store, config, device=device, say=say)
-    return Result(find_names(store).speak(describe(rates, size, needs, config)), as_record(rates, size, needs))
+    config = build_config(hidisc.TrainConfig, recipe, changes)
+    rates, size, needs = measure_machine(store, config, device=device, say=say)
+    return Result(find_names(store).speak(describe_needs(rates, size, needs, config)), as_record(rates, size, needs))
 
 
 @verb("demo", "--quick --out demo")
