@@ -111,8 +111,8 @@ class WorkerOptions:
 def verb(name: str, example: str, settings: str = "") -> Callable[[Callable[..., Result | None]], None]:
     """Make a function a command that prints its result, as a sentence or with `--json`.
 
-    A parameter whose type is a class of options, such as `SettingsOptions`, stands for all options of that class. The help
-    ends with an example, and with where the settings of `settings` are listed.
+    A parameter whose type is a class of options, such as `SettingsOptions`, stands for all options of that class. The
+    help ends with an example, and with where the settings of `settings` are listed.
     """
     listed = f"\n\n`hidisc settings {settings}` lists every setting with its default and its range." if settings else ""
 
