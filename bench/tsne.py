@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import Claim
-from hidisc.reporting.tsne import map_points
+from hidisc.reporting.patch_map import map_points
 
 POINTS, DIM, CLASSES, PATIENTS = 10_000, 512, 7, 100
 PERPLEXITY, BUDGET_S = 30.0, 60.0

@@ -30,7 +30,7 @@ import hidisc.verbs.export_vectors
 import hidisc.benchmarking.work, hidisc.verbs.doctor, hidisc.verbs.export
 import hidisc.verbs.demo, hidisc.verbs.prepare, hidisc.verbs.report, hidisc.verbs.views
 import hidisc.evaluation.probes.linear, hidisc.evaluation.probes.attention
-import hidisc.reporting.tsne  # what commands import when they need it
+import openTSNE  # what commands import when they need it
 import distributed, pyarrow.dataset, rich.progress
 from hidisc.ground import stop as steps
 from hidisc.cli import main

@@ -12,7 +12,7 @@ import pytest
 from hidisc.embeddings.embeddings import labels_file
 from hidisc.explorer import answers as answers
 from hidisc.explorer.labels import LabelSets
-from hidisc.explorer.qupath import MOST_LETTERS
+from hidisc.explorer.regions import MOST_LETTERS
 from hidisc.explorer.session import Session, open_session
 from hidisc.ground.columns import load_columns
 from hidisc.patches.annotations import read_geojson, write_geojson

@@ -11,7 +11,7 @@ from shapely.geometry import MultiPolygon, Point, Polygon, box, mapping, shape
 
 import hidisc.patches.cut
 from hidisc.evaluation.scores import Scores
-from hidisc.explorer.qupath import find_drawn, write_boxes
+from hidisc.explorer.regions import find_drawn, write_boxes
 from hidisc.explorer.session import Session, open_session
 from hidisc.ground.errors import UserError
 from hidisc.settings.prepare import PrepareConfig

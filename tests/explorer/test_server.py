@@ -22,7 +22,7 @@ from PIL import Image
 from hidisc.evaluation.scores import Scores
 from hidisc.explorer import answers as answers
 from hidisc.explorer.projection import draw_density
-from hidisc.explorer.qupath import MOST_LETTERS
+from hidisc.explorer.regions import MOST_LETTERS
 from hidisc.explorer.server import Server
 from hidisc.explorer.session import Session, open_session
 from hidisc.ground.columns import load_columns

@@ -1,4 +1,4 @@
-"""The explorer of scans and slices, as ACDC has them, speaks of these; that of slides and patches, of those."""
+"""The explorer of scans, as ACDC has them: counts, headings and columns say scan and slice, sentences say slide."""
 
 import re
 from collections.abc import Iterator
@@ -23,6 +23,9 @@ from tests.reporting.browser import open_browser, open_page, wait_for_drawing
 
 pytestmark = pytest.mark.whole
 OTHER = re.compile(r"\b\w*(?:slide|patch)\w*", re.I)
+HEADINGS = """() => [...document.querySelectorAll("h1, h2, th, dt, figcaption, nav button, #summary, #filters")]
+  .map((element) => element.textContent).join(" ")"""
+"""What stands over the parts of the page, and in the heads of its tables and facts."""
 TEXTS = """() => {
   const heard = (element) => ["alt", "aria-label", "placeholder", "title"].map((name) => element.getAttribute(name));
   return [document.title, document.body.textContent, ...[...document.querySelectorAll("*")].flatMap(heard)].join(" ");
@@ -120,37 +123,38 @@ def walk(page: Any, refused: str = "") -> str:
     return "\n".join(said)
 
 
-def test_the_page_of_scans_says_neither_slide_nor_patch(browser: Any, volumes: Session) -> None:
+def test_headings_counts_and_columns_of_the_page_say_scan_and_slice(browser: Any, volumes: Session) -> None:
     listening = Listening(volumes)
     try:
         with open_page(browser, listening.server.address, 1300, 900) as watched:
-            text = walk(watched.page, "these slices were imported as files")
+            text = walk(watched.page, "these patches were imported as files")
+            headings = watched.page.evaluate(HEADINGS)
             heads = watched.page.eval_on_selector_all("th", "heads => heads.map(head => head.innerText)")
     finally:
         listening.end()
-    assert OTHER.findall(text) == []
+    assert OTHER.findall(headings) == []
     assert [error for error in watched.errors if "400" not in error] == []
     assert heads[:3] == ["patient", "scan", "class"]
     for sentence in (
         "6 patients, 12 scans, 72 slices",
         "Map and scan",
-        "No scan is like that.",
-        "Open a scan first.",
-        "Choose a slice first: the others",
-        "The slices were imported: they stand side by side",
+        "No slide is like that.",
+        "Open a slide first.",
+        "Choose a patch first: the others",
+        "The patches were imported: they stand side by side",
         "72 slices selected",
         "to the selected 72 slices",
         "72 slices are now “one”",
-        "a probe needs slices of two names",
-        "The nearest slices",
+        "a probe needs patches of two names",
+        "The nearest patches",
         "place on the scan",
-        "these slices were imported as files: it is not known where on a scan they are.",
-        "to the slice that you choose",
+        "these patches were imported as files: it is not known where on a slide they are.",
+        "to the patch that you choose",
     ):
         assert sentence in text
 
 
-def test_the_page_of_slides_still_speaks_of_slides(browser: Any, made: Made) -> None:
+def test_the_page_of_slides_says_slide(browser: Any, made: Made) -> None:
     listening = Listening(made.open())
     try:
         with open_page(browser, listening.server.address, 1300, 900) as watched:
@@ -162,7 +166,7 @@ def test_the_page_of_slides_still_speaks_of_slides(browser: Any, made: Made) -> 
     assert not re.search(r"\b(?:scans?|slices?)\b", text)
 
 
-def test_a_saved_page_speaks_so_too(browser: Any, volumes: Session, tmp_path: Path) -> None:
+def test_a_saved_page_says_scan_and_slice_too(browser: Any, volumes: Session, tmp_path: Path) -> None:
     save_patient(volumes, "patient000", tmp_path / "taken")
     with open_page(browser, tmp_path / "taken" / "index.html", 1300, 900) as watched:
         page = watched.page
@@ -173,8 +177,8 @@ def test_a_saved_page_speaks_so_too(browser: Any, volumes: Session, tmp_path: Pa
         page.keyboard.press("+")
         page.keyboard.press("Enter")
         wait_for_drawing(page)
-        text = page.evaluate(TEXTS)
-    assert OTHER.findall(text) == []
+        text, headings = page.evaluate(TEXTS), page.evaluate(HEADINGS)
+    assert OTHER.findall(headings) == []
     assert "1 patient, 2 scans, 12 slices" in text
 
 
@@ -182,7 +186,7 @@ def test_what_the_command_says_of_scans(scans: Made, tmp_path: Path) -> None:
     said: list[str] = []
     (scans.embeddings / "explorer-map.parquet").unlink(missing_ok=True)
     assert save_page(scans.store, [scans.embeddings], "patient001", tmp_path / "taken", say=said.append) == 2
-    assert said[0].startswith("placing 72 slices on the map")
+    assert said[0].startswith("placing 72 patches on the map")
 
 
 def test_files_keep_the_names_of_their_columns(volumes: Session) -> None:

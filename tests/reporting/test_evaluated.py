@@ -136,18 +136,26 @@ def test_folders_that_hold_nothing_to_report(tmp_path: Path) -> None:
 def test_scores_that_cannot_stand_in_one_table(tmp_path: Path, embeddings: Embeddings) -> None:
     first = make_scores(tmp_path / "s0", embeddings)
     second = make_scores(tmp_path / "s1", embeddings, group="other")
-    for what, field, value in (
-        ("classes a, b", "classes", ("a", "b")),
-        ("levels patient, patch", "levels", ("patient", "patch")),
+    endpoint = first.info.endpoint
+    fewer = endpoint.model_copy(update={"classes": ("a", "b"), "positive": 0})
+    for what, title, names, changed in (
+        (
+            "classes a, b",
+            "classes",
+            endpoint.classes,
+            {"endpoint": fewer},
+        ),
+        ("levels patient, patch", "levels", first.info.levels, {"levels": ("patient", "patch")}),
     ):
-        rewrite(second, **{field: value})
+        rewrite(second, **changed)
         with pytest.raises(UserError) as error:
             gather([tmp_path / "s0", tmp_path / "s1"])
         assert str(error.value) == (
-            f"{second.path} has {what}, but {first.path} has {field} {', '.join(getattr(first.info, field))}, so they "
+            f"{second.path} has {what}, but {first.path} has {title} {', '.join(names)}, so they "
             "cannot stand in one table. Evaluate them alike, or make two reports."
         )
-    rewrite(second, positive="a")  # of three classes, nothing is about the positive one
+    # of three classes, nothing is about the positive one
+    rewrite(second, levels=first.info.levels, endpoint=endpoint.model_copy(update={"positive": 0}))
     assert len(gather([tmp_path / "s0", tmp_path / "s1"])) == 2
 
 

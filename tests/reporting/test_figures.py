@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.reporting.axis import draw_training
 from hidisc.reporting.curves import draw_confusion, draw_curves
 from hidisc.reporting.figures import (
@@ -33,7 +34,7 @@ from hidisc.reporting.figures import (
     render,
     shorten,
 )
-from hidisc.reporting.scatter import MOST_NAMES, draw_crops, draw_map, find_crop
+from hidisc.reporting.patch_map import MOST_NAMES, draw_crops, draw_map, find_crop
 from tests.evaluation.made import make_predictions
 
 HOSTILE = ("$x_1$", "<script>alert(1)</script>", "W" * 300, "two\nlines\0", "患者 🧫", r"$\frac{1}{", "_hidden")
@@ -77,7 +78,9 @@ def some_predictions(classes: int, units: int = 60, seed: int = 0, names: Iterab
     scores[np.arange(units), truth] += 0.4
     labels = tuple(names) or tuple(f"class {number}" for number in range(classes))
     unit = np.array([f"unit {number}" for number in range(units)], object)
-    return Predictions("patient", labels, {"patient": unit}, truth, scores / scores.sum(axis=1, keepdims=True))
+    endpoint = Classes(label="label", classes=labels, positive=0)
+    key = Key(ENCODER, "knn", "patient")
+    return Predictions(key, endpoint, {"patient": unit}, truth, scores / scores.sum(axis=1, keepdims=True))
 
 
 # ---- names and colours

@@ -3,6 +3,7 @@
 import io
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import SCORES, Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate
@@ -290,13 +290,11 @@ def test_a_slide_of_several_labels_is_painted_without_a_truth(
     mine = found.units["slide"] == slide
     mixed = found.truth.copy()
     mixed[np.flatnonzero(mine)[0]] = (mixed[mine][0] + 1) % len(found.classes)
-    Predictions("patch", found.classes, found.units, mixed, found.scores).save(
-        tmp_path / "scores" / "predictions_patch.parquet"
-    )
+    replace(found, truth=mixed).save(tmp_path / "scores" / "predictions_patch.parquet")
     pooled = scores.predictions("knn", "slide")
     kept = pooled.units["slide"] != slide
     units = {name: values[kept] for name, values in pooled.units.items()}
-    Predictions("slide", pooled.classes, units, pooled.truth[kept], pooled.scores[kept]).save(
+    replace(pooled, units=units, truth=pooled.truth[kept], scores=pooled.scores[kept]).save(
         tmp_path / "scores" / "predictions_slide.parquet"
     )
     (tmp_path / "scores" / SCORES).write_text(scores.info.model_dump_json())
@@ -366,9 +364,7 @@ def test_probes_without_scores_of_patches_or_slides(home: Path, tmp_path: Path) 
     (tmp_path / "scores").mkdir()
     found = scores.predictions("knn", "patch")
     units = {name: values for name, values in found.units.items() if name != "slide"}
-    Predictions("patch", found.classes, units, found.truth, found.scores).save(
-        tmp_path / "scores" / "predictions_patch.parquet"
-    )
+    replace(found, units=units).save(tmp_path / "scores" / "predictions_patch.parquet")
     info = scores.info.model_copy(update={"levels": ("patient", "patch")})
     (tmp_path / "scores" / SCORES).write_text(info.model_dump_json())
     finish(tmp_path / "scores", "evaluate")

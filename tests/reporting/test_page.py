@@ -20,7 +20,7 @@ from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import Drawing, FigureFolder
 from hidisc.reporting.html import fill_template
 from hidisc.reporting.patch_map import place_on_grid
-from hidisc.reporting.sheets import SheetRow, Shown
+from hidisc.reporting.sheets import SheetRow, SheetTile
 from hidisc.reporting.table import Table
 from hidisc.reporting.tables import counts_table, gather_warnings, metrics_table
 from hidisc.reporting.verdict import describe, find_verdict
@@ -77,7 +77,7 @@ class Reader(HTMLParser):
 def render(name: str = "an encoder", **changes: object) -> str:
     """A page with something in every section, all of it called `name`."""
     table = Table(name, ("Method", name), ((name, "1.0"),), (name,))
-    shown = Shown(PIXEL, name, name, True, 0.5)
+    shown = SheetTile(PIXEL, name, name, True, 0.5)
     columns = [
         {"key": "label", "title": "class", "names": (name, "b"), "codes": [0, 1, -1]},
         {"key": "patient", "title": "patient", "names": (name,), "codes": [0, 0, 0]},
@@ -296,7 +296,7 @@ def test_the_verdict_is_of_patients_with_its_interval(scores: Scores) -> None:
     assert value.high is not None
     assert accuracy.text == f"{100 * value.value:.1f}"
     assert accuracy.range == f"{100 * value.low:.1f} to {100 * value.high:.1f}"
-    assert accuracy.said == f"95 % interval {accuracy.range}"
+    assert accuracy.remark == f"95 % interval {accuracy.range}"
     assert (accuracy.low, accuracy.high) == pytest.approx((100 * value.low, 100 * value.high))
     assert accuracy.guess == pytest.approx(100 / 3)
     assert auroc.text == f"{100 * (level.metrics['auroc'].value or 0):.1f}"
@@ -315,7 +315,7 @@ def test_the_verdict_over_several_evaluations_is_their_mean(folder: Path, scores
     ]
     number = verdict.numbers[0]
     assert number.value == pytest.approx(np.mean(values))
-    assert number.said == f"mean of 3 evaluations, standard deviation {np.std(values, ddof=1):.1f}"
+    assert number.remark == f"mean of 3 evaluations, standard deviation {np.std(values, ddof=1):.1f}"
     assert number.low == pytest.approx(max(0, np.mean(values) - np.std(values, ddof=1)))
 
 
@@ -323,7 +323,7 @@ def test_an_undefined_number_says_why(scores: Scores) -> None:
     undefined = Value(value=None, why="one class only.")
     asked = changed(scores, judged=tuple(with_metric(row, "auroc", undefined) for row in scores.info.judged))
     number = find_verdict(subject_of(asked)).numbers[1]
-    assert (number.text, number.said, number.value) == ("undefined", "one class only", None)
+    assert (number.text, number.remark, number.value) == ("undefined", "one class only", None)
     assert find_verdict(subject_of(scores, asked)).numbers[1].text == "undefined"  # nor has it a mean
     html = Reader(render(verdicts=(find_verdict(subject_of(asked)),))).text
     assert "AUROC undefined (one class only)." in " ".join(html.split())

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.ground.files import relate
 from hidisc.models.card import History
 from hidisc.patches.record import SlideId
@@ -33,7 +34,7 @@ from hidisc.reporting.points import (
     read_points,
     to_uri,
 )
-from hidisc.reporting.sheets import SHEET_PX, SheetRow, Shown, choose_queries, draw_sheet, make_sheet
+from hidisc.reporting.sheets import SHEET_PX, SheetRow, SheetTile, choose_queries, draw_sheet, make_sheet
 from hidisc.slides.slide import shrink
 from tests.evaluation.made import make_embeddings
 from tests.finished import finish
@@ -301,7 +302,8 @@ def test_the_map_of_embeddings_alone_is_of_their_test_split_or_of_all(
 def predictions_of(truth: list[int], said: list[int], patients: list[str]) -> Predictions:
     scores = np.eye(2)[said] * 0.5 + 0.25
     units = {"patient": np.array(patients, object), "row": np.arange(len(truth))}
-    return Predictions("patch", ("a", "b"), units, np.array(truth), scores)
+    endpoint = Classes(label="label", classes=("a", "b"), positive=0)
+    return Predictions(Key(ENCODER, "knn", "patch"), endpoint, units, np.array(truth), scores)
 
 
 def test_queries_are_right_or_wrong_and_of_many_patients() -> None:
@@ -352,8 +354,8 @@ def test_a_sheet_shows_queries_beside_their_neighbours(store: Path, tmp_path: Pa
 def test_a_sheet_is_a_figure_too() -> None:
     """Each query is followed by its neighbours, and their borders say whether they agree."""
     tile = to_uri(np.full((16, 16, 3), 200, np.uint8))
-    query = Shown(tile, "$a_b$", "p", True)
-    near = tuple(Shown(tile, "a" * 60, "q", agrees, 0.25) for agrees in (True, False, True))
+    query = SheetTile(tile, "$a_b$", "p", True)
+    near = tuple(SheetTile(tile, "a" * 60, "q", agrees, 0.25) for agrees in (True, False, True))
     axes = draw_sheet([SheetRow(query, "z", near), SheetRow(query, "$a_b$", near[:1])]).axes[0]
     assert len(axes.images) == 6
     borders = [to_hex(patch.get_edgecolor()) for patch in axes.patches]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hidisc.evaluation.metrics import Value
-from hidisc.evaluation.scores import Judged
+from hidisc.evaluation.scores import Floor, Judged
 from hidisc.reporting.axis import draw_scales, scales_table
 from hidisc.reporting.evaluated import EvaluatedModel, gather
 from tests.evaluation.made import make_embeddings
@@ -26,7 +26,9 @@ def model(tmp_path: Path) -> EvaluatedModel:
     for mpp, accuracy in ACCURACY.items():
         judged += [_at(row, "encoder", mpp, accuracy) for row in scores.info.list_levels()]
         judged += [_at(row, "colour", mpp, accuracy - 0.3) for row in scores.info.list_levels() if mpp < 2]
-    return replace(found, scores=(replace(scores, info=scores.info.model_copy(update={"judged": tuple(judged)})),))
+    floors = (Floor(subject="colour", patches=0, ahead={}),)
+    info = scores.info.model_copy(update={"judged": tuple(judged), "floors": floors})
+    return replace(found, scores=(replace(scores, info=info),))
 
 
 def _at(row: Judged, subject: str, mpp: float, accuracy: float) -> Judged:

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,11 @@ import pytest
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import compare
 from hidisc.evaluation.metrics import Value
-from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import SCORES, Diagnostic, Scores, ScoresInfo
 from hidisc.ground.errors import UserError
 from hidisc.reporting.evaluated import EvaluatedModel, compare_with_first, gather
-from hidisc.reporting.table import DASH, Cell, Row, Table, find_best, lay_rows, make_cell, write_tables
+from hidisc.reporting.table import DASH, NumberCell, NumberRow, Table, find_best, lay_rows, make_cell, write_tables
 from hidisc.reporting.tables import (
-    MANY,
-    TWO,
     by_class_table,
     comparison_table,
     counts_table,
@@ -31,6 +29,10 @@ from tests.evaluation.made import make_embeddings
 from tests.finished import refinish
 from tests.reporting.judged import LEAK, make_scores, with_metric
 
+MANY = ("accuracy", "mca", "auroc", "auprc")
+"""Metrics of more than two classes, in the order in which `evaluation/classes.py` declares them."""
+TWO = ("accuracy", "mca", "sensitivity", "specificity", "auroc", "auprc")
+"""Metrics of two classes, as in the paper's extended TCGA table."""
 HOSTILE = [
     "$x_1$",
     "<script>alert(1)</script>",
@@ -95,7 +97,7 @@ def values_of(model: EvaluatedModel, probe: str, level: str, metric: str) -> lis
 def test_more_than_two_classes_have_the_metrics_of_the_papers_srh_table(tmp_path: Path, three: Embeddings) -> None:
     models = judge(tmp_path, three)
     table = metrics_table(models, "knn")
-    assert table.columns == ("Level", "Method", "Accuracy", "MCA", "AUPRC", "AUROC")
+    assert table.columns == ("Level", "Method", "Accuracy", "MCA", "AUROC", "AUPRC")
     levels = ("patch", "slide", "patient")
     assert [row[:2] for row in table.rows] == [
         (level.capitalize(), name) for level in levels for name in ("many", "one", "sup †")
@@ -225,13 +227,13 @@ def test_few_units_are_said(tmp_path: Path, three: Embeddings) -> None:
 # ---- bold
 
 
-def row_of(mean: float, sd: float) -> Row:
+def row_of(mean: float, sd: float) -> NumberRow:
     """A cell as three seeds with this mean and standard deviation would give."""
     return one_cell(make_cell([Value(value=max(0.0, (mean + step * sd) / 100)) for step in (-1, 0, 1)]))
 
 
-def one_cell(cell: Cell, competes: bool = True) -> Row:
-    return Row(("level", "method"), [cell], competes)
+def one_cell(cell: NumberCell, competes: bool = True) -> NumberRow:
+    return NumberRow(("level", "method"), [cell], competes)
 
 
 @pytest.mark.parametrize(
@@ -290,9 +292,9 @@ def test_encoders_that_learned_from_labels_do_not_compete(tmp_path: Path, three:
 def test_bold_is_per_block_or_group() -> None:
     cells = [make_cell([Value(value=value)]) for value in (0.9, 0.8, 0.3, 0.4)]
     names = [("Patch", "a"), ("Patch", "b"), ("Slide", "a"), ("Slide", "b")]
-    rows = [Row(name, [cell]) for name, cell in zip(names, cells, strict=True)]
+    rows = [NumberRow(name, [cell]) for name, cell in zip(names, cells, strict=True)]
     assert lay_rows("t", ("Level", "Method", "x"), rows, ()).bold == {(0, 2), (3, 2)}
-    grouped = [Row(name, [cell], group=name[1]) for name, cell in zip(names, cells, strict=True)]
+    grouped = [NumberRow(name, [cell], group=name[1]) for name, cell in zip(names, cells, strict=True)]
     assert lay_rows("t", ("Level", "Method", "x"), grouped, ()).bold == {(0, 2), (1, 2)}
     assert find_best([]) == set()
     assert find_best([one_cell(cells[0]), one_cell(make_cell([]))]) == set()  # undefined ones are no competition
@@ -460,7 +462,7 @@ def test_comparison_is_that_of_compare(tmp_path: Path, three: Embeddings) -> Non
     assert table.blocks == {0: 4, 4: 4}
     sides = [[[scores.predictions("knn", "patch")] for scores in model.scores] for model in models]
     for block, side in enumerate(sides[1:]):
-        found = compare(side, sides[0], 2, config, 3)
+        found = compare(side, sides[0], config, 3)
         for row, metric in enumerate(MANY, 4 * block):
             gap = found[metric]
             assert gap.low is not None
@@ -489,9 +491,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, three: Embeddings) -> N
     strangers = make_scores(tmp_path / "b", three, name="b", group="b")
     found = strangers.predictions("knn", "patient")
     units = {"patient": np.array([f"other {name}" for name in found.units["patient"]], object)}
-    Predictions("patient", found.classes, units, found.truth, found.scores).save(
-        tmp_path / "b" / "predictions_patient.parquet"
-    )
+    replace(found, units=units).save(tmp_path / "b" / "predictions_patient.parquet")
     refinish(tmp_path / "b")
     models = gather([tmp_path / "a", tmp_path / "b"])
     table = compared(models, "patient", BootstrapConfig(resamples=20))

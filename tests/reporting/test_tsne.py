@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hidisc.reporting.tsne import map_points
+from hidisc.reporting.patch_map import map_points
 
 
 def clusters(
@@ -44,7 +44,8 @@ def test_the_same_seed_gives_the_same_map() -> None:
 @pytest.mark.whole
 def test_the_map_does_not_depend_on_the_number_of_threads() -> None:
     code = (
-        "import hashlib; from tests.reporting.test_tsne import clusters; from hidisc.reporting.tsne import map_points;"
+        "import hashlib; from hidisc.reporting.patch_map import map_points;"
+        "from tests.reporting.test_tsne import clusters;"
         "print(hashlib.sha256(map_points(clusters(300, dim=128)[0], 20.0, 0).tobytes()).hexdigest())"
     )
     threads = [{**os.environ, "OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number} for number in ("1", "2")]

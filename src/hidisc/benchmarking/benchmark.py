@@ -80,33 +80,32 @@ def benchmark(
     settings = _Settings(**suite.model_dump(), scale=scale)
     opened = {name: PatchStore.load(path) for name, path in sorted(places.items())}
     inputs = {f"the store {name}".rstrip(): store.checksum for name, store in opened.items()}
-    with opened[""].info.level_names.spoken(say) as say:
-        cells = plan_cells(suite, size, out.absolute(), opened)
-        inputs |= _hash_weights(cells)
-        begin_together(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S)
-        waiting = [cell for cell in cells if not cell.is_done]
-        if waiting:
-            processes = 0 if scheduler else min(_count_workers(workers, device), len(waiting))
-            where = f"on {scheduler}" if scheduler else f"{max(processes, 1)} at once"
-            expected = f"; all of them take {size.time}" if size.time else ""
-            say(f"{count(len(cells), 'training')}, {len(waiting)} to do, {where}{expected}")
-            threads = max(1, count_cores() // processes) if processes > 1 else None
-            tasks = [CellTask(cell, suite, places[cell.row.store].absolute(), device, threads) for cell in waiting]
-            _do_all(tasks, len(cells), processes if processes > 1 else 0, scheduler, say)
-        done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
-        if done + failed < len(cells):
-            say("some trainings are being done by another process: run the same command again when they are finished")
-            return Benchmarked(None, len(cells), done, failed)
-        try:
-            with full_disk_said("Finished trainings are safe"), make(out, "benchmark", settings, inputs) as work:
-                work.reopen()
-                pool_cells(cells, out.absolute(), suite.folds)
-                page = write_results(suite, cells, out, scale)
-                work.finish(list_results(out))
-        except HeldError:
-            say("all trainings are done, and another process is writing the page")
-            return Benchmarked(None, len(cells), done, failed)
-        return Benchmarked(page, len(cells), done, failed)
+    cells = plan_cells(suite, size, out.absolute(), opened)
+    inputs |= _hash_weights(cells)
+    begin_together(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S)
+    waiting = [cell for cell in cells if not cell.is_done]
+    if waiting:
+        processes = 0 if scheduler else min(_count_workers(workers, device), len(waiting))
+        where = f"on {scheduler}" if scheduler else f"{max(processes, 1)} at once"
+        expected = f"; all of them take {size.time}" if size.time else ""
+        say(f"{count(len(cells), 'training')}, {len(waiting)} to do, {where}{expected}")
+        threads = max(1, count_cores() // processes) if processes > 1 else None
+        tasks = [CellTask(cell, suite, places[cell.row.store].absolute(), device, threads) for cell in waiting]
+        _do_all(tasks, len(cells), processes if processes > 1 else 0, scheduler, say)
+    done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
+    if done + failed < len(cells):
+        say("some trainings are being done by another process: run the same command again when they are finished")
+        return Benchmarked(None, len(cells), done, failed)
+    try:
+        with full_disk_said("Finished trainings are safe"), make(out, "benchmark", settings, inputs) as work:
+            work.reopen()
+            pool_cells(cells, out.absolute(), suite.folds)
+            page = write_results(suite, cells, out, scale)
+            work.finish(list_results(out))
+    except HeldError:
+        say("all trainings are done, and another process is writing the page")
+        return Benchmarked(None, len(cells), done, failed)
+    return Benchmarked(page, len(cells), done, failed)
 
 
 def _hash_weights(cells: Sequence[SuiteCell]) -> dict[str, str]:

@@ -41,12 +41,11 @@ def write_results(suite: SuiteConfig, cells: Sequence[SuiteCell], out: Path, sca
     placed = gather_models(suite, cells, out.absolute())
     models = [model for _, model in placed]
     tables = make_tables(suite, cells, models)
-    words = models[0].words if models else USUAL
-    write_tables(tables, out / "tables", words)
-    drawn = FigureFolder(out / "figures", [model.name for model in models], words)
+    write_tables(tables, out / "tables")
+    drawn = FigureFolder(out / "figures", [model.name for model in models])
     html = fill_template(
         "benchmark.html",
-        words,
+        models[0].words if models else USUAL,
         title=suite.title,
         summary=_summarise(suite, cells, scale),
         warnings=gather_warnings(models),

@@ -11,11 +11,11 @@ from hidisc.evaluation.metrics import Metric, Value
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import plural
-from hidisc.reporting import table as report
 from hidisc.reporting.evaluated import EvaluatedModel, compare_models
-from hidisc.reporting.table import DASH, LABELLED, Table, metric_cell
+from hidisc.reporting.table import DASH, LABELLED, NumberCell, NumberRow, Table, lay_rows, metric_cell
 from hidisc.reporting.tables import warning_notes
 from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.level_names import USUAL
 
 
 def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table | None:
@@ -26,7 +26,7 @@ def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table 
     if not floors or not trained:
         return None
     info = models[0].scores[0].info
-    rows = []
+    rows, words = [], info.level_names
     for level in dict.fromkeys((info.levels[0], info.levels[-1])):
         measured = {model.name: _measure(suite, model, level) for model in models}
         for metric in info.endpoint.list_metrics("floors"):
@@ -34,9 +34,8 @@ def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table 
             for model in (*trained, *floors):
                 against = _compare(suite, model, best, level, metric.key) if model in trained else ("", "")
                 value = measured[model.name].get(metric.key)
-                rows.append(
-                    (level.capitalize(), metric.title, model.name, value.percent() if value else DASH, *against)
-                )
+                mean = value.percent() if value else DASH
+                rows.append((words.title(level), metric.title, model.name, mean, *against))
     return Table(
         title="Each method against the floors",
         columns=("Level", "Metric", "Method", "Mean", "Minus the best floor", "Verdict"),
@@ -104,7 +103,7 @@ def beside_table(suite: SuiteConfig, models: Mapping[str, EvaluatedModel], name:
     datasets, levels, metrics = (
         list(dict.fromkeys(getattr(item, field) for item in published)) for field in ("dataset", "level", "metric")
     )
-    rows = []
+    rows, words = [], next((model.words for model in models.values()), USUAL)
     for level in levels:
         for row in suite.rows:
             model = models.get(row.name)
@@ -116,9 +115,9 @@ def beside_table(suite: SuiteConfig, models: Mapping[str, EvaluatedModel], name:
             sources = {"here": _find_ours(suite, model, level, metrics)}
             sources |= {f"paper, {dataset}": _find_printed(printed, dataset, level, metrics) for dataset in datasets}
             for source, cells in sources.items():
-                names = (level.capitalize(), method, source)
-                rows.append(report.Row(names, cells, not used_labels, group=(level, source)))
-    return report.lay_rows(
+                names = (words.title(level), method, source)
+                rows.append(NumberRow(names, cells, not used_labels, group=(level, source)))
+    return lay_rows(
         f"{suite.title}: here and in the paper (table {name})",
         ("Level", "Method", "Source", *(METRICS[metric].title for metric in metrics)),
         rows,
@@ -135,20 +134,20 @@ def beside_table(suite: SuiteConfig, models: Mapping[str, EvaluatedModel], name:
 
 def _find_ours(
     suite: SuiteConfig, model: EvaluatedModel | None, level: str, metrics: Sequence[str]
-) -> list[report.Cell]:
+) -> list[NumberCell]:
     """The numbers found here."""
     probe = suite.evaluate.probes[0]
-    return [metric_cell(model, probe, level, METRICS[metric]) if model else report.Cell(DASH) for metric in metrics]
+    return [metric_cell(model, probe, level, METRICS[metric]) if model else NumberCell(DASH) for metric in metrics]
 
 
-def _find_printed(printed: Sequence[Published], dataset: str, level: str, metrics: Sequence[str]) -> list[report.Cell]:
+def _find_printed(printed: Sequence[Published], dataset: str, level: str, metrics: Sequence[str]) -> list[NumberCell]:
     """The paper's numbers of one row on one data set; where it gives no standard deviation, it counts as 0."""
     known = {item.metric: item for item in printed if (item.dataset, item.level) == (dataset, level)}
     cells = []
     for metric in metrics:
         item = known.get(metric)
         mean, sd = (float(item.mean), float(item.sd or 0)) if item else (0.0, 0.0)
-        cells.append(report.Cell(item.text, mean, mean - sd, mean + sd) if item else report.Cell(DASH))
+        cells.append(NumberCell(item.text, mean, mean - sd, mean + sd) if item else NumberCell(DASH))
     return cells
 
 
@@ -175,9 +174,11 @@ def folds_table(suite: SuiteConfig, cells: Sequence[SuiteCell]) -> Table:
     rows = []
     for cell in (cell for cell in cells if cell.fold is not None and cell.is_done):
         scores = Scores.load(cell.scores(cell.points[-1]))
+        words = scores.info.level_names
         for level in scores.info.list_levels():
             values = (level.metrics[metric.key].percent() for metric in metrics)
-            rows.append((cell.row.name, str(cell.seed), str(cell.fold), level.level, str(level.units), *values))
+            names = (cell.row.name, str(cell.seed), str(cell.fold), words.word(level.level))
+            rows.append((*names, str(level.units), *values))
     return Table(
         title="Each fold by itself",
         columns=("Method", "Seed", "Fold", "Level", "Units", *(metric.title for metric in metrics)),

@@ -39,11 +39,11 @@ def _heatmap(
     label: Annotated[str | None, option("One class; default all of them.")] = None,
 ) -> Result:
     """Paint class scores over a slide's thumbnail."""
-    from hidisc.verbs.words import find_names
+    from hidisc.settings.level_names import find_names
 
     picture = hidisc.heatmap(store, scores, slide, out, label)
-    scored = find_names(store).speak("scores of slide")
-    return Result(f"{picture}: {scored} {slide}", {"picture": str(picture), "slide": slide})
+    scored = f"scores of {find_names(store).slide} {slide}"
+    return Result(f"{picture}: {scored}", {"picture": str(picture), "slide": slide})
 
 
 @verb("explore", "store embeddings scores --cohort cohort.csv")
@@ -62,15 +62,15 @@ def _explore(
     as_json: Json = False,
 ) -> Result | None:
     """Look at slides, the map of patches and what is alike in a browser, and give names to patches."""
+    from hidisc.settings.level_names import find_names
     from hidisc.verbs.explore import save_page
-    from hidisc.verbs.words import find_names
 
     if (save is None) != (patient is None):
         raise UserError("--save and --patient go together: a folder of one patient is written.")
     if save is not None and patient is not None:
         slides = save_page(store, others or [], patient, save, cohort=cohort, say=say)
         page = save / "index.html"
-        shown = find_names(store).speak(count(slides, "slide"))
+        shown = find_names(store).count(slides, "slide")
         return Result(f"{page}: {shown}; open it in a browser", {"page": str(page), "slides": slides})
 
     def ready(address: str) -> None:  # before it serves: the command ends with Ctrl-C
@@ -117,16 +117,16 @@ def _export(
     are_patches = to in (ExportTarget.BAGS, ExportTarget.GEOJSON, ExportTarget.ANNDATA)
     if (scores and are_patches) or (push and to not in _PUSHED):
         raise UserError(f"--scores goes with an encoder, and --push with {', '.join(_PUSHED)}; --to {to} is neither.")
-    from hidisc.verbs.words import find_names
+    from hidisc.settings.level_names import find_names
 
-    speak = find_names(artefact).speak
+    words = find_names(artefact)
     if to is ExportTarget.ANNDATA:
         file, patches = hidisc.export_anndata(artefact, out)
-        return Result(f"{file}: {speak(count(patches, 'patch'))}", {"file": str(file), "patches": patches})
+        return Result(f"{file}: {words.count(patches, 'patch')}", {"file": str(file), "patches": patches})
     if are_patches:
         bags = to is ExportTarget.BAGS
         slides = hidisc.export_bags(artefact, out, say=say) if bags else hidisc.export_geojson(artefact, out)
-        return Result(f"{out}: {to} of {speak(count(slides, 'slide'))}", {"folder": str(out), "slides": slides})
+        return Result(f"{out}: {to} of {words.count(slides, 'slide')}", {"folder": str(out), "slides": slides})
     if to is ExportTarget.WSINFER:
         file, difference = hidisc.export_wsinfer(artefact, out, scores, say=say)
         sentence = f"{file}: read back, probabilities agree to {difference:.1g}"
@@ -148,12 +148,12 @@ def _views(
     seed: Annotated[int, option("Seed of the patches and the views.", min=0)] = 0,
 ) -> Result:
     """Draw patches and what training makes of them."""
+    from hidisc.settings.level_names import find_names
     from hidisc.verbs.views import show_views
-    from hidisc.verbs.words import find_names
 
     config = build_config(hidisc.TrainConfig, recipe, changes)
     picture = show_views(store, out, config.views, patches=patches, views=views, seed=seed)
-    drawn = find_names(store).speak(count(patches, "patch"))
+    drawn = find_names(store).count(patches, "patch")
     record = {"picture": str(picture), "patches": patches, "views": views}
     return Result(f"{picture}: {drawn}, {count(views, 'view')} of each", record)
 
@@ -222,11 +222,10 @@ def _doctor(
 def _measure(store: Path | None, recipe: str | None, changes: list[str] | None, device: str) -> Result:
     """How fast this machine is, and what a cohort takes."""
     from hidisc.verbs.measure import as_record, describe_needs, measure_machine
-    from hidisc.verbs.words import find_names
 
     config = build_config(hidisc.TrainConfig, recipe, changes)
     rates, size, needs = measure_machine(store, config, device=device, say=say)
-    return Result(find_names(store).speak(describe_needs(rates, size, needs, config)), as_record(rates, size, needs))
+    return Result(describe_needs(rates, size, needs, config), as_record(rates, size, needs))
 
 
 @verb("demo", "--quick --out demo")

@@ -174,7 +174,7 @@ def _write_bag(
             coords = file.create_dataset("coords", data=corners)
             coords.attrs.update(_describe(bag, record, extent))
             if not is_placed:
-                coords.attrs["coords_are"] = embeddings.info.level_names.speak(_NUMBERED)
+                coords.attrs["coords_are"] = _NUMBERED
     if not (out / TENSORS / f"{bag.stem}.pt").is_file():
         _write_tensor(out / TENSORS / f"{bag.stem}.pt", _read_features(embeddings, bag))
     if record is None or record.mpp is None or extent is None:
@@ -191,7 +191,7 @@ def _write_bag(
                 extractor=_text(embeddings.info.model.name),
             )
             if not is_placed:
-                file.attrs["coords_are"] = embeddings.info.level_names.speak(_NUMBERED)
+                file.attrs["coords_are"] = _NUMBERED
     return True
 
 

@@ -110,9 +110,10 @@ class Embeddings:
     def result(self) -> Result:
         """How many patches are embedded, and in how many numbers each."""
         info = self.info
-        left_out = f", {count(info.bad_patches, 'unreadable patch')} left out" if info.bad_patches else ""
-        rows = f"{count(info.rows, 'patch')} of {count(len(info.slides), 'slide')}"
-        sentence = info.level_names.speak(f"{rows} as {info.dim} numbers each{left_out}")
+        words = info.level_names
+        bad = f", {count(info.bad_patches, f'unreadable {words.patch}')} left out" if info.bad_patches else ""
+        patches, slides = words.count(info.rows, "patch"), words.count(len(info.slides), "slide")
+        sentence = f"{patches} of {slides} as {info.dim} numbers each{bad}"
         record = info.model_dump(mode="json", exclude={"slides": True, "model": {"history": {"slides"}}})
         return Result(f"{self.path}: {sentence}", {"embeddings": str(self.path), **record})
 

@@ -17,7 +17,7 @@ from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, make_folder, write_atomic
 from hidisc.ground.progress import Result
-from hidisc.settings.level_names import LevelNames
+from hidisc.settings.level_names import USUAL, LevelNames
 
 SCORES, NEIGHBOURS, ATTENTION = "scores.json", "neighbours.parquet", "mil/attention.parquet"
 FLOORS = {"colour": "colour alone"}
@@ -73,7 +73,7 @@ class Floor(Record):
         ]
         return next((pair for pair in reversed(known) if pair[1].value is not None), None)
 
-    def verdict(self, level: str, endpoint: Classes) -> str:
+    def verdict(self, level: str, endpoint: Classes, words: LevelNames = USUAL) -> str:
         """Whether the encoder is better than the floor at a level, in words; empty where it was not judged there."""
         decided = self.decide(level, endpoint)
         if decided is None:
@@ -81,7 +81,7 @@ class Floor(Record):
         title, ahead = decided
         if ahead.value is None or ahead.low is None or ahead.high is None:
             return ""
-        size = f"{100 * ahead.value:+.1f} points of {level} {title}"
+        size = f"{100 * ahead.value:+.1f} points of {words.word(level)} {title}"
         size += f" [{100 * ahead.low:.1f}, {100 * ahead.high:.1f}]"
         if ahead.low > 0:
             return f"better than {self.title} ({size})"
@@ -257,15 +257,16 @@ class Scores:
     def verdict(self) -> str:
         """One line: accuracy at every level by the first probe, coarsest first, with its interval."""
         info = self.info
-        parts = [f"{row.level} accuracy {row.metrics['accuracy'].percent()} %" for row in reversed(info.list_levels())]
+        words, rows = info.level_names, reversed(info.list_levels())
+        parts = [f"{words.word(row.level)} accuracy {row.metrics['accuracy'].percent()} %" for row in rows]
         leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in info.leakage) else ""
         unknown = "" if info.model.history.is_complete else " (what it has seen before is not known)"
         line = f"{info.model.name}, {info.probes[0]}{leak}: {', '.join(parts) or 'no verdict'}{unknown}"
         floor = info.hardest_floor(info.levels[0])
-        against_floor = floor.verdict(info.levels[0], info.endpoint) if floor else ""
+        against_floor = floor.verdict(info.levels[0], info.endpoint, words) if floor else ""
         line += f"; {against_floor}" if against_floor else ""
         warnings = [f". Warning: {finding.sentence}" for finding in info.labels if finding.kind == "warning"]
-        return info.level_names.speak(f"{line}{''.join(warnings)}")
+        return f"{line}{''.join(warnings)}"
 
     def predictions(self, probe: str, level: str, *, subject: str = ENCODER, scale: float | None = None) -> Predictions:
         """The predictions of a probe for every unit of a level, of the encoder or of a floor."""

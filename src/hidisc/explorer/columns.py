@@ -1,4 +1,4 @@
-"""Columns: what the patches of a store can be coloured and filtered by, each a code per patch and a name per code."""
+"""The columns by which patches are coloured and filtered: a code per patch, and a name and a colour per code."""
 
 import colorsys
 from collections.abc import Mapping, Sequence
@@ -21,26 +21,26 @@ _FIRST = ("label", "patient", "slide", "site", "split")
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What N patches are by one name."""
+    """One column: a code for each of N patches, and a name and a colour for each code."""
 
     title: str
     names: tuple[str, ...]
     codes: NDArray[np.int32]
-    """(N,) into `names`, -1 where it is not known."""
+    """Codes (N,) into `names`; -1 where the name is not known."""
     colours: tuple[str, ...]
-    """Of each name, as `#rrggbb`."""
+    """The colour of each name, as `#rrggbb`."""
     values: NDArray[np.float32] | None = None
-    """(N,) the numbers that the names are ranges of; None where they are names of their own."""
+    """The numbers (N,) of a column whose names are ranges of numbers; None for a column of names."""
 
     def tell(self, row: int) -> str | None:
-        """What one patch is, in words; None where it is not known."""
+        """The name or number of one patch; None where it is not known."""
         code = self.codes[row]
         if code < 0:
             return None
         return self.names[code] if self.values is None else f"{self.values[row]:.3f}"
 
     def list_cells(self, rows: NDArray[np.int64]) -> list[Any]:
-        """What some patches are, as cells of a table: names or numbers, None where it is not known."""
+        """The names or numbers of some patches as cells of a table; None where they are not known."""
         codes = self.codes[rows]
         known = np.array([*self.names, None], object)[codes]
         if self.values is not None:
@@ -61,19 +61,19 @@ def name_columns(table: PatchTable) -> dict[str, Column]:
 
 
 def score_columns(
-    predictions: Predictions, rows: NDArray[np.int64], total: int, who: str, known: Mapping[str, Column]
+    predictions: Predictions, rows: NDArray[np.int64], total: int, evaluation: str, known: Mapping[str, Column]
 ) -> dict[str, Column]:
-    """What a probe predicted for some patches (`rows` of `total`): the class, whether it is right, each class's score.
+    """Columns of what a probe predicted for some patches (`rows` of `total`): class, right or wrong, scores of classes.
 
-    `who` predicted it, empty where that needs not be said. A class has the colour that it has in the column of the
-    labels, where it is there.
+    `evaluation` is the title of the evaluation; empty where there is only one. A class has the same colour as in the
+    column of labels.
     """
     label = known.get("label")
     colours = dict(zip(label.names, label.colours, strict=True)) if label else {}
     spare = choose_colours(len(predictions.classes))
     named = tuple(colours.get(name, spare[code]) for code, name in enumerate(predictions.classes))
     wrong = predictions.predicted != predictions.truth
-    by = f", {who}" if who else ""
+    by = f", {evaluation}" if evaluation else ""
     columns = {
         f"predicted{by}": Column(
             f"predicted{by}", predictions.classes, _spread(predictions.predicted, rows, total), named
@@ -119,7 +119,7 @@ def number_column(title: str, values: NDArray[np.float32], low: float, high: flo
 
 
 def choose_colours(count: int) -> tuple[str, ...]:
-    """Colours for so many names: up to eight differ with any colour vision; of more, neighbours are far apart."""
+    """Colours for `count` names: up to eight differ with any colour vision; of more, neighbours differ most."""
     if count <= len(CLASSES):
         return CLASSES[:count]
     turns = [((number * 0.381966 + 0.58) % 1, (0.45, 0.58, 0.34)[number % 3]) for number in range(count)]
@@ -128,13 +128,13 @@ def choose_colours(count: int) -> tuple[str, ...]:
 
 
 def as_rgb_table(colours: Sequence[str]) -> NDArray[np.float64]:
-    """(L + 1, 3) of 0 to 255; the last row, which code -1 finds, is grey."""
+    """The colours as a table (L + 1, 3) of 0 to 255; its last row, which is that of code -1, is grey."""
     triples = [[int(colour[start : start + 2], 16) for start in (1, 3, 5)] for colour in colours]
     return np.array([*triples, [180, 184, 182]], np.float64)
 
 
 def _spread(values: NDArray[Any], rows: NDArray[np.int64], total: int) -> NDArray[np.int32]:
-    """(total,) codes of some rows, -1 elsewhere."""
+    """Codes (total,) that are `values` in some rows and -1 in all others."""
     codes = np.full(total, -1, np.int32)
     codes[rows] = values
     return codes

@@ -1,4 +1,4 @@
-"""Labels that people give to patches: written at once, undone one by one; active learning."""
+"""Labels that people give to patches, saved at once and undone step by step; and the patches to label next."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -22,15 +22,15 @@ from hidisc.settings.config import Say
 from hidisc.settings.evaluate import LinearConfig
 
 _OFFERED, _COMPARED = 24, 20_000
-"""Patches offered; most patches that are learned from, and most without a label that are compared."""
+"""Patches that are offered; most labelled patches that the probe learns from, and most others that it predicts."""
 
 
 def find_uncertain(
     vectors: NDArray[Any], labels: NDArray[np.object_], patients: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], str]:
-    """Vectors without a label whose most probable one is least sure, the least sure first; and a sentence on the probe.
+    """Vectors without a label of which a linear probe is least sure, the least sure first; and a sentence on the probe.
 
-    `vectors` (N, D); `labels` (N,), None where there is none; `patients` (N,) codes.
+    `vectors` (N, D); `labels` (N,), None for a patch without a label; `patients` (N,) codes.
     """
     is_labelled = labels != None  # noqa: E711 - elementwise
     classes, codes = np.unique(labels[is_labelled].astype(str), return_inverse=True)
@@ -42,15 +42,15 @@ def find_uncertain(
     from hidisc.evaluation.probes.linear import choose_penalty, fit_models  # torch takes seconds to load
 
     rng = make_rng(0, Purpose.EXPLORED_PROBE)
-    kept = np.sort(rng.permutation(len(known))[:_COMPARED])
+    learned = np.sort(rng.permutation(len(known))[:_COMPARED])
     unknown = np.sort(rng.permutation(unknown)[:_COMPARED])
-    x, y, whose = np.asarray(vectors[known[kept]], np.float32), codes[kept], patients[known[kept]]
+    x, y, groups = np.asarray(vectors[known[learned]], np.float32), codes[learned], patients[known[learned]]
     config = LinearConfig()
-    choice = choose_penalty(x, y, whose, config, rng)
+    choice = choose_penalty(x, y, groups, config, rng)
     model, _ = next(fit_models(x, y, [choice.penalty], config.iterations))
     sure = model.predict(np.asarray(vectors[unknown], np.float32)).max(axis=1)
     remark = (
-        f"Linear probe on {count(len(kept), 'patch')} of {count(len(np.unique(whose)), 'patient')}; least sure of "
+        f"Linear probe on {count(len(learned), 'patch')} of {count(len(np.unique(groups)), 'patient')}; least sure of "
         f"{count(len(unknown), 'patch')} without a name."
     )
     return unknown[np.argsort(sure, kind="stable")[:_OFFERED]], remark
@@ -61,7 +61,7 @@ _MOST_UNDONE, _MOST_LETTERS = 100, 100
 
 
 class LabelSets:
-    """The sets of labels beside a folder: each is a file, and a column of the patches (N,) of a table."""
+    """The sets of labels of the N patches of a table; each set is a file beside the folder `home`, and a column."""
 
     def __init__(self, home: Path, table: PatchTable, slides: Sequence[SlideId], say: Say) -> None:
         self._home, self._table, self._slides = home, table, slides
@@ -77,11 +77,11 @@ class LabelSets:
                 say(f"note: {error}")
 
     def find(self, name: str) -> NDArray[np.object_]:
-        """(N,) the labels of a set, None where there is none."""
+        """The labels (N,) of a set; None for a patch without a label."""
         return self._sets[name][0] if name in self._sets else np.full(len(self._table), None, object)
 
     def give(self, name: str, label: str | None, rows: NDArray[np.int64]) -> None:
-        """Give some rows a label, or take theirs away; on return it is on the disk."""
+        """Give some rows a label, or take their labels away (None); on return the change is on the disk."""
         self.give_each(name, np.full(len(rows), label, object), rows)
 
     def give_each(self, name: str, labels: NDArray[np.object_], rows: NDArray[np.int64]) -> None:
@@ -96,7 +96,7 @@ class LabelSets:
             del self._undo[name][:-_MOST_UNDONE]
 
     def undo(self, name: str) -> int:
-        """Take the last change of a set back; how many patches it was."""
+        """Undo the last change of a set, and return how many patches the change was about."""
         if not self._undo.get(name):
             raise UserError(f"nothing of {name!r} is left to undo.")
         with self._busy, self._held(name):
@@ -107,15 +107,15 @@ class LabelSets:
         return len(rows)
 
     def _held(self, name: str) -> AbstractContextManager[None]:
-        """The folder of the labels, held, so that two explorers do not overwrite each other's."""
+        """Hold the folder of the labels, so that two explorers do not overwrite each other's changes."""
         return hold(labels_file(self._home, name).parent, _WAIT_S)
 
     def _read(self, name: str) -> NDArray[np.object_]:
-        """The labels of a set as they are on the disk now."""
+        """Read the labels of a set from the disk."""
         path = labels_file(self._home, name)
-        found = (self.find(name), {}) if not path.is_file() else load_labels(path, self._table, self._slides)
-        self._set(name, *found)
-        return found[0]
+        labels, others = load_labels(path, self._table, self._slides) if path.is_file() else (self.find(name), {})
+        self._set(name, labels, others)
+        return labels
 
     def _write(self, name: str, rows: NDArray[np.int64], labels: NDArray[np.object_]) -> None:
         changed, others = self._sets[name][0].copy(), self._sets[name][1]

@@ -41,10 +41,13 @@
   const number = (value) => value.toLocaleString("en-GB");
   const data = await ask("cohort");
   if (!data) return;
-  /* A sentence of this page in the words of the store, such as scan for slide; names in it, which are ${...}, stay. */
-  const words = (text) => text.replace(/\b(?:a )?(?:patients?|slides?|patch(?:es)?)\b/g, (word) => data.words[word] ?? word);
-  const spoken = (texts, ...names) => texts.map((text, place) => words(text) + (names[place] ?? "")).join("");
-  const count = (value, noun) => `${number(value)} ${words(`${noun}${value === 1 ? "" : noun === "patch" ? "es" : "s"}`)}`;
+  /* What the store calls a patient, a slide and a patch: [one, several]; such as scan for slide. */
+  const words = data.words;
+  const count = (value, level, adjective = "") => `${number(value)} ${adjective}${words[level][value === 1 ? 0 : 1]}`;
+  for (const heading of document.querySelectorAll("[data-level]")) {
+    const [word] = words[heading.dataset.level];
+    heading.textContent = "first" in heading.dataset ? word[0].toUpperCase() + word.slice(1) : word;
+  }
   const state = { sort: "", isDown: false, chosen: null, region: null, only: new Set(), told: new Map() };
   $("store").textContent = data.store;
   const encoder = data.encoder ? `, seen by ${data.encoder}` : "";
@@ -76,7 +79,7 @@
   }
   for (const name of shown) {
     const head = make("th");
-    const button = make("button", name === "label" ? "class" : words(name));
+    const button = make("button", name === "label" ? "class" : name === "patches" ? words.patch[1] : words[name]?.[0] ?? name);
     button.type = "button";
     button.addEventListener("click", () => {
       Object.assign(state, { isDown: state.sort === name && !state.isDown, sort: name });
@@ -88,9 +91,9 @@
     $("slides").tHead.rows[0].append(head);
   }
   const findSlides = () => {
-    const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const sought = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = data.slides.map((slide, place) => ({ slide, place })).filter(({ slide }) =>
-      words.every((word) => `${slide.patient} ${slide.slide}`.toLowerCase().includes(word)) &&
+      sought.every((word) => `${slide.patient} ${slide.slide}`.toLowerCase().includes(word)) &&
       Object.entries(filters).every(([name, choice]) => !choice.value || (slide[name] || " ") === choice.value));
     if (state.sort) {
       const value = ({ slide }) => slide[state.sort];
@@ -133,7 +136,7 @@
       return slideButton(place, picture, make("bdi", slide.slide), make("bdi", [slide.label, slide.result].filter(Boolean).join(", "), "soft"));
     }));
     const left = found.length - some.length;
-    $("more").textContent = found.length ? (left ? `and ${count(left, "more slide")}: search or filter to see them` : "") : spoken`No slide is like that.`;
+    $("more").textContent = found.length ? (left ? `and ${count(left, "slide", "more ")}: search or filter to see them` : "") : "No slide is like that.";
   };
   $("search").addEventListener("input", listSlides);
   $("wall").addEventListener("click", () => {
@@ -168,7 +171,7 @@
     if (!patch) return;
     turn("look");
     state.chosen = patch;
-    aim({ rows: [row] }, spoken`to the chosen patch`);
+    aim({ rows: [row] }, "to the chosen patch");
     $("no-patch").hidden = true;
     $("patch-shown").hidden = false;
     $("patch-picture").src = address("patch.jpg", { row, side: 320 });
@@ -201,7 +204,7 @@
     if (window.disk) return;
     const answer = await tell("select", { region });
     if (!answer) return;
-    aim(region, `to the selected ${answer.count === 1 ? words("patch") : count(answer.count, "patch")}`);
+    aim(region, `to the selected ${answer.count === 1 ? words.patch[0] : count(answer.count, "patch")}`);
     mark(answer);
     list(`${count(answer.count, "patch")} selected`, answer.count > 60 ? "60 of them:" : "", answer, region, 60);
     say("");
@@ -236,8 +239,8 @@
   const other = new SlideView($("other"), { ...calls, tileSide: data.tile });
   const panes = { map, slide: view };
   map.clear = view.clear = () => {
-    if (state.chosen) aim({ rows: [state.chosen.row] }, spoken`to the chosen patch`);
-    else aim(null, spoken`to the patch that you choose, or to those that you select`);
+    if (state.chosen) aim({ rows: [state.chosen.row] }, "to the chosen patch");
+    else aim(null, "to the patch that you choose, or to those that you select");
     Object.assign(map, { selected: [], drawn: [] });
     Object.assign(view, { selected: new Set(), drawn: [] });
     map.redraw();
@@ -257,7 +260,7 @@
     Object.assign(other, { overlay: view.overlay, partner: view });
     view.partner = other;
     view.go(view.centre, view.scale);
-    say(spoken`Now open another slide: from the cohort, or from what is alike. Both are moved together.`);
+    say("Now open another slide: from the cohort, or from what is alike. Both are moved together.");
   });
   async function openSlide(place) {
     const slide = await ask("slide", { slide: place });
@@ -288,7 +291,7 @@
   const paint = async () => {
     const key = $("colour").value;
     if (key === "similarity") {
-      if (!state.chosen) return say(spoken`Choose a patch first: the others are then coloured by how much they are like it.`, true);
+      if (!state.chosen) return say("Choose a patch first: the others are then coloured by how much they are like it.", true);
       const similar = await ask("overlay", { slide: state.chosen.slide, by: key, row: state.chosen.row });
       if (!similar || $("colour").value !== key) return null; // another column was asked for since
       chips("legend", similar.names, similar.colours);
@@ -321,7 +324,7 @@
   const overlay = async () => {
     const by = $("overlay").value;
     if (!view.data) return;
-    if (by === "similarity" && !state.chosen) { say(spoken`Choose a patch first: the others are then painted by how much they are like it.`, true); return; }
+    if (by === "similarity" && !state.chosen) { say("Choose a patch first: the others are then painted by how much they are like it.", true); return; }
     for (const pane of view.partner ? [view, other] : [view]) {
       const { data: slide } = pane;
       const painted = by ? await ask("overlay", { slide: slide.slide, by, row: by === "similarity" ? state.chosen.row : undefined }) : null;
@@ -348,7 +351,7 @@
     panes[button.dataset.save].canvas.toBlob((blob) => save(blob, `${button.dataset.save}.png`));
   }));
   $("boxes-file").addEventListener("click", async () => {
-    if (!view.data) return say(spoken`Open a slide first.`, true);
+    if (!view.data) return say("Open a slide first.", true);
     return save(await read(fetch(address("boxes.geojson", { slide: view.data.slide })), "blob"), `${view.data.name}.geojson`);
   });
 
@@ -357,7 +360,7 @@
     const answer = await tell("alike", { region, apart: $("apart").value, most: 24 });
     if (!answer) return;
     mark(answer);
-    list("Most alike", spoken`The nearest patches, by cosine similarity, of ${$("apart").selectedOptions[0].text}.`, answer);
+    list("Most alike", `The nearest patches, by cosine similarity, of ${$("apart").selectedOptions[0].text}.`, answer);
   };
   $("alike").addEventListener("submit", (event) => { event.preventDefault(); findAlike({ rows: [state.chosen.row] }); });
   $("alike-found").addEventListener("click", () => findAlike(state.listed));
@@ -372,7 +375,7 @@
     $("saved").textContent = sentence(answer);
   };
   const give = async (label) => {
-    if (!state.region) return say(spoken`Choose a patch or select some first.`, true);
+    if (!state.region) return say("Choose a patch or select some first.", true);
     const set = $("set").value.trim();
     const answer = await tell("name", { set, label, region: state.region });
     const isOne = answer?.count === 1;
@@ -391,12 +394,12 @@
   $("select-found").addEventListener("click", () => select(state.listed));
   $("patches-csv").addEventListener("click", async () => save(await tell("patches.csv", { region: state.listed }, "blob"), "patches.csv"));
   /* Regions of the slide that is shown, drawn in QuPath: their classes become names. */
-  $("drawn").addEventListener("click", () => (view.data ? $("regions").click() : say(spoken`Open the slide of the regions first.`, true)));
+  $("drawn").addEventListener("click", () => (view.data ? $("regions").click() : say("Open the slide of the regions first.", true)));
   $("regions").addEventListener("change", async () => {
     const [file] = $("regions").files;
     $("regions").value = "";
     if (!file) return;
-    if (file.size > data.longest) { say(spoken`${file.name} is larger than ${number(data.longest / 2 ** 20)} MB. Export only the annotations of this slide from QuPath.`, true); return; }
+    if (file.size > data.longest) { say(`${file.name} is larger than ${number(data.longest / 2 ** 20)} MB. Export only the annotations of this slide from QuPath.`, true); return; }
     const set = $("set").value.trim();
     const answer = await tell("regions", { set, slide: view.data.slide, file: await file.text() });
     named(answer, () => `${count(answer.count, "patch")} of ${view.data.name} named by ${file.name}: ${answer.names.join(", ")}. Saved in labels/${set}.parquet.`);

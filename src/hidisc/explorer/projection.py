@@ -4,7 +4,6 @@ Up to `WHOLE` patches are placed by t-SNE, as in a report. Of more, a sample is 
 at the median place of the sampled patches nearest to it (which is where openTSNE begins with new points).
 """
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from hidisc.ground.columns import load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count
+from hidisc.reporting.prepared import encode
 from hidisc.settings.config import Say
 
 CLUSTERS = 8
-"""As many as have colours that differ with any colour vision."""
+"""Number of clusters: as many as there are colours that differ with any colour vision."""
 CLUSTER_SAMPLE = 20_000
 """Most patches that the centres are fitted to."""
 _STARTS = 4
@@ -30,7 +30,7 @@ _BLOCK_ROWS = 16_384
 
 
 def find_clusters(vectors: NDArray[Any], seed: int) -> NDArray[np.int32]:
-    """(N,) the cluster of each vector (N, D), by the direction of the vectors; 0 is the largest.
+    """The cluster (N,) of each vector (N, D), by the direction of the vectors; cluster 0 is the largest.
 
     The centres are fitted to a sample; then the vectors are read once, block by block.
     """
@@ -54,7 +54,7 @@ def find_clusters(vectors: NDArray[Any], seed: int) -> NDArray[np.int32]:
 
 
 def to_unit(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """(n, D) of length 1; what is not finite counts as 0."""
+    """Rows (n, D) at length 1; numbers that are not finite count as 0."""
     rows = np.nan_to_num(np.asarray(rows, np.float32), nan=0.0, posinf=0.0, neginf=0.0)
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-30))
 
@@ -66,9 +66,9 @@ _FAINT = 0.35
 def draw_density(
     places: NDArray[np.float32], codes: NDArray[np.int32], colours: tuple[str, ...], width: int, height: int
 ) -> bytes:
-    """A PNG (height, width): pixels have the mean colour of their patches, and are stronger where there are more.
+    """Draw a PNG (height, width): a pixel has the mean colour of its patches, and is stronger where there are more.
 
-    `places` (n, 2): between 0 and 1 in the picture; those outside are not drawn.
+    `places` (n, 2) are between 0 and 1 in the picture; patches outside the picture are not drawn.
     """
     column, row = (np.floor(places[:, axis] * side).astype(np.int64) for axis, side in ((0, width), (1, height)))
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
@@ -82,21 +82,12 @@ def draw_density(
         picture[is_drawn, channel] = sums[is_drawn] / counts[is_drawn]
     strength = np.log1p(counts[is_drawn]) / np.log1p(counts.max(initial=1))
     picture[is_drawn, 3] = 255 * (_FAINT + (1 - _FAINT) * strength)
-    return as_png(picture.reshape(height, width, 4))
-
-
-def as_png(pixels: NDArray[np.uint8]) -> bytes:
-    """A picture as PNG, written quickly rather than small."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+    return encode(Image.fromarray(picture.reshape(height, width, 4)), "PNG", compress_level=1)  # fast, not small
 
 
 def as_jpeg(pixels: NDArray[np.uint8]) -> bytes:
     """A picture (h, w, 3) as JPEG."""
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=88)
-    return buffer.getvalue()
+    return encode(Image.fromarray(pixels), "JPEG", quality=88)
 
 
 WHOLE = 10_000
@@ -112,16 +103,16 @@ _BLOCK = 16_384
 
 @dataclass(frozen=True, eq=False)
 class PlacedPatches:
-    """N vectors on the map."""
+    """Places and clusters of N vectors."""
 
     places: NDArray[np.float32]
-    """(N, 2) between 0 and 1."""
+    """The place (N, 2) of each vector, between 0 and 1."""
     clusters: NDArray[np.int32]
-    """(N,) from 0 on."""
+    """The cluster (N,) of each vector, from 0 on."""
 
 
 def load_map(embeddings: Embeddings, say: Say) -> PlacedPatches:
-    """Places and clusters of all vectors: from the file, if that is of these very embeddings, else anew."""
+    """Places and clusters of all vectors: from the file if it was made from these embeddings, else computed now."""
     path = embeddings.path / MAP
     placed = _read(path, embeddings)
     if placed is not None:
@@ -140,14 +131,14 @@ def load_map(embeddings: Embeddings, say: Say) -> PlacedPatches:
 
 
 def save_map(embeddings: Embeddings, placed: PlacedPatches) -> None:
-    """Keep the map beside the vectors."""
+    """Save the map beside the vectors."""
     x, y = placed.places.T
     columns = {"x": x, "y": y, "cluster": placed.clusters, "embeddings": np.full(len(x), fingerprint(embeddings))}
     save_columns(embeddings.path / MAP, columns)
 
 
 def _read(path: Path, embeddings: Embeddings) -> PlacedPatches | None:
-    """The map in a file; None where it is missing, damaged or of other embeddings."""
+    """The map in a file; None if the file is missing, damaged or made from other embeddings."""
     if not path.is_file():
         return None
     try:
@@ -162,13 +153,13 @@ def _read(path: Path, embeddings: Embeddings) -> PlacedPatches | None:
 
 
 def fingerprint(embeddings: Embeddings) -> int:
-    """The first 60 bits of the checksum of embeddings, to know their map by."""
+    """The first 60 bits of the checksum of embeddings, which the file of the map has as well."""
     return int(embeddings.artefact.checksum[:15], 16)
 
 
 def place(vectors: NDArray[Any], seed: int) -> NDArray[np.float32]:
-    """Places (N, 2) of vectors (N, D); near ones by cosine similarity are near."""
-    from hidisc.reporting.tsne import map_points  # takes a second to load, and the file is mostly there
+    """Places (N, 2) of vectors (N, D); vectors of high cosine similarity are near each other."""
+    from hidisc.reporting.patch_map import map_points  # takes a second to load, and the file is mostly there
 
     if len(vectors) <= WHOLE:
         return map_points(np.asarray(vectors), _PERPLEXITY, seed)

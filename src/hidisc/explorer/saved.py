@@ -1,6 +1,6 @@
-"""One patient as a folder that opens from disk: the same page, its answers in one script, its pictures as files.
+"""One patient as a folder that opens from disk: the same page, with its answers in one script and pictures as files.
 
-It holds nothing of other patients: of each column only the names that this patient's patches have.
+The folder holds nothing of other patients: a column has only the names that the patches of this patient have.
 """
 
 import json
@@ -9,22 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from hidisc.explorer.answers import Nothing, OfPatch, OfSlide, draw_patch, tell_cohort, tell_patch, tell_slide
+from hidisc.explorer.answers import (
+    EmptyRequest,
+    PatchRequest,
+    SlideRequest,
+    draw_patch,
+    tell_cohort,
+    tell_patch,
+    tell_slide,
+)
 from hidisc.explorer.projection import as_jpeg
 from hidisc.explorer.session import Rows, Session
 from hidisc.explorer.slide import TILE_PX, ShownSlide
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import new_folder
 from hidisc.ground.text import name_some
-from hidisc.reporting.spoken import speak_html
 
 _PAGE = Path(__file__).parent
 _MOST_TILES = 3_000
-"""Tiles of a slide: about 60 MB. Finer levels are left out."""
+"""Most tiles of a slide, about 60 MB; finer levels are left out."""
 
 
 def save_patient(session: Session, patient: str, out: Path) -> int:
-    """Write the folder, which appears whole or not at all; how many slides it shows. Open its `index.html`."""
+    """Write the folder, which appears whole or not at all, and return how many slides it shows."""
     numbers = [number for number, slide in enumerate(session.slides) if slide.patient == patient]
     if not numbers:
         some = name_some(dict.fromkeys(slide.patient for slide in session.slides))
@@ -37,10 +44,10 @@ def save_patient(session: Session, patient: str, out: Path) -> int:
             (part / name).write_bytes((_PAGE / name).read_bytes())
         scripts = '<script src="saved.js" defer></script>\n<script src="disk.js" defer></script>\n<script src="pane.js"'
         page = (_PAGE / "page.html").read_text(encoding="utf-8").replace('<script src="pane.js"', scripts)
-        (part / "index.html").write_text(speak_html(page, session.words), encoding="utf-8")
+        (part / "index.html").write_text(page, encoding="utf-8")
         (part / "patches").mkdir()
         for row in rows.tolist():
-            (part / "patches" / f"{row}.jpg").write_bytes(draw_patch(session, OfPatch(row=row, side=160)))
+            (part / "patches" / f"{row}.jpg").write_bytes(draw_patch(session, PatchRequest(row=row, side=160)))
         (part / "tiles").mkdir()
         finest = [
             _write_tiles(session, session.show(number), part / "tiles", place) for place, number in enumerate(numbers)
@@ -51,8 +58,8 @@ def save_patient(session: Session, patient: str, out: Path) -> int:
 
 
 def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int]) -> dict[str, Any]:
-    """What `disk.js` answers from; slides are numbered anew."""
-    cohort = tell_cohort(session, Nothing())
+    """The data from which `disk.js` answers requests; the slides of the patient are numbered from 0."""
+    cohort = tell_cohort(session, EmptyRequest())
     columns, codes = [], {}
     for key, column in session.columns.items():
         present, own = np.unique(column.codes[rows], return_inverse=True)
@@ -68,8 +75,8 @@ def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int])
     cohort |= {"slides": slides, "columns": columns, "patients": 1, "patches": len(rows), "warnings": warnings}
     cohort["vectors"] = int((session.vector_of[rows] >= 0).sum())
     place_of = {number: place for place, number in enumerate(numbers)}
-    patches = [tell_patch(session, OfPatch(row=row)) for row in rows.tolist()]
-    shown = [tell_slide(session, OfSlide(slide=number)) for number in numbers]
+    patches = [tell_patch(session, PatchRequest(row=row)) for row in rows.tolist()]
+    shown = [tell_slide(session, SlideRequest(slide=number)) for number in numbers]
     return {
         "cohort": cohort,
         "rows": rows.tolist(),
@@ -80,7 +87,7 @@ def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int])
 
 
 def _write_tiles(session: Session, shown: ShownSlide, folder: Path, place: int) -> int:
-    """Write the tiles of a slide, coarse levels first, as long as there are not too many; the finest level written."""
+    """Write the tiles of a slide, coarse levels first, up to `_MOST_TILES`; return the finest level written."""
     written = 0
     for level in reversed(range(shown.levels)):
         across, down = (-(-side // (TILE_PX * 2**level)) for side in (shown.width, shown.height))

@@ -1,9 +1,9 @@
-"""The explorer's server: a user of this machine who has the token asks, the session answers, nothing else is reached.
+"""The server of the explorer: it answers requests that have its token from the session, and nothing else.
 
 - It listens on 127.0.0.1 alone, unless told otherwise. Every request must have the token, in the address once and then
-  in a cookie, and must be addressed to this very server, so that no other page can have the browser ask for it.
-- Nothing of a request is read before that is known, and no more than its question needs.
-- Requests name questions of `answers.py`, whose details are checked; no part of a request becomes a path.
+  in a cookie, and its Host and Origin must be those of this server, so that no other page can send it.
+- The body of a request is read after these checks only, and no more bytes than the request may have.
+- The names and the records of `answers.py` say which requests there are; no part of a request becomes a path.
 - The page may load nothing from elsewhere and run no script but its own files (content security policy).
 """
 
@@ -28,13 +28,12 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets, is_valid_ip
 from tornado.web import Application, RequestHandler, stream_request_body
 
-from hidisc.explorer.answers import CHANGE, READ, Answer, question_of
-from hidisc.explorer.qupath import MOST_LETTERS
+from hidisc.explorer.answers import CHANGE, READ, Answer, find_request_type
+from hidisc.explorer.regions import MOST_LETTERS
 from hidisc.explorer.session import Session
 from hidisc.ground.errors import UserError
 from hidisc.ground.machine import count_cores
 from hidisc.ground.stop import StopRequest
-from hidisc.reporting.spoken import speak_html
 
 LOOPBACK = "127.0.0.1"
 POLICY = (
@@ -62,14 +61,14 @@ TYPES = {
 }
 _PAGE = {path.name: path for path in Path(__file__).parent.iterdir() if path.suffix in (".html", ".css", ".js")}
 _MOST_BYTES = 2**20
-"""Largest body of a request."""
+"""Bytes of the largest body of a request."""
 _MOST_BYTES_OF = {"/regions": 2 * MOST_LETTERS}
-"""The same where a file is sent."""
+"""Bytes of the largest body of a request that sends a file."""
 _PAUSE_S = 0.2
 
 
 class Server:
-    """A server that listens once it is made; `run` answers until Ctrl-C, or until nobody has asked for a while."""
+    """A server that listens as soon as it is made; `run` answers until Ctrl-C or until it is idle."""
 
     def __init__(self, session: Session, port: int = 0, host: str = LOOPBACK) -> None:
         try:
@@ -98,7 +97,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """What to open in the browser; whoever has it can see the cohort."""
+        """The address to open in the browser; whoever has this address can see the cohort."""
         return f"http://{self._host}:{self.port}/?token={self.token}"
 
     def run(self, stop_after_min: float | None = None, is_stopped: Callable[[], bool] = lambda: False) -> None:
@@ -108,14 +107,14 @@ class Server:
 
     async def _serve(self, stop_after_min: float | None, is_stopped: Callable[[], bool]) -> None:
         routes = [
-            (f"/{re.escape(name)}", _Ask, {"server": self, "answer": answer})
+            (f"/{re.escape(name)}", _Request, {"server": self, "answer": answer})
             for name, answer in (READ | CHANGE).items()
         ]
-        files = [(f"/{re.escape(name)}", _File, {"server": self, "path": path}) for name, path in _PAGE.items()]
-        home = (r"/", _Home, {"server": self, "path": _PAGE["page.html"]})
+        files = [(f"/{re.escape(name)}", _PageFile, {"server": self, "path": path}) for name, path in _PAGE.items()]
+        home = (r"/", _HomePage, {"server": self, "path": _PAGE["page.html"]})
         application = Application(
             [home, *files, *routes],
-            default_handler_class=_Nowhere,
+            default_handler_class=_NotFound,
             default_handler_args={"server": self},
             log_function=lambda _: None,
         )
@@ -131,24 +130,18 @@ class Server:
         return stop_after_min is not None and time.monotonic() - self._last >= 60 * stop_after_min
 
     async def answer(self, answer: Callable[[Session, Any], Answer], details: dict[str, Any]) -> Answer:
-        """The answer to a question, found by a thread."""
-        asked = question_of(answer).model_validate(details)
+        """Answer a request with these details; a thread does the work."""
+        request = find_request_type(answer).model_validate(details)
         loop = asyncio.get_running_loop()
-        with self._session.words.spoken(lambda _: None):
-            return await loop.run_in_executor(self._threads, partial(answer, self._session, asked))
-
-    def read_page(self, path: Path) -> bytes:
-        """A file of the page; its text calls the levels what the store does."""
-        data = path.read_bytes()
-        return speak_html(data.decode(), self._session.words).encode() if path.suffix == ".html" else data
+        return await loop.run_in_executor(self._threads, partial(answer, self._session, request))
 
     def admits(self, handler: "_Handler") -> bool:
-        """Whether a request has the token and is meant for this server; remembers that there was one."""
+        """Whether a request has the token and is meant for this server; the time of such a request is kept."""
         request = handler.request
         given = handler.get_query_argument("token", None) or handler.get_cookie(self.cookie) or ""
         is_ours, origin = self._is_named(request.host), request.headers.get("Origin")
         is_ours = is_ours and (origin is None or origin == f"http://{request.host}")
-        if request.method == "POST":  # a form of another page cannot send JSON unasked
+        if request.method == "POST":  # a form of another page cannot send JSON without a preflight request
             is_ours = is_ours and request.headers.get("Content-Type") == "application/json"
         is_known = is_ours and hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
         if is_known:
@@ -156,18 +149,19 @@ class Server:
         return is_known
 
     def _is_named(self, host: str) -> bool:
-        """Whether a request is addressed to this server, by a name or an address that is its own."""
+        """Whether the Host header of a request is a name or an address of this server."""
         try:
             parts = urlsplit(f"//{host}")
             name, port = parts.hostname or "", parts.port or 80
         except ValueError:
             return False
-        # that an address leads here, no other site can arrange; that one of its names does, it can
+        # Another site can point its own host name at this server (DNS rebinding), so the Host header must be ours.
+        # No site can do the same with an address, so any address is accepted where the server listens at all of them.
         return port == self.port and (name in self._names or (self._is_everywhere and is_valid_ip(name)))
 
     @property
     def cookie(self) -> str:
-        """Its name; cookies do not tell ports apart, so that each server has one of its own."""
+        """The name of the cookie; cookies are shared by all ports of a host, so the name has the port in it."""
         return f"hidisc-{self.port}"
 
 
@@ -175,7 +169,7 @@ class _Handler(RequestHandler):
     """A request that is answered only if it has the token."""
 
     def initialize(self, server: Server, path: Path | None = None, answer: Callable[..., Answer] | None = None) -> None:
-        self.server, self.path, self.asked = server, path, answer
+        self.server, self.path, self.answer = server, path, answer
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -196,24 +190,24 @@ class _Handler(RequestHandler):
         self.refuse(status_code, "This cannot be answered.")
 
 
-class _Nowhere(_Handler):
+class _NotFound(_Handler):
     def get(self) -> None:
         self.refuse(404, "There is nothing here.")
 
     post = get
 
 
-class _File(_Handler):
+class _PageFile(_Handler):
     """A file of the page."""
 
     def get(self) -> None:
         assert self.path is not None
         self.set_header("Content-Type", TYPES[self.path.suffix])
-        self.finish(self.server.read_page(self.path))
+        self.finish(self.path.read_bytes())
 
 
-class _Home(_File):
-    """The page; the token of the address becomes a cookie, so that it is not left in the history."""
+class _HomePage(_PageFile):
+    """The page; the token of the address becomes a cookie, so that the token does not stay in the history."""
 
     def get(self) -> None:
         if self.get_query_argument("token", None) is None:
@@ -224,8 +218,8 @@ class _Home(_File):
 
 
 @stream_request_body
-class _Ask(_Handler):
-    """A question."""
+class _Request(_Handler):
+    """A request that has an answer in `answers.py`."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -255,9 +249,9 @@ class _Ask(_Handler):
         await self._answer(details if isinstance(details, dict) else {"": None})
 
     async def _answer(self, details: dict[str, Any]) -> None:
-        assert self.asked is not None
+        assert self.answer is not None
         try:
-            answer = await self.server.answer(self.asked, details)
+            answer = await self.server.answer(self.answer, details)
         except ValidationError as error:
             self.refuse(400, f"This question is not understood: {error.errors()[0]['msg']}.")
         except UserError as error:

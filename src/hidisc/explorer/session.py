@@ -1,4 +1,4 @@
-"""What one explorer shows: a store, and embeddings and scores that were made from it, by rows of the store's table."""
+"""The session of an explorer: a store, and embeddings and scores made from it, by the rows of the store's table."""
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -33,7 +33,7 @@ _OPEN_SLIDES = 8
 
 
 class Session:
-    """An opened cohort; a patch is known by its row in the table of the store."""
+    """An opened cohort; every patch is named by its row in the table of the store."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Session:
         rows_by = store.table.rows_by("slide")
         self.rows_of_slide = [rows_by.get(slide.slide, np.zeros(0, np.int64)) for slide in self.slides]
         self.embedded: Rows = np.zeros(0, np.int64)
-        """(N,) the row of the store that each vector is of."""
+        """The row of the store (N,) that each vector belongs to."""
         self.places = np.zeros((0, 2), np.float32)
-        """(N, 2) where it is on the map."""
+        """The place (N, 2) of each vector on the map."""
         self._clusters = np.zeros(0, np.int32)
         self.search: SimilaritySearch | None = None
         if embeddings is not None:
@@ -64,7 +64,7 @@ class Session:
 
     @cached_property
     def vector_of(self) -> Rows:
-        """(M,) the vector of each row of the store, -1 where it was not embedded."""
+        """The vector (M,) of each row of the store; -1 for a patch that was not embedded."""
         vectors = np.full(len(self.store), -1, np.int64)
         vectors[self.embedded] = np.arange(len(self.embedded))
         return vectors
@@ -72,41 +72,41 @@ class Session:
     @cached_property
     def _fixed_columns(self) -> dict[str, Column]:
         columns = name_columns(self.store.table)
-        for who, predictions in self._judged:
+        for title, predictions in self._judged:
             rows = self.embedded[predictions.units["row"]]
-            columns |= score_columns(predictions, rows, len(self.store), who, columns)
+            columns |= score_columns(predictions, rows, len(self.store), title, columns)
         columns |= self._list_attention()
         if len(self.embedded):
             columns["cluster"] = cluster_column(self._clusters, self.embedded, len(self.store))
         return columns
 
     def _list_attention(self) -> dict[str, Column]:
-        """What the attention probe of each evaluation looked at in its slides, where that was kept."""
+        """A column with the attention of each evaluation's attention probe, where the attention was saved."""
         columns = {}
-        for who, scores in self._named:
-            found = scores.attention()
-            if found is not None and scores.info.levels[-2] == "slide":
-                rows = self.embedded[found[0]]
-                key = ", ".join(["attention", *([who] if who else [])])
-                columns[key] = attention_column(key, found[1], self.slide_of[rows], rows, len(self.store))
+        for title, scores in self._titled:
+            attention = scores.attention()
+            if attention is not None and scores.info.levels[-2] == "slide":
+                rows = self.embedded[attention[0]]
+                key = ", ".join(["attention", *([title] if title else [])])
+                columns[key] = attention_column(key, attention[1], self.slide_of[rows], rows, len(self.store))
         return columns
 
     @property
     def columns(self) -> dict[str, Column]:
-        """All that patches can be coloured by, by the name that requests use."""
+        """The columns that patches can be coloured by; the keys are those of requests."""
         return {**self._fixed_columns, **{key: column for key, column in self.labels.columns.items() if column.names}}
 
     @property
     def words(self) -> LevelNames:
-        """What the page calls the levels."""
+        """The words of the page for patient, slide and patch."""
         return self.store.info.level_names
 
     def name_column(self, key: str, column: Column) -> str:
-        """What the page calls a column; columns of the user's own keep their names."""
-        return self.words.speak(column.title) if key in LEVELS else column.title
+        """The title of a column on the page; columns of the user's own keep their names."""
+        return self.words.word(key) if key in LEVELS else column.title
 
     def find_column(self, key: str, row: int | None = None) -> Column:
-        """A column by its name; `similarity` is that of every patch with one row."""
+        """A column by its key; the column `similarity` holds the similarity of every patch with the patch of a row."""
         if key == "similarity" and row is not None:
             return self._compare(row)
         known = self._fixed_columns | self.labels.columns  # a set without labels too: a page may still show it
@@ -124,7 +124,7 @@ class Session:
         return number_column("similarity to the chosen patch", values, float(similarities.min()), 1.0)
 
     def list_slides(self) -> list[dict[str, Any]]:
-        """One record per slide: what it is, and what the first evaluation says of it."""
+        """One record per slide: its patient, label, split and site, patches, result of the first evaluation."""
         facts = {name: self.store.table.codes(name) for name in ("label", "split", "site")}
         pooled = self._pooled
         slides = []
@@ -144,32 +144,32 @@ class Session:
         """By slide, the class of the largest mean score of its patches, that score, and the true class."""
         pooled = {}
         for _, predictions in self._judged[:1]:
-            of_slide = self.slide_of[self.embedded[predictions.units["row"]]]
-            order = np.argsort(of_slide, kind="stable")
-            numbers, starts = np.unique(of_slide[order], return_index=True)
-            for number, here in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-                scores = predictions.scores[here].mean(axis=0)
+            slide_numbers = self.slide_of[self.embedded[predictions.units["row"]]]
+            order = np.argsort(slide_numbers, kind="stable")
+            numbers, starts = np.unique(slide_numbers[order], return_index=True)
+            for number, own in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+                scores = predictions.scores[own].mean(axis=0)
                 best = int(scores.argmax())
-                truth = _agree(predictions.truth[here], predictions.classes)
+                truth = _agree(predictions.truth[own], predictions.classes)
                 pooled[number] = (predictions.classes[best], float(scores[best]), truth)
         return pooled
 
     @property
-    def _named(self) -> list[tuple[str, Scores]]:
-        """The evaluations and what each is called: nothing, if it is the only one."""
-        is_one = len(self.scores) == 1
+    def _titled(self) -> list[tuple[str, Scores]]:
+        """Each evaluation with its title on the page, which is empty where there is only one evaluation."""
+        is_alone = len(self.scores) == 1
         return [
-            ("" if is_one else f"evaluation {number}", scores) for number, scores in enumerate(self.scores, start=1)
+            ("" if is_alone else f"evaluation {number}", scores) for number, scores in enumerate(self.scores, start=1)
         ]
 
     @cached_property
     def _judged(self) -> list[tuple[str, Predictions]]:
-        """What each evaluation is called, and what it predicted for every patch."""
+        """The title of each evaluation, and its predictions of patches."""
         judged = []
-        for name, scores in self._named:
+        for title, scores in self._titled:
             predictions = judge_patches(scores)
             if predictions is not None and "row" in predictions.units:
-                judged.append((name, predictions))
+                judged.append((title, predictions))
         return judged
 
     @cached_property
@@ -180,8 +180,8 @@ class Session:
         return {slide: corners[rows] for slide, rows in table.rows_by("slide").items()}
 
     def show(self, number: int) -> ShownSlide:
-        """The slide of a number, opened; those shown last stay open."""
-        with self._opening:  # its tiles are asked for at once
+        """Open the slide of a number; the slides shown last stay open."""
+        with self._opening:  # the browser requests many tiles at the same time
             return self._show(number)
 
     def _open(self, number: int) -> ShownSlide:
@@ -191,7 +191,7 @@ class Session:
 
     @cached_property
     def slide_of(self) -> NDArray[np.int32]:
-        """(M,) the number of the slide of each row."""
+        """The number (M,) of the slide of each row."""
         numbers = np.full(len(self.store), -1, np.int32)
         for number, rows in enumerate(self.rows_of_slide):
             numbers[rows] = number
@@ -199,7 +199,7 @@ class Session:
 
 
 def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, say: Say) -> Session:
-    """Open a store and what was made from it, in any order; what is not of this store is refused."""
+    """Open a store with embeddings and scores in any order; refuse those that were not made from this store."""
     store = PatchStore.load(store_path)
     if len(store.scales) > 1 and "place" in store.table.names:
         raise UserError(
@@ -235,7 +235,7 @@ def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, 
 
 
 def _agree(codes: NDArray[Any], names: Sequence[str]) -> str:
-    """The name that all codes stand for; empty where there is none, and `several` where they differ."""
+    """The name that all codes stand for; empty without a code, and `several` where the codes differ."""
     present = np.unique(codes)
     if len(present) != 1:
         return _SEVERAL if len(present) else ""

@@ -1,8 +1,8 @@
-"""The patches most like some others: exact cosine similarity with every patch of a cohort.
+"""Search for similar patches: the exact cosine similarity of some patches with every patch of a cohort.
 
-One query at a time needs no copy of the vectors: each block of the memory map is multiplied where it lies, and the
-product is divided by the rows' lengths, which are computed once. So memory is the kernel's page cache and 4 bytes per
-patch. `evaluation/neighbours.py` answers thousands of queries at once, and makes unit vectors of all of them first.
+A single query needs no copy of the vectors: each block of the memory map is multiplied where it lies, and the product
+is divided by the lengths of the rows, which are computed once. So this takes the page cache of the kernel and 4 bytes
+per patch. `evaluation/neighbours.py` answers thousands of queries at once, and copies all vectors at unit length first.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _BLOCK_BYTES = 2**27
 
 
 class SimilaritySearch:
-    """Cosine similarities with vectors (N, D), which may be a memory map."""
+    """The vectors (N, D) that are searched, which may be a memory map."""
 
     def __init__(self, vectors: NDArray[Any]) -> None:
         self._vectors = vectors
@@ -24,17 +24,17 @@ class SimilaritySearch:
 
     @cached_property
     def _lengths(self) -> NDArray[np.float32]:
-        """(N,) of the vectors; those without length count as 1."""
+        """The length (N,) of each vector; 1 for a vector of zeros."""
         lengths = np.concatenate([np.sqrt(np.einsum("nd,nd->n", rows, rows)) for rows in self._blocks()])
         return np.where(lengths > 0, lengths, 1).astype(np.float32)
 
     def _blocks(self) -> Iterator[NDArray[np.float32]]:
-        """The vectors, block by block; float32 ones are not copied."""
+        """The vectors, block by block; vectors of float32 are not copied."""
         for start in range(0, len(self._vectors), self._block):
             yield np.asarray(self._vectors[start : start + self._block], np.float32)
 
     def compare(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(N,) similarity of every vector with the mean direction of some rows (n,)."""
+        """The similarity (N,) of every vector with the mean direction of some rows (n,)."""
         unit = np.asarray(self._vectors[rows], np.float32) / self._lengths[rows, None]
         mean = unit.mean(axis=0)
         mean /= np.linalg.norm(mean) or 1.0
@@ -46,7 +46,8 @@ class SimilaritySearch:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """At most k vectors most similar to some rows, the most similar first, and their similarities.
 
-        The rows themselves and those left out (N,) are not among them. Of equal similarities the first row wins.
+        The rows themselves, and the vectors that are left out (N,), are never returned. Of equal similarities the
+        first row wins.
         """
         similarities = self.compare(rows)
         similarities[rows] = -np.inf
@@ -55,6 +56,6 @@ class SimilaritySearch:
         if k == 0:
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
         least = np.partition(similarities, len(similarities) - k)[len(similarities) - k]
-        found = np.flatnonzero(similarities >= least)
-        found = found[np.argsort(-similarities[found], kind="stable")][:k]
-        return found, similarities[found]
+        nearest = np.flatnonzero(similarities >= least)
+        nearest = nearest[np.argsort(-similarities[nearest], kind="stable")][:k]
+        return nearest, similarities[nearest]

@@ -1,4 +1,4 @@
-"""One slide to look at, tile by tile: from its file where that is there, else from its thumbnail and stored patches.
+"""A slide, tile by tile: from its file where the file is given, else from its thumbnail and stored patches.
 
 The label and macro pictures of a slide file can show a patient's name; the readers of `slides/` do not offer them.
 """
@@ -24,11 +24,11 @@ from hidisc.slides.slide import DAMAGE, Slide, SlideError, as_rgb
 
 TILE_PX = 256
 _GLASS = 244
-"""Grey of what is not known."""
+"""Grey level of the parts of a slide without a picture."""
 _COARSEST = 16
 """Most px of a file's level per px of a tile: 16 million of them are a second of reading."""
 _NEAR, _MOST_PATCHES = 64, 2_000
-"""Patches painted over the thumbnail of a tile, which is as sharp as more of them; and without a thumbnail."""
+"""Most patches painted over the thumbnail of a tile (with more, they are no sharper), and most without a thumbnail."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,21 @@ class ShownSlide:
     extent: float
     """Side of a patch."""
     rows: NDArray[np.int64]
-    """(n,) its patches, as rows of the store."""
+    """The rows (n,) of its patches in the store."""
     corners: NDArray[np.int64]
-    """(n, 2) their upper left corners x, y."""
+    """The upper left corners x, y (n, 2) of its patches."""
     dropped: NDArray[np.int64]
-    """(m, 2) those of the boxes that were dropped."""
+    """The upper left corners x, y (m, 2) of the boxes that were dropped."""
     source: str
-    """A sentence on where the pixels come from."""
+    """A sentence that says where the pixels come from."""
     file: Slide | None = None
     thumbnail: tuple[NDArray[np.uint8], float] | None = None
-    """(h, w, 3), and level-0 px per thumbnail px."""
+    """The pixels (h, w, 3) of the thumbnail, and level-0 px per thumbnail px."""
     _reading: Lock = field(default_factory=Lock)
 
     @property
     def levels(self) -> int:
-        """How often the slide must be halved to fit one tile, and one more: the levels of its pyramid."""
+        """The levels of its pyramid: one more than the halvings after which the slide fits one tile."""
         return max(0, math.ceil(math.log2(max(self.width, self.height) / TILE_PX))) + 1
 
     def tile(self, store: PatchStore, level: int, column: int, row: int) -> NDArray[np.uint8]:
@@ -74,7 +74,7 @@ class ShownSlide:
         return self._compose(store, x, y, width, height, down)
 
     def _compose(self, store: PatchStore, x: int, y: int, width: int, height: int, down: float) -> NDArray[np.uint8]:
-        """The same from the thumbnail, and over it the stored patches."""
+        """Draw a part of the slide from its thumbnail, with the stored patches over it."""
         picture = Image.new("RGB", (width, height), (_GLASS,) * 3)
         if self.thumbnail is not None:
             pixels, scale = self.thumbnail
@@ -100,7 +100,7 @@ class ShownSlide:
 def show_slide(
     store: PatchStore, entry: SlideEntry, rows: NDArray[np.int64], dropped: NDArray[np.int64], path: Path | None
 ) -> ShownSlide:
-    """A slide with its patches (n,) and dropped boxes (m, 2); `path`: where its file should be, None: not known."""
+    """A slide with its patches (n,) and dropped boxes (m, 2); `path` of its file, None where it is not known."""
     record = store.record(entry)
     corners = np.stack([store.table.column(axis)[rows] for axis in ("x", "y")], axis=1).astype(np.int64)
     thumbnail = store.thumbnail(entry)
@@ -114,7 +114,7 @@ def show_slide(
 
 
 def _lay_out(entry: SlideEntry, record: SlideRecord, rows: NDArray[np.int64]) -> ShownSlide:
-    """Patches that were imported, side by side: where they lay is not known."""
+    """A slide whose patches were imported: they are laid side by side, because their places are not known."""
     across = max(1, math.ceil(math.sqrt(len(rows))))
     number, side = np.arange(len(rows)), record.size_px
     corners = np.stack([number % across * side, number // across * side], axis=1)
@@ -126,7 +126,7 @@ def _lay_out(entry: SlideEntry, record: SlideRecord, rows: NDArray[np.int64]) ->
 
 
 def _open_file(record: SlideRecord, path: Path | None) -> tuple[Slide | None, str]:
-    """The open file of a slide if it is the one that was cut, and a sentence on where the pixels come from."""
+    """Open the file of a slide if it is the file that was cut; and a sentence that says where the pixels come from."""
     stored = "The picture is made of the thumbnail and the stored patches"
     if path is None:
         return None, f"{stored}; start with --cohort cohort.csv to see the slide itself."
@@ -140,6 +140,6 @@ def _open_file(record: SlideRecord, path: Path | None) -> tuple[Slide | None, st
 
 
 def find_files(cohort: Path) -> dict[str, Path]:
-    """Where the file of each slide of a cohort should be; it need not be there."""
+    """The path of the file of each slide of a cohort; the file need not exist."""
     sheet = read_sheet(cohort, REQUIRED)
     return {cells["slide"]: locate(cohort.parent, cells["path"])[0] for _, cells in sheet.rows if cells["path"]}

@@ -1,4 +1,4 @@
-"""The page of an audit: what was found of every nuisance column, then the numbers, encoders side by side."""
+"""The page of an audit: the findings on every nuisance column, then its numbers, encoders side by side."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Any
 from hidisc.auditing.audit import AuditInfo, ColumnAudit, EncoderAudit
 from hidisc.evaluation.metrics import Value
 from hidisc.ground.files import write_atomic
-from hidisc.ground.text import count
 from hidisc.reporting.figures import make_slug
 from hidisc.reporting.html import fill_template, list_files
 from hidisc.reporting.table import DASH, Table, write_tables
 from hidisc.reporting.verdict import Number
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.config import to_yaml
+from hidisc.settings.level_names import LevelNames
 
 PAGE = "audit.html"
 _MEASURES = (
@@ -26,7 +26,7 @@ _MEASURES = (
     ("Label, correlated reference", "correlated", None),
     ("Drop from balanced to correlated", "correlated_drop", None),
 )
-"""Title in the table, field of ColumnAudit, and the field of its chance."""
+"""Title in the table, field of ColumnAudit, and the field with its value by chance."""
 _EXPLAINED = (
     "Numbers are of 100, with their intervals over patients in square brackets and chance behind a slash.",
     "Robustness index: of the nearest patches of other patients that share either the label or the nuisance with a "
@@ -41,14 +41,15 @@ _EXPLAINED = (
 
 
 def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
-    """Write the page and its tables; returns the names of the tables' files."""
+    """Write the page and its tables, and return the names of the files of the tables."""
     names = list(dict.fromkeys(column.column for encoder in info.encoders for column in encoder.columns))
+    words = info.level_names
     tables: dict[str, Table] = {}
     parts: list[dict[str, Any]] = []
     for number, name in enumerate(names, 1):
         slug = make_slug(number, name)
         pairs = [(encoder, column) for encoder in info.encoders for column in encoder.columns if column.column == name]
-        own = {f"audit-{slug}": _measures_table(name, pairs), **_cohort_tables(slug, name, pairs)}
+        own = {f"audit-{slug}": _measures_table(name, pairs), **_cohort_tables(slug, name, pairs, words)}
         tables |= own
         parts.append(
             {
@@ -59,13 +60,13 @@ def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
                 "tables": [table.without(_EXPLAINED) if parts else table for table in own.values()],
             }
         )
-    write_tables(tables, out / "tables", info.level_names)
+    write_tables(tables, out / "tables")
     html = fill_template(
         "audit.html",
-        info.level_names,
+        words,
         title="What does the encoder owe to site and stain?",
         summary=", ".join(
-            f"{encoder.name}: {count(encoder.patches, 'patch')} of {count(encoder.patients, 'patient')}"
+            f"{encoder.name}: {words.count(encoder.patches, 'patch')} of {words.count(encoder.patients, 'patient')}"
             for encoder in info.encoders
         ),
         notes=[f"{encoder.name}: {note}" for encoder in info.encoders for note in encoder.notes],
@@ -79,7 +80,7 @@ def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
 
 
 def _draw_bars(column: ColumnAudit) -> list[Number]:
-    """The numbers of one column and encoder that are drawn, those that are known."""
+    """The numbers of one column and encoder that are drawn as bars; unknown numbers are left out."""
     shown = (
         ("Robustness", column.robustness, column.robustness_chance),
         ("Told", column.probe, column.probe_chance),
@@ -125,14 +126,17 @@ def _show(column: ColumnAudit, field: str, chance: str | None) -> str:
     return value.percent() if by_chance is None else f"{value.percent()} / {100 * by_chance:.1f}"
 
 
-def _cohort_tables(slug: str, name: str, pairs: Sequence[tuple[EncoderAudit, ColumnAudit]]) -> dict[str, Table]:
-    """Patients of every class and value; cohorts that several encoders share once."""
+def _cohort_tables(
+    slug: str, name: str, pairs: Sequence[tuple[EncoderAudit, ColumnAudit]], words: LevelNames
+) -> dict[str, Table]:
+    """Tables of the patients of every class and value; a cohort that several encoders share has one table."""
     tables: dict[str, Table] = {}
     for encoder, column in pairs:
         rows = tuple(
             (label, *map(str, patients)) for label, patients in zip(encoder.classes, column.table, strict=True)
         )
-        table = Table(f"Patients: {encoder.label} and {name}", (encoder.label, *column.values), rows)
+        title = f"{words.plural('patient').capitalize()}: {encoder.label} and {name}"
+        table = Table(title, (encoder.label, *column.values), rows)
         if column.values and table not in tables.values():
             tables[f"patients-{slug}{f'-{len(tables) + 1}' if tables else ''}"] = table
     return tables

@@ -26,27 +26,28 @@ from hidisc.reporting.figures import (
     shorten,
 )
 from hidisc.reporting.table import DASH, Table, metric_values
+from hidisc.settings.level_names import USUAL, LevelNames
 
 KNOWN_COLUMNS = ("step", "learning_rate", "grad_norm", "effective_rank", "knn_accuracy", "images_per_s", "wait_share")
-"""Of metrics.csv; every other column is the loss or a term of it."""
+"""Columns of metrics.csv that are not losses; every other column is the loss or one of its terms."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Values (n,) at places (n,)."""
+    """A line of values (n,) at places (n,)."""
 
     name: str
     places: Sequence[float]
     values: Sequence[float]
     errors: Any = None
-    """(n,), or down and up (2, n)."""
+    """Length of the error bars (n,), or their lengths down and up (2, n)."""
     is_floor: bool = False
-    """Whether it is there to compare with: it is grey, without marks, and the last one."""
+    """Whether it is the line of a floor, which is grey and without marks, and drawn last."""
 
 
 @figure_style()
 def draw_lines(panels: Mapping[str, Sequence[Line]], axis: str, width_in: float, is_log: bool) -> Figure:
-    """Lines with errors in panels side by side, by their titles, with one legend."""
+    """Panels side by side by their titles, each with lines and error bars, and one legend."""
     figure = Figure(figsize=(width_in, 3.2), layout="constrained")
     drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
@@ -78,27 +79,27 @@ def draw_lines(panels: Mapping[str, Sequence[Line]], axis: str, width_in: float,
 
 
 def draw_axis(points: Sequence[tuple[float, EvaluatedModel]], axis: str, probe: str) -> Figure:
-    """Some metrics of every level over `at` of (at, model); a bar is the sd of several seeds.
+    """Some metrics of every level over the place of (place, model); a bar is the standard deviation of several seeds.
 
-    The axis is logarithmic when its ends differ a hundredfold.
+    The axis is logarithmic if its ends differ by a factor of 100 or more.
     """
     points = sorted(points, key=lambda point: point[0])
     places = [at for at, _ in points]
-    info = points[0][1].scores[0].info
+    info, words = points[0][1].scores[0].info, points[0][1].words
     levels = list(reversed(info.levels))
     panels: dict[str, list[Line]] = {}
     for metric in info.endpoint.list_metrics("axis"):
         lines = panels[metric.title] = []
         for level in levels:
-            found = [metric_values(model, probe, level, metric.key) for _, model in points]
-            means = [100 * float(np.mean(values)) if len(values) else np.nan for values in found]
-            bars = [100 * np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in found]
-            lines.append(Line(level, places, means, bars if any(bars) else None))
+            measured = [metric_values(model, probe, level, metric.key) for _, model in points]
+            means = [100 * float(np.mean(values)) if len(values) else np.nan for values in measured]
+            bars = [100 * np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in measured]
+            lines.append(Line(words.word(level), places, means, bars if any(bars) else None))
     return draw_lines(panels, axis, 9, min(places) > 0 and max(places) / min(places) >= 100)
 
 
 @figure_style()
-def draw_training(rows_by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
+def draw_training(rows_by_name: Mapping[str, Sequence[Mapping[str, float]]], words: LevelNames = USUAL) -> Figure:
     """Rows of metrics.csv by name: the loss and its terms, a panel each; then effective rank (and kNN accuracy) of all.
 
     Losses of different objectives have different scales, so that they are not drawn over each other.
@@ -112,7 +113,7 @@ def draw_training(rows_by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> 
     figure, panels = lay_panels(len(curves) + len(shared), 3, 3.3, 2.9)
     for axes, (name, rows) in zip(panels, curves.items(), strict=False):
         terms = [column for column in rows[0] if column not in KNOWN_COLUMNS]
-        _add_lines(axes, {term: _series(rows, term) for term in terms})
+        _add_lines(axes, {words.word(term): _series(rows, term) for term in terms})
         axes.set_title(f"Loss of {fit(name, 1.9, TITLE_PT, 'bold')}")
     for axes, (column, title) in zip(panels[len(curves) :], shared, strict=False):
         series = {name: _series(rows, column) for name, rows in curves.items()}
@@ -125,13 +126,13 @@ def draw_training(rows_by_name: Mapping[str, Sequence[Mapping[str, float]]]) -> 
 
 
 def _series(rows: Sequence[Mapping[str, float]], column: str) -> tuple[list[float], list[float]]:
-    """Steps and values of a column where it has any."""
+    """The steps at which a column has a value, and these values."""
     known = [row for row in rows if math.isfinite(row.get(column, math.nan))]
     return [row["step"] for row in known], [row[column] for row in known]
 
 
 def _add_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    """Lines by name, with a legend that does not hide them."""
+    """Draw lines by their names, with a legend where it hides no line."""
     for number, (name, (steps, values)) in enumerate(lines.items()):
         axes.plot(
             steps,
@@ -158,7 +159,7 @@ def scales_table(models: Sequence[EvaluatedModel]) -> Table:
                 for level in reversed(info.list_levels(subject=subject, scale=scale)):
                     values = (level.metrics[metric.key] for metric in metrics)
                     cells = (DASH if value.value is None else value.percent() for value in values)
-                    rows.append((f"{scale:g} um/px", name, level.level.capitalize(), *cells))
+                    rows.append((f"{scale:g} um/px", name, model.words.title(level.level), *cells))
     note = (
         "Patches of one scale, judged by reference patches of the same scale, in %; the other tables pool all scales."
     )
@@ -171,7 +172,7 @@ def draw_scales(models: Sequence[EvaluatedModel]) -> Figure:
     first = models[0].scores[0].info
     panels: dict[str, list[Line]] = {}
     for level in [row.level for row in first.list_levels(scale=first.scales[0])][::-1]:
-        lines = panels[f"{level.capitalize()} accuracy"] = []
+        lines = panels[f"{models[0].words.title(level)} accuracy"] = []
         for model in models:
             info = model.scores[0].info
             values, errors = _read_accuracy(info, level, ENCODER)
@@ -187,7 +188,7 @@ def _list_subjects(info: ScoresInfo) -> list[str]:
 
 
 def _read_accuracy(info: ScoresInfo, level: str, subject: str) -> tuple[list[float], np.ndarray]:
-    """Accuracy in % at every scale, NaN where it is not known, and how far its interval reaches down and up (2, n)."""
+    """Accuracy in % at every scale (NaN where it is not known), and the reach of its interval down and up (2, n)."""
     values, bars = [], []
     for scale in info.scales:
         row = info.find(level, subject=subject, scale=scale)

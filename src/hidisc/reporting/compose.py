@@ -1,4 +1,4 @@
-"""The page of a report, put together in its order; figures and tables are written on the way."""
+"""The page of a report, from top to bottom; its figures and tables are written on the way."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import gather_warnings
 from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.config import to_yaml
+from hidisc.settings.level_names import USUAL
 from hidisc.settings.report import ReportConfig
 
 Say = Callable[[str], None]
@@ -32,10 +33,9 @@ _ONE_TRAINING = (
 
 
 def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig, say: Say) -> str:
-    """The page as HTML, everything in its order; figures and tables are written into `files` on the way."""
+    """The page as HTML, from top to bottom; figures and tables are written into `files` on the way."""
     judged = [model for model in models if model.scores]
-    words = models[0].words
-    drawn = FigureFolder(files / "figures", [model.name for model in models], words)
+    drawn = FigureFolder(files / "figures", [model.name for model in models])
     levels = _find_levels(judged[0]) if judged else []
     scaled = [model for model in judged if model.scores[0].info.scales]
     compared = _compare(judged, levels)
@@ -43,7 +43,7 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
     probes = _make_metrics(judged, levels, scaled, compared)
     diagnostics = {"diagnostics": tables.diagnostics_table(judged)} if judged else {}
     made = {**data, **{name: table for part in probes for name, table in part.items()}, **diagnostics}
-    write_tables(made, files / "tables", words)
+    write_tables(made, files / "tables")
     say("drawing confusion matrices and curves ...")
     confusions = _draw_confusions(judged, levels, drawn)
     curves = _draw_curves(judged, levels, scaled, drawn)
@@ -52,7 +52,7 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
     sheets, no_sheets = make_sheets(judged, reader, drawn, config)
     return fill_template(
         "page.html",
-        words,
+        models[0].words,
         "page.js",
         title=_choose_title(models, config),
         names=[model.name for model in models],
@@ -76,20 +76,20 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
 
 
 def _choose_title(models: Sequence[EvaluatedModel], config: ReportConfig) -> str:
-    """The user's title; of embeddings alone, about which nothing is judged, the default one says so."""
+    """The title of the user; the default title of embeddings that were not evaluated says so."""
     if config.title != ReportConfig().title or any(model.scores for model in models):
         return config.title
     return f"Embeddings of {', '.join(model.name for model in models)}"
 
 
 def _find_levels(model: EvaluatedModel) -> list[str]:
-    """Levels that the first probe judged, coarse to fine."""
+    """The levels that the first probe judged, coarsest first."""
     info = model.scores[0].info
     return [level for level in info.levels if info.find(level) is not None]
 
 
 def _compare(judged: Sequence[EvaluatedModel], levels: Sequence[str]) -> list[Comparison]:
-    """How much better each model is than the first, by the first probe at the coarsest level."""
+    """Compare each model with the first, by the first probe at the coarsest level."""
     if not judged:
         return []
     info = judged[0].scores[0].info
@@ -103,10 +103,10 @@ def _make_metrics(
     scaled: Sequence[EvaluatedModel],
     compared: Sequence[Comparison],
 ) -> list[dict[str, Table]]:
-    """Tables by the names of their files, a mapping per probe; the first probe is followed into the classes."""
+    """Tables by the names of their files, a mapping per probe; the first probe has tables of single classes as well."""
     probes = dict.fromkeys(probe for model in judged for scores in model.scores for probe in scores.info.probes)
     parts = [{f"metrics-{probe}": tables.metrics_table(judged, probe)} for probe in probes]
-    at = {level: f"{next(iter(probes))}-{judged[0].words.name(level)}" for level in levels}
+    at = {level: f"{next(iter(probes))}-{judged[0].words.file_part(level)}" for level in levels}
     if compared:
         parts[0][f"comparison-{at[levels[0]]}"] = tables.comparison_table(compared)
     if scaled:
@@ -117,7 +117,7 @@ def _make_metrics(
 
 
 def _show_probes(probes: Sequence[Mapping[str, Table]]) -> list[dict[str, list[Table]]]:
-    """Tables in the order of the page, those of the classes at finer levels folded; a note stands once on the page."""
+    """Tables in the order of the page: those of classes at finer levels are folded, and no note is repeated."""
     seen: set[str] = set()
     parts = []
     for probe in probes:
@@ -132,7 +132,7 @@ def _show_probes(probes: Sequence[Mapping[str, Table]]) -> list[dict[str, list[T
 
 
 def _describe_all(models: Sequence[EvaluatedModel], data: Sequence[Table]) -> list[dict[str, Any]]:
-    """What each model is; data that several share are counted once."""
+    """Facts, data and settings of each model; data that several models share are shown once."""
     abouts = []
     seen: dict[object, str] = {}
     for model, table in zip(models, data, strict=True):
@@ -147,7 +147,7 @@ def _describe_all(models: Sequence[EvaluatedModel], data: Sequence[Table]) -> li
 
 
 def _say_better(compared: Comparison) -> list[str]:
-    """Whether a model is better than the first, in the metrics of the first sentences."""
+    """Sentences on whether a model is better than the first, one per headline metric."""
     names = compared.model.name, compared.first.name
     if not compared.differences:
         return [f"{names[0]} and {names[1]} were not compared: {compared.refusal}"]
@@ -159,7 +159,7 @@ def _say_better(compared: Comparison) -> list[str]:
 
 
 def _note_compared(compared: Sequence[Comparison]) -> str:
-    """What to note where a difference is one between two trainings."""
+    """A note if a difference is one between two trainings; empty if all differences are between methods."""
     differences = [item.differences["accuracy"] for item in compared if item.differences]
     return "" if all(difference.is_of_methods for difference in differences) else _ONE_TRAINING
 
@@ -174,8 +174,8 @@ def _draw_confusions(
         for model in judged:
             scored = model.scores[0].info.find(level)
             if scored is not None and scored.units:
-                several = f", first of {len(model.scores)} evaluations" if len(model.scores) > 1 else ""
-                group.append(add_confusion(drawn, model, level, scored.confusion, several))
+                ordinal = f", first of {len(model.scores)} evaluations" if len(model.scores) > 1 else ""
+                group.append(add_confusion(drawn, model, level, scored.confusion, ordinal))
         groups.append(group)
     return groups if len(judged) > 1 else [[drawing for group in groups for drawing in group]]
 
@@ -184,9 +184,9 @@ def _draw_curves(
     judged: Sequence[EvaluatedModel], levels: Sequence[str], scaled: Sequence[EvaluatedModel], drawn: FigureFolder
 ) -> list[Drawing]:
     """Accuracy over scales where there are several; ROC and precision-recall of the first probe, a figure per level."""
-    found = []
+    drawings, words = [], judged[0].words if judged else USUAL
     if scaled:
-        found.append(drawn.add("scales", draw_scales(scaled), "Accuracy at every scale, by the first probe"))
+        drawings.append(drawn.add("scales", draw_scales(scaled), "Accuracy at every scale, by the first probe"))
     for level in levels:
         info = judged[0].scores[0].info
         probe = info.probes[0]
@@ -194,12 +194,14 @@ def _draw_curves(
             model.name: model.scores[0].predictions(probe, level) for model in judged if model.find_levels(probe, level)
         }
         if any(map(len, lines.values())):
-            figure = draw_curves(lines, info.endpoint.positive, f"{level.capitalize()} level")
-            name = f"curves-{judged[0].words.name(level)}"
-            found.append(drawn.add(name, figure, f"ROC and precision-recall, {level} level"))
-    return found
+            figure = draw_curves(lines, info.endpoint.positive, f"{words.title(level)} level")
+            caption = f"ROC and precision-recall, {words.word(level)} level"
+            drawings.append(drawn.add(f"curves-{words.file_part(level)}", figure, caption))
+    return drawings
 
 
 def _draw_training(models: Sequence[EvaluatedModel], drawn: FigureFolder) -> Drawing | None:
     rows = {model.name: model.run_metrics for model in models if model.run_metrics}
-    return drawn.add("training", draw_training(rows), "What was logged during training") if rows else None
+    if not rows:
+        return None
+    return drawn.add("training", draw_training(rows, models[0].words), "What was logged during training")

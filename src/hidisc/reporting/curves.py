@@ -28,16 +28,16 @@ from hidisc.reporting.figures import (
 )
 
 _TICK_IN = 1.3
-"""Most width of a class's name beside the matrix."""
+"""Largest width, in inches, of the name of a class beside the matrix."""
 
 
 def add_confusion(
     drawn: FigureFolder, model: EvaluatedModel, level: str, confusion: Sequence[Sequence[int]], more: str = ""
 ) -> Drawing:
-    """Write and show the confusion matrix of a model at a level; `more` of the caption."""
-    title = f"{model.name}, {level} level"
+    """Write the confusion matrix of a model at a level and return it for the page; `more` is added to the caption."""
+    title = f"{model.name}, {model.words.word(level)} level"
     figure = draw_confusion(confusion, model.scores[0].info.endpoint.classes, title)
-    return drawn.add(f"confusion-{drawn.slug(model.name)}-{model.words.name(level)}", figure, f"{title}{more}")
+    return drawn.add(f"confusion-{drawn.slug(model.name)}-{model.words.file_part(level)}", figure, f"{title}{more}")
 
 
 @figure_style()
@@ -75,30 +75,30 @@ def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], t
 
 
 _POINTS = 1001
-"""Most points of a curve; more cannot be seen."""
+"""Most points of a curve; a reader cannot see more."""
 
 
 @figure_style()
-def draw_curves(predictions: Mapping[str, Predictions], positive: int, title: str) -> Figure:
+def draw_curves(by_name: Mapping[str, Predictions], positive: int, title: str) -> Figure:
     """ROC and precision-recall side by side, areas in percent in the legends, chance as a thin line.
 
-    Two classes: a line per model, for the positive class. More: the mean over the classes, a line per model; of a
-    single model, a line per class. Classes that are absent, or all there is, have no curve.
+    Two classes: a line per model, for the positive class. More classes: a line per model, the mean over the classes; of
+    a single model, a line per class. A class that no unit has, or that all units have, has no curve.
     """
-    lines = _choose_lines(predictions, positive)
+    lines = _choose_lines(by_name, positive)
     figure = Figure(figsize=(7.6, 3.7 + 0.17 * max(0, len(lines) - 2)))
     panels = figure.subplots(1, 2)
     colours = palette(len(lines))
-    for number, (name, found, codes) in enumerate(lines):
+    for number, (name, predictions, codes) in enumerate(lines):
         line: dict[str, Any] = {"color": colours[number], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.6}
         short = fit(name, 1.5, LEGEND_PT)
-        areas = measure_areas(found)  # (2, L)
+        areas = measure_areas(predictions)  # (2, L)
         known = [code for code in codes if not np.isnan(areas[0, code])]
         if 0 < len(known) < len(codes):
             short += f" ({len(known)} of {len(codes)} classes)"
-        for axes, trace, of_class in zip(panels, (_trace_roc, _trace_precision), areas, strict=True):
-            area = f"{100 * np.mean(of_class[known]):.1f}" if known else "–"
-            curve = _mean_curve(_trace_folds(trace, found, known)) if known else ([], [])
+        for axes, trace, by_class in zip(panels, (_trace_roc, _trace_precision), areas, strict=True):
+            area = f"{100 * np.mean(by_class[known]):.1f}" if known else "–"
+            curve = _mean_curve(_trace_folds(trace, predictions, known)) if known else ([], [])
             axes.plot(*curve, label=f"{area}  {short}", **line)
     _add_chance(panels[0], panels[1], lines, colours)
     for axes, panel, name, across, up in (
@@ -113,18 +113,18 @@ def draw_curves(predictions: Mapping[str, Predictions], positive: int, title: st
 
 
 _Line = tuple[str, Predictions, list[int]]
-"""A curve's name, whose predictions it is of, and the classes it is the mean over."""
+"""The name of a curve, its predictions, and the codes of the classes over which it is the mean."""
 
 
-def _choose_lines(predictions: Mapping[str, Predictions], positive: int) -> list[_Line]:
+def _choose_lines(by_name: Mapping[str, Predictions], positive: int) -> list[_Line]:
     lines: list[_Line] = []
-    for name, found in predictions.items():
-        if len(found.classes) == 2:
-            lines.append((name, found, [positive]))
-        elif len(predictions) == 1:
-            lines += [(label, found, [code]) for code, label in enumerate(found.classes)]
+    for name, predictions in by_name.items():
+        if len(predictions.classes) == 2:
+            lines.append((name, predictions, [positive]))
+        elif len(by_name) == 1:
+            lines += [(label, predictions, [code]) for code, label in enumerate(predictions.classes)]
         else:
-            lines.append((name, found, list(range(len(found.classes)))))
+            lines.append((name, predictions, list(range(len(predictions.classes)))))
     return lines
 
 
@@ -132,12 +132,12 @@ _Curve = tuple[Floats, Floats]
 
 
 def _trace_folds(
-    trace: Callable[[NDArray[np.bool_], Floats], _Curve], found: Predictions, codes: Sequence[int]
+    trace: Callable[[NDArray[np.bool_], Floats], _Curve], predictions: Predictions, codes: Sequence[int]
 ) -> list[_Curve]:
-    """The curve of every class in every fold that has units of the class and others."""
+    """The curve of every class in every fold that has units of this class and of other classes."""
     curves = []
-    for members in found.split_by_fold():
-        truth, scores = found.truth[members], found.scores[members]
+    for members in predictions.split_by_fold():
+        truth, scores = predictions.truth[members], predictions.scores[members]
         there = [code for code in codes if 0 < int((truth == code).sum()) < len(truth)]
         curves += [trace(truth == code, scores[:, code]) for code in there]
     return curves
@@ -152,7 +152,7 @@ def _trace_roc(is_class: NDArray[np.bool_], score: Floats) -> _Curve:
 
 
 def _trace_precision(is_class: NDArray[np.bool_], score: Floats) -> _Curve:
-    """Precision by recall as the average precision reads it: up to a recall, the precision where it is reached."""
+    """Precision by recall in steps, as average precision counts: up to a recall, the precision where it is reached."""
     from sklearn.metrics import precision_recall_curve
 
     precision, recall, _ = precision_recall_curve(is_class, score)
@@ -162,7 +162,7 @@ def _trace_precision(is_class: NDArray[np.bool_], score: Floats) -> _Curve:
 
 
 def _mean_curve(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """One curve as it is, or with fewer points; of several, the mean height at every place."""
+    """A single curve, with at most `_POINTS` points; of several curves, the mean height at every place."""
     if len(curves) == 1 and len(curves[0][0]) <= _POINTS:
         return curves[0]
     grid = np.linspace(0, 1, _POINTS)
@@ -172,12 +172,11 @@ def _mean_curve(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats
 
 
 def _add_chance(roc: Axes, precision: Axes, lines: Sequence[_Line], colours: Sequence[str]) -> None:
-    """What guessing gives: the diagonal, and the share of positives: one line, or one per curve where they differ."""
+    """Lines of a guess: the diagonal, and the share of positives, which is a line per curve where the shares differ."""
     looks: dict[str, Any] = {"linewidth": 0.8, "zorder": 0}
     roc.plot([0, 1], [0, 1], color=GREY, **looks)
-    shares = [
-        float(np.mean([(found.truth == code).mean() for code in codes])) for _, found, codes in lines if len(found)
-    ]
+    judged = [(predictions, codes) for _, predictions, codes in lines if len(predictions)]
+    shares = [float(np.mean([(predictions.truth == code).mean() for code in codes])) for predictions, codes in judged]
     if shares and np.ptp(shares) < 0.005:
         precision.axhline(shares[0], color=GREY, **looks)
         return

@@ -1,4 +1,4 @@
-"""What a report is about: one row of its tables, an encoder with the evaluations that differ only in seeds."""
+"""The models of a report: each is a row of its tables, an encoder with its evaluations that differ only in seeds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,32 +22,32 @@ from hidisc.training.run import Run
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """One row of the report."""
+    """An encoder and its evaluations: one row of the tables of a report."""
 
     name: str
-    """What tables call it; no two models of a report share one."""
+    """Its name in tables; no two models of a report have the same name."""
     scores: tuple[Scores, ...]
     """Its evaluations, which differ only in the seed of the training or of the patches sampled; may be none."""
     embeddings: tuple[Embeddings | None, ...]
-    """Of the queries of each evaluation; None where they are gone or have changed. Of no evaluation: the one given."""
+    """The test patients' embeddings of each evaluation, None where they are gone or changed; or embeddings alone."""
     run_metrics: list[dict[str, float]] | None
-    """Rows of metrics.csv of the first one's training; None where it is not a run of ours, or is gone."""
+    """Rows of metrics.csv of the first training; None where the encoder is not of hidisc, or its run is gone."""
 
     @property
     def info(self) -> ScoresInfo | None:
-        """What is known of the first evaluation."""
+        """The facts of the first evaluation; None without an evaluation."""
         return self.scores[0].info if self.scores else None
 
     @property
     def words(self) -> LevelNames:
-        """What its levels are called."""
+        """The words of its store for patient, slide and patch."""
         first = self.scores[0] if self.scores else self.first_embeddings
         return first.info.level_names if first else USUAL
 
     @property
     def first_embeddings(self) -> Embeddings | None:
-        """The first that are there."""
-        return next((found for found in self.embeddings if found is not None), None)
+        """The embeddings of the first evaluation that still has some."""
+        return next((embeddings for embeddings in self.embeddings if embeddings is not None), None)
 
     @property
     def bootstrap(self) -> BootstrapConfig:
@@ -56,12 +56,12 @@ class EvaluatedModel:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What must stand beside every number of any of its evaluations, each sentence once."""
+        """The warnings of all its evaluations, each sentence once; they must stand beside every number."""
         return tuple(dict.fromkeys(sentence for scores in self.scores for sentence in scores.info.warnings))
 
     @property
     def trainings(self) -> tuple[tuple[Scores, ...], ...]:
-        """Its evaluations by training, in the order of the trainings' seeds: samples of patches are no trainings."""
+        """Its evaluations by training, in the order of the seeds; several samples of patches are one training."""
         groups: dict[tuple[int, str], list[Scores]] = {}
         for scores in self.scores:
             card = scores.info.model
@@ -75,30 +75,30 @@ class EvaluatedModel:
 
     @property
     def was_trained(self) -> bool:
-        """Whether another seed would give another encoder: not of colour, nor of weights as they came."""
+        """Whether its encoder was trained with a seed, unlike colour alone and downloaded weights."""
         return any(scores.info.model.seed is not None for scores in self.scores)
 
     def find_levels(self, probe: str, level: str) -> list[Judged]:
-        """The scores of one level by one probe in each of its evaluations; none where any of them lacks it."""
+        """The scores of one level by one probe, one per evaluation; empty if any evaluation lacks them."""
         levels = [row for scores in self.scores if (row := scores.info.find(level, probe)) is not None]
         return levels if len(levels) == len(self.scores) else []
 
     @property
     def has_leakage(self) -> bool:
-        """Whether any of its evaluations found something that it may have seen before."""
+        """Whether any of its evaluations found test data that the encoder may have learned from."""
         return any(finding.kind != "note" for scores in self.scores for finding in scores.info.leakage)
 
     @property
     def label_notes(self) -> tuple[str, ...]:
-        """What the labels of any of its evaluations lack, short of a warning, each sentence once."""
+        """The notes of all its evaluations on missing labels, each sentence once; warnings are not among them."""
         notes = (item.sentence for scores in self.scores for item in scores.info.labels if item.kind == "note")
         return tuple(dict.fromkeys(notes))
 
     @property
     def labels_used(self) -> tuple[str, ...]:
-        """What its training learned from labels; empty: nothing known of. Watching them (`monitor`) teaches nothing."""
+        """The uses of labels in its training, as far as known, without `monitor`, which teaches nothing."""
         cards = [scores.info.model for scores in self.scores]
-        cards += [found.info.model for found in self.embeddings if found is not None and not self.scores]
+        cards += [made.info.model for made in self.embeddings if made is not None and not self.scores]
         return tuple(dict.fromkeys(use for card in cards for use in card.history.labels_used if use != "monitor"))
 
 
@@ -110,29 +110,29 @@ def gather(paths: Sequence[Path]) -> list[EvaluatedModel]:
     groups: dict[Any, list[Scores]] = {}
     alone: dict[Any, Embeddings] = {}
     for path in paths:
-        found = _open(path)
-        if isinstance(found, Scores):
-            groups.setdefault(_group(found), []).append(found)
+        artefact = _open(path)
+        if isinstance(artefact, Scores):
+            groups.setdefault(_group(artefact), []).append(artefact)
         else:
-            alone[path.resolve()] = found
+            alone[path.resolve()] = artefact
             groups.setdefault(path.resolve(), [])  # keeps the order given
     _refuse_others(groups)
     models = [
-        _make_model(scores, [find_embeddings(one, one.info.embeddings) for one in scores] or [alone[key]])
+        _make_model(scores, [find_embeddings(each, each.info.embeddings) for each in scores] or [alone[key]])
         for key, scores in groups.items()
     ]
-    known = {found.path.resolve() for model in models if model.scores for found in model.embeddings if found}
-    return _name_apart([model for key, model in zip(groups, models, strict=True) if key not in known])
+    judged = {made.path.resolve() for model in models if model.scores for made in model.embeddings if made}
+    return _name_apart([model for key, model in zip(groups, models, strict=True) if key not in judged])
 
 
 def compare_models(
-    one: EvaluatedModel, other: EvaluatedModel, probe: str, level: str, config: BootstrapConfig, seed: int
+    model: EvaluatedModel, baseline: EvaluatedModel, probe: str, level: str, config: BootstrapConfig, seed: int
 ) -> dict[str, Difference]:
-    """How much better one is than the other, by resamples of the same patients and of each one's trainings.
+    """How much better a model is than a baseline, by resamples of their common patients and of the trainings of each.
 
-    What cannot be compared is refused.
+    Models that cannot be compared are refused.
     """
-    return compare(one.predictions(probe, level), other.predictions(probe, level), config, seed)
+    return compare(model.predictions(probe, level), baseline.predictions(probe, level), config, seed)
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ class Comparison:
     level: str
     config: BootstrapConfig
     differences: dict[str, Difference]
-    """By the keys of the endpoint's metrics; empty where they cannot be compared."""
+    """Differences by the keys of the endpoint's metrics; empty where the models cannot be compared."""
     refusal: str = ""
-    """Why they cannot be compared."""
+    """Why the models cannot be compared; empty where they were."""
 
 
 def compare_with_first(
@@ -170,19 +170,19 @@ def compare_with_first(
 
 
 def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
-    """The embeddings that an evaluation names (`info.embeddings` or `info.bank`); None where gone or changed."""
+    """The embeddings that an evaluation names (`info.embeddings` or `info.bank`); None if they are gone or changed."""
     name = "the embeddings" if recorded == scores.info.embeddings else "the bank"
     try:
-        found = add_labels(Embeddings.load(scores.path / recorded), str(scores.info.config["label"]))
+        embeddings = add_labels(Embeddings.load(scores.path / recorded), str(scores.info.config["label"]))
     except UserError:
         return None
     inputs = scores.artefact.manifest.inputs
     recorded_checksums = inputs.get(name), inputs.get(f"the labels of {name}")
-    return found if (found.artefact.checksum, found.labels_checksum) == recorded_checksums else None
+    return embeddings if (embeddings.artefact.checksum, embeddings.labels_checksum) == recorded_checksums else None
 
 
 def _open(path: Path) -> Scores | Embeddings:
-    """What lies in a folder; decided by what began it."""
+    """Open a folder of scores or embeddings, as its `config.yaml` says which of the two it is."""
     kind = read_kind(path)
     if kind == "evaluate":
         return Scores.load(path)
@@ -195,21 +195,20 @@ def _open(path: Path) -> Scores | Embeddings:
 
 
 def _group(scores: Scores) -> Any:
-    """Equal for evaluations whose numbers may be averaged: one training but for its seed, one protocol, one test."""
+    """A key that is equal for evaluations whose numbers may be averaged: they differ in seeds only."""
     info = scores.info
     facts = keep_facts(EvaluateConfig, info.config, ("seed",))
-    facts["knn"].pop("keep", None)  # leaves the numbers as they are
+    facts["knn"].pop("keep", None)  # changes no number
     facts["folds"].pop("seed", None)  # every training has other folds of the same patients
     protocol = digest(facts)
     return "scores", info.model.group, protocol, info.sampling["per_slide"], info.endpoint, info.levels, _tested(scores)
 
 
 def _tested(scores: Scores) -> tuple[tuple[str, str], ...]:
-    """The coarsest units (patients) that were predicted, with their labels: what makes two evaluations comparable."""
-    found = scores.predictions(scores.info.probes[0], scores.info.levels[0])
-    return tuple(
-        sorted((str(name), found.classes[code]) for name, code in zip(found.clusters, found.truth, strict=True))
-    )
+    """The coarsest units (patients) that were predicted, with their labels; comparable evaluations have the same."""
+    predictions = scores.predictions(scores.info.probes[0], scores.info.levels[0])
+    pairs = zip(predictions.clusters, predictions.truth, strict=True)
+    return tuple(sorted((str(name), predictions.classes[code]) for name, code in pairs))
 
 
 def is_one_test(models: Iterable[EvaluatedModel]) -> bool:
@@ -218,20 +217,20 @@ def is_one_test(models: Iterable[EvaluatedModel]) -> bool:
 
 
 def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
-    """Refuse scores that cannot stand in one table, and one evaluation counted twice."""
+    """Refuse scores that cannot stand in one table, and an evaluation that is given twice."""
     seen: dict[Any, Scores] = {}
-    found = [(key, scores) for key, members in groups.items() for scores in members]
-    for key, scores in found:
-        home, first, info = found[0][1].path, found[0][1].info, scores.info
+    listed = [(key, scores) for key, members in groups.items() for scores in members]
+    for key, scores in listed:
+        home, first, info = listed[0][1].path, listed[0][1].info, scores.info
         ours, theirs = first.endpoint, info.endpoint
-        asked = [
+        facts = [
             ("label", (ours.label,), (theirs.label,)),
             ("classes", ours.classes, theirs.classes),
             ("levels", first.levels, info.levels),
         ]
         if len(theirs.classes) == 2:
-            asked.append(("positive class", (ours.positive_class,), (theirs.positive_class,)))
-        for what, old, new in asked:
+            facts.append(("positive class", (ours.positive_class,), (theirs.positive_class,)))
+        for what, old, new in facts:
             if old != new:
                 raise UserError(
                     f"{scores.path} has {what} {', '.join(new)}, but {home} has {what} {', '.join(old)}, "
@@ -248,7 +247,7 @@ def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
 
 
 def _make_model(scores: Sequence[Scores], embeddings: Sequence[Embeddings | None]) -> EvaluatedModel:
-    """The model of some evaluations, or of embeddings alone, with the log of its training where that is there."""
+    """The model of some evaluations, or of embeddings alone, with the log of its training if the run still exists."""
     first = scores[0] if scores else embeddings[0]
     assert first is not None
     card, rows = first.info.model, None
@@ -259,7 +258,7 @@ def _make_model(scores: Sequence[Scores], embeddings: Sequence[Embeddings | None
 
 
 def _name_apart(models: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
-    """The second of two models of one name is called `NAME #2`, or the next number that is free."""
+    """Give models different names: the second model of a name is called `NAME #2`, or has the next free number."""
     taken, used = {model.name for model in models}, set[str]()
     named = []
     for model in models:

@@ -1,4 +1,4 @@
-"""Style and files of all figures; names cut to fit."""
+"""The style and the files of all figures, and names that are cut to fit."""
 
 import io
 import re
@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 from PIL import Image
@@ -24,7 +23,6 @@ from PIL import Image
 from hidisc.ground.files import write_atomic
 from hidisc.ground.text import printable
 from hidisc.reporting.prepared import encode, to_address
-from hidisc.settings.level_names import USUAL, LevelNames
 
 _PX_AN_INCH = 108
 
@@ -36,33 +34,31 @@ class Drawing:
     caption: str
     uri: str
     width_px: int
-    """At which its letters are as large as the page's; never shown larger."""
+    """The width at which its letters are as large as those of the page; it is never shown larger."""
 
 
 class FigureFolder:
     """Writes figures as they are drawn, and makes them ready for the page."""
 
-    def __init__(self, folder: Path, names: Sequence[str], words: LevelNames = USUAL) -> None:
-        """`names`: of the encoders, which are parts of the files' names; `words`: what figures call the levels."""
-        self._folder, self._words = folder, words
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        """`names` of the encoders, which become parts of the names of files."""
+        self._folder = folder
         self._slugs = {name: make_slug(number, name) for number, name in enumerate(names, 1)}
         self.names: list[str] = []
 
     def slug(self, name: str) -> str:
-        """What the files of an encoder are called."""
+        """The name of an encoder as part of the names of files."""
         return self._slugs[name]
 
     def save(self, name: str, figure: Figure) -> None:
         """Write NAME.pdf and NAME.png."""
-        for text in figure.findobj(Text):
-            text.set_text(self._words.speak(text.get_text()))
         self._folder.mkdir(parents=True, exist_ok=True)
         for suffix in ("pdf", "png"):
             write_atomic(self._folder / f"{name}.{suffix}", render(figure, suffix))
         self.names.append(name)
 
     def add(self, name: str, figure: Figure, caption: str, dots: bool = False) -> Drawing:
-        """Write it and show it; `dots`: as pixels, for one path per dot takes ten times as much."""
+        """Write a figure and return it for the page; `dots`: as pixels, which take a tenth of the bytes."""
         self.save(name, figure)
         width_px = round(_PX_AN_INCH * figure.get_figwidth())
         if dots:
@@ -125,14 +121,14 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Our style and no one else's, whatever the user's matplotlibrc says; letters a font lacks are boxes, unsaid."""
+    """Draw in our style, whatever the user's matplotlibrc says; a letter that the font lacks is a box."""
     with style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 
 def palette(count: int) -> list[str]:
-    """Colours for so many names: Okabe and Ito's up to eight, else Glasbey's, which repeat after 211."""
+    """`count` colours: Okabe and Ito's up to eight, else Glasbey's, which repeat after 211."""
     if count <= len(OKABE_ITO):
         return list(OKABE_ITO[:count])
     import colorcet
@@ -147,7 +143,7 @@ def _is_vivid(*rgb: float) -> bool:
 
 
 def shorten(text: str, most: int = 24) -> str:
-    """A name on one line, printable, cut in the middle where it is too long: names often differ at their end."""
+    """A printable name on one line; a long name is cut in the middle, because names often differ at their end."""
     line = printable(text)
     if len(line) <= most:
         return line
@@ -156,7 +152,7 @@ def shorten(text: str, most: int = 24) -> str:
 
 
 def fit(text: str, inches: float, size_pt: float, weight: str = "normal") -> str:
-    """A name as `shorten` cuts it, as long as fits a width."""
+    """A name, cut as by `shorten` to the longest text that fits a width."""
     line = printable(text)[:1000]
     if measure(line, size_pt, weight) <= inches:
         return line
@@ -177,7 +173,7 @@ def break_lines(text: str, inches: float, size_pt: float, weight: str = "normal"
 
 
 def measure(text: str, size_pt: float, weight: str) -> float:
-    """Inches a line of text takes; inside `figure_style` only, for the font is part of the style."""
+    """The width of a line of text in inches; only valid inside `figure_style`, which sets the font."""
     font = FontProperties(size=size_pt, weight=weight)
     width: float = TextToPath().get_text_width_height_descent(text, font, False)[0]
     return width / 72
@@ -186,7 +182,7 @@ def measure(text: str, size_pt: float, weight: str) -> float:
 def lay_panels(
     count: int, most_across: int, width_in: float, height_in: float, above_in: float = 0.0
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels in rows, each of a width and height."""
+    """A figure with `count` panels in rows, each of a width and height; panels beyond `count` are hidden."""
     across = min(most_across, max(1, count))
     down = -(-max(1, count) // across)
     figure = Figure(figsize=(width_in * across, height_in * down + above_in))
@@ -197,9 +193,9 @@ def lay_panels(
 
 
 def settle(figure: Figure, title: str | None = None) -> Figure:
-    """Fix where everything is, under a title in two lines at most.
+    """Fix the layout of a figure, under a title of at most two lines.
 
-    Laid out anew at every drawing, squares and their legends would still move a little.
+    Without this every drawing would compute the layout again, and squares and legends would move a little.
     """
     if title is not None:
         room = 0.96 * figure.get_figwidth()

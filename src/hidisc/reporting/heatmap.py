@@ -11,7 +11,7 @@ from matplotlib.font_manager import FontProperties
 from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from hidisc.reporting.figures import INK, PALE, break_lines, figure_style, fit, measure, settle
+from hidisc.reporting.figures import INK, PALE, break_lines, figure_style, fit, lay_panels, measure, settle
 from hidisc.settings.level_names import USUAL, LevelNames
 
 COLOURS = "viridis"
@@ -31,7 +31,7 @@ def paint(
     extent: float,
     values: NDArray[np.floating[Any]],
 ) -> NDArray[np.float64]:
-    """Return (h, w): the mean value of the patches that cover each thumbnail px, NaN where there is none.
+    """The mean value (h, w) of the patches that cover each thumbnail px; NaN where no patch does.
 
     `corners` (N, 2) and `extent` are the upper left corners x, y and the side of the patches in level-0 px;
     `downsample` is level-0 px per thumbnail px. A patch covers the px whose middle lies in it, and at least one.
@@ -70,16 +70,13 @@ def draw_heatmap(
     inches = max(across * wide + 0.9, _LEAST_IN)
     lines = [part for caption in captions for part in break_lines(caption, inches - 0.15, _CAPTION_PT)]
     head = 0.42 + _LINE_IN * len(lines)
-    figure = Figure(figsize=(inches, down * (tall + 0.3) + head))
-    panels = figure.subplots(down, across, squeeze=False)
-    for axes in panels.ravel()[count:]:
-        axes.set_visible(False)
-    for axes in panels.ravel()[:count]:
+    figure, panels = lay_panels(count, across, inches / across, tall + 0.3, head)
+    for axes in panels[:count]:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set(visible=True, color=PALE)
-    first, *others = panels.ravel()[:count]
+    first, *others = panels[:count]
     first.imshow(thumbnail)
-    first.set_title(words.speak("Slide"), fontsize=_PANEL_PT)
+    first.set_title(words.title("slide"), fontsize=_PANEL_PT)
     if um_per_px is not None:
         _add_scale_bar(first, width, height, um_per_px)
     grey = thumbnail.mean(axis=2)

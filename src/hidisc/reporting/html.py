@@ -11,7 +11,6 @@ from urllib.parse import quote
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from hidisc.reporting.spoken import speak_html
 from hidisc.settings.level_names import LevelNames
 
 CITATION = """@inproceedings{jiang2023hierarchical,
@@ -24,7 +23,7 @@ CITATION = """@inproceedings{jiang2023hierarchical,
 
 
 def fill_template(template: str, words: LevelNames, *scripts: str, **values: Any) -> str:
-    """A template with its values, all of them escaped, in the words of a store; a browser runs only our `scripts`."""
+    """A template with its values, all of them escaped; `words` name the levels; a browser runs only our `scripts`."""
     js = "\n".join(map(_read, (*scripts, "contents.js")))
     digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
     # styles may be inline, for browsers differ in whether a policy reaches into the SVG figures, which have them
@@ -42,7 +41,7 @@ def fill_template(template: str, words: LevelNames, *scripts: str, **values: Any
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     shared = {"policy": policy, "css": Markup(_read("page.css")), "js": Markup(js), "citation": CITATION}
-    return speak_html(environment.get_template(template).render(**shared, **values), words)
+    return environment.get_template(template).render(words=words, **shared, **values)
 
 
 def list_files(

@@ -1,4 +1,4 @@
-"""The model card of an exported encoder: `README.md` with the block of metadata that hubs read. It names no one."""
+"""The model card of an exported encoder: `README.md` with the metadata that hubs read, and no name of a patient."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import yaml
 from hidisc.evaluation.scores import Judged, Scores
 from hidisc.ground.text import count
 from hidisc.models.card import BEFORE, EncoderCard, Preprocessing
+from hidisc.reporting.html import CITATION
 from hidisc.training.run import RunInfo
 
 README = "README.md"
@@ -29,22 +30,10 @@ features = model(images)  # (B, C, H, W) in [0, 1]""",
 model = torch.export.load("encoder.pt2").module()
 features = model(images)  # (B, C, H, W) in [0, 1]""",
 }
-_CITE = """```bibtex
-@inproceedings{jiang2023hierarchical,
-  title     = {Hierarchical Discriminative Learning Improves Visual Representations of Biomedical Microscopy},
-  author    = {Jiang, Cheng and Hou, Xinhai and Kondepudi, Akhil and Chowdury, Asadur and
-               Freudiger, Christian W. and Orringer, Daniel A. and Lee, Honglak and Hollon, Todd C.},
-  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
-  year      = {2023}
-}
-```"""
 
 
 def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: str, scores: Scores | None) -> str:
-    """What the encoder is, learned from, tells and needs, in counts and never in names; `scores`: its evaluation.
-
-    It is in the words of the store that the run learned from.
-    """
+    """The card as Markdown: encoder, training data, results and input, in counts and never in names of patients."""
     sections = {
         f"{run.objective} encoder, {card.backbone}": _say_what(card, run),
         "What it learned from": _say_history(card, run),
@@ -56,16 +45,17 @@ def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: st
             "scanner and site instead of disease: audit it on your own cohort, and evaluate it on patients and sites "
             "that it has not seen."
         ),
-        "To cite": _CITE,
+        "To cite": f"```bibtex\n{CITATION}\n```",
         "To fill in before publishing": "Licence, contact, ethics approval and consent for the data.",
     }
     (title, first), *others = sections.items()
     parts = [f"# {title}", first, *(f"## {heading}\n\n{text}" for heading, text in others)]
-    return run.level_names.speak("\n\n".join([f"---\n{_describe(card, run, to, scores)}---", *parts]) + "\n")
+    return "\n\n".join([f"---\n{_describe(card, run, to, scores)}---", *parts]) + "\n"
 
 
 def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -> str:
-    """The block of metadata."""
+    """The block of metadata as YAML."""
+    words = run.level_names
     known: dict[str, Any] = {
         "library_name": _LIBRARIES.get(to, "pytorch"),
         "pipeline_tag": "image-feature-extraction",
@@ -73,7 +63,7 @@ def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -
     }
     results = [
         {
-            "task": {"type": "image-classification", "name": f"{row.level} classification by {row.probe}"},
+            "task": {"type": "image-classification", "name": f"{words.word(row.level)} classification by {row.probe}"},
             "dataset": {"type": "private", "name": "test patients"},
             "metrics": [{"type": "accuracy", "value": row.metrics["accuracy"].value}],
         }
@@ -86,7 +76,7 @@ def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -
 
 
 def _list_levels(scores: Scores | None) -> list[Judged]:
-    """What the first probe judged, coarsest level first."""
+    """The rows of the first probe, coarsest level first."""
     return scores.info.list_levels()[::-1] if scores is not None else []
 
 
@@ -111,18 +101,10 @@ def _say_verdict(scores: Scores | None) -> str:
     info = scores.info
     headline = info.endpoint.list_metrics("headline")
     titles = ("level", "units", *(metric.title for metric in headline))
-    rows = [
-        " | ".join(
-            [
-                "",
-                level.level,
-                f"{level.units:,}",
-                *(level.metrics[metric.key].percent() for metric in headline),
-                "",
-            ]
-        ).strip()
-        for level in _list_levels(scores)
-    ]
+    rows = []
+    for level in _list_levels(scores):
+        values = (level.metrics[metric.key].percent() for metric in headline)
+        rows.append(" | ".join(["", info.level_names.word(level.level), f"{level.units:,}", *values, ""]).strip())
     lines = [
         f"On test patients, {count(len(info.endpoint.classes), 'class')} of the column {info.endpoint.label!r}, probe "
         f"{info.probes[0]}; in percent, with intervals over patients.\n",
@@ -131,7 +113,7 @@ def _say_verdict(scores: Scores | None) -> str:
     if any(finding.kind == "leak" for finding in info.leakage):
         lines.append("- **Evaluated despite leakage: the numbers are too high.**")
     floor = info.hardest_floor(info.levels[0])
-    verdict = floor.verdict(info.levels[0], info.endpoint) if floor else ""
+    verdict = floor.verdict(info.levels[0], info.endpoint, info.level_names) if floor else ""
     lines += [f"- It is {verdict}."] if verdict else []
     lines += [f"- {sentence}" for sentence in info.audit]
     return "\n".join(lines).rstrip()

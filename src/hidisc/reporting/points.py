@@ -25,7 +25,7 @@ from hidisc.reporting.prepared import encode, to_address
 from hidisc.slides.slide import as_rgb, shrink
 
 GREY = 214
-"""Level of the tile that stands for a patch that cannot be read."""
+"""Grey level of the tile of a patch that cannot be read."""
 _SPRITE_PX = 4096
 """Longest side of one picture of many tiles: phones refuse larger ones."""
 _QUALITY = 80
@@ -120,9 +120,9 @@ class MapInput:
     name: str
     embeddings: Embeddings
     rows: NDArray[np.int64]
-    """(N,) rows of the embeddings."""
+    """The rows (N,) of the patches in the embeddings."""
     predicted: NDArray[np.int64] | None
-    """(N,) codes into `classes`; None where no probe scored patches."""
+    """Codes (N,) of the predicted classes into `classes`; None where no probe scored patches."""
     classes: tuple[str, ...]
     label: str
     """Column of the table that holds the classes."""
@@ -166,11 +166,11 @@ class Points:
     """M patches on the maps of E encoders."""
 
     places: tuple[NDArray[np.int64], ...]
-    """Per encoder (n,) indices into the `rows` of its input, in random order."""
+    """Per encoder, indices (n,) into the `rows` of its input, in random order."""
     patch: tuple[NDArray[np.int64], ...]
-    """Per encoder (n,) which of the M patches they are."""
+    """Per encoder, the numbers (n,) of these patches among the M patches."""
     home: NDArray[np.int64]
-    """(M, 2) an encoder that has the patch, and the index into the `rows` of its input."""
+    """For each patch (M, 2): an encoder that has the patch, and the index into the `rows` of its input."""
     shared: bool
     """Whether all encoders show the same patches."""
 
@@ -199,47 +199,47 @@ def choose_points(inputs: Sequence[MapInput], count: int, rng: np.random.Generat
 
 
 def _identify(map_input: MapInput, store: int) -> NDArray[np.int64]:
-    """(N,) numbers that are equal for the same patch of the same store, whatever else was embedded."""
+    """Numbers (N,) that are equal for the same patch of the same store, in whichever embeddings it is."""
     shard, row = (map_input.embeddings.table.column(name)[map_input.rows].astype(np.int64) for name in ("shard", "row"))
     return store << 60 | shard << 30 | row
 
 
 @dataclass(frozen=True)
-class Column:
-    """What the M patches of the maps are, by one name."""
+class MapColumn:
+    """One column of the M patches of the maps: a code per patch and a name per code."""
 
     key: str
     title: str
     names: tuple[str, ...]
     codes: NDArray[np.int64]
-    """(M,) into `names`, -1 where it is not known."""
+    """Codes (M,) into `names`; -1 where the name is not known."""
 
 
-def name_points(inputs: Sequence[MapInput], points: Points) -> tuple[Column, ...]:
+def name_points(inputs: Sequence[MapInput], points: Points) -> tuple[MapColumn, ...]:
     """Return class, patient, slide and site of the M patches; the class first, and a site only where there is one."""
     classes = tuple(dict.fromkeys(name for map_input in inputs for name in map_input.classes))
     columns = []
     for key, title in (("label", "class"), ("patient", "patient"), ("slide", "slide"), ("site", "site")):
         values = np.full(len(points.home), None, object)
         for encoder, map_input in enumerate(inputs):
-            here = points.home[:, 0] == encoder
+            own = points.home[:, 0] == encoder
             column = map_input.embeddings.table.column(map_input.label if key == "label" else key)
-            values[here] = column[map_input.rows[points.home[here, 1]]]
+            values[own] = column[map_input.rows[points.home[own, 1]]]
         known = sorted({str(value) for value in values if value is not None})
         names = tuple(dict.fromkeys((*classes, *known) if key == "label" else known))
         codes = {name: code for code, name in enumerate(names)}
         if names or key == "label":
-            columns.append(Column(key, title, names, np.array([codes.get(value, -1) for value in values], np.int64)))
+            columns.append(MapColumn(key, title, names, np.array([codes.get(value, -1) for value in values], np.int64)))
     return tuple(columns)
 
 
 def read_points(reader: PatchReader, inputs: Sequence[MapInput], points: Points, side_px: int) -> Sprite | None:
-    """Return pictures of the M patches; None where a store cannot be read, for then most of them would be missing."""
+    """Return pictures of the M patches; None where a store cannot be read, because most pictures would be missing."""
     tiles = np.empty((len(points.home), side_px, side_px, 3), np.uint8)
     for encoder, map_input in enumerate(inputs):
-        here = points.home[:, 0] == encoder
-        own = reader.tiles(map_input.embeddings, map_input.rows[points.home[here, 1]], side_px)
-        if own is None:
+        own = points.home[:, 0] == encoder
+        pictures = reader.tiles(map_input.embeddings, map_input.rows[points.home[own, 1]], side_px)
+        if pictures is None:
             return None
-        tiles[here] = own
+        tiles[own] = pictures
     return pack_sprite(tiles)

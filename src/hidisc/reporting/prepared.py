@@ -64,10 +64,10 @@ def to_address(kind: str, data: bytes) -> str:
 KEPT, DROPPED = (0, 132, 80), (214, 69, 38)
 COUNTS = "counts.csv"
 _LEAST_PX = 640
-"""Width of a slide's picture at least, so that what is said above it can be read."""
+"""Smallest width of the picture of a slide, so that its caption can be read."""
 _QUALITY = 88
 _Corners = dict[str, NDArray[np.int32]]
-"""Level-0 corners (N, 2) of the boxes of each slide."""
+"""By slide, the level-0 corners (N, 2) of its boxes."""
 
 
 def draw_store(out: Path) -> None:
@@ -87,7 +87,7 @@ def draw_store(out: Path) -> None:
 
 
 def is_drawn(out: Path) -> bool:
-    """Whether the pictures of a finished store belong to it, and are as they were drawn or deleted."""
+    """Whether the pictures of a finished store were drawn for it and those that still exist have not changed."""
     try:
         manifest = read_manifest(out)
     except ValueError:
@@ -108,7 +108,7 @@ def list_pictures(out: Path) -> list[str]:
 
 
 def _draw_slide(store: PatchStore, slide: SlideEntry, kept: _Corners, dropped: _Corners) -> None:
-    """The picture of one slide; imported ones have no thumbnail to draw on."""
+    """Draw the picture of one slide; an imported slide has no thumbnail to draw on."""
     thumbnail = store.thumbnail(slide)
     if thumbnail is None:
         return
@@ -125,14 +125,14 @@ def _draw_slide(store: PatchStore, slide: SlideEntry, kept: _Corners, dropped: _
     if not slide.kept:
         picture = add_caption(picture, explain_no_patches(record))
     legend = (("kept", KEPT), ("dropped", DROPPED))
-    counts = (len(of.get(slide.slide, ())) for of in (kept, dropped))
+    counts = (len(corners.get(slide.slide, ())) for corners in (kept, dropped))
     title = "{}: {:,} kept, {:,} dropped".format(slide.slide, *counts)
     captioned = add_caption(picture, title, right=legend)
     write_atomic(folder / f"{Path(slide.folder).name}.jpg", encode(captioned, "JPEG", quality=_QUALITY))
 
 
 def explain_no_patches(record: SlideRecord) -> str:
-    """Return why a slide that was cut here has no patches."""
+    """Return why a slide that was cut by `prepare` has no patches."""
     if not record.boxes and not record.glass:
         patch_mpp = (record.mpp or 0) * (record.downsample or 0)
         return (
@@ -153,7 +153,7 @@ def draw_boxes(
     dropped: NDArray[np.int32] | None,
     extent: float,
 ) -> Image.Image:
-    """The thumbnail with boxes (N, 2) of level-0 corners: kept ones outlined green, dropped ones struck out red."""
+    """The thumbnail with boxes (N, 2) of level-0 corners: kept boxes outlined green, dropped boxes struck out red."""
     zoom = 2 if max(thumbnail.shape[:2]) < 900 else 1
     image = Image.fromarray(thumbnail)
     image = image.resize((image.width * zoom, image.height * zoom), Image.Resampling.BICUBIC)
@@ -172,7 +172,7 @@ def draw_boxes(
 
 
 def _positions(store: PatchStore, table: PatchTable) -> _Corners:
-    """Corners (N, 2) of each slide's boxes; of several scales, the places."""
+    """By slide, the corners (N, 2) of its boxes; at several scales those of the finest."""
     corners = np.stack([table.column("x"), table.column("y")], axis=1)
     is_shown = np.ones(len(table), bool) & store.are_finest(table.column("mpp"))
     return {slide: corners[rows[is_shown[rows]]] for slide, rows in table.rows_by("slide").items()}
@@ -201,9 +201,9 @@ within 14. All 12 beyond 15 degrees are unlike the others to the eye: blood or p
 or colours of another scanner. From 14 degrees down ordinary H&E is among them.
 """
 _LEAST_SLIDES = 5
-"""With fewer slides a median does not say what is usual."""
+"""Fewest slides whose median stain says which stain is usual."""
 _SLIDES, _LEAST_OTHERS, _MOST_MARKED = 24, 6, 96
-"""Slides on the sheet, unless more are marked; unmarked ones to compare with; JPEG cannot be of any height."""
+"""Slides on the sheet, fewest unmarked slides to compare with, and most marked slides: a JPEG has a largest height."""
 _ACROSS, _GAP_PX = 3, 16
 
 
@@ -225,7 +225,7 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
     spread = np.linspace(0, len(others) - 1, min(max(_SLIDES - len(marked), _LEAST_OTHERS), len(others)))
     chosen = [slides[name] for name in (*marked, *(others[index] for index in spread.round().astype(int)))]
 
-    labels = _find_labels(store)
+    labels, words = _find_labels(store), store.info.level_names
     tiles = []
     for slide in chosen:
         tile = _draw_samples(store, slide)
@@ -245,16 +245,16 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
             draw.rectangle((left - 5, top - 5, left + tile.width + 4, top + tile.height + 4), outline=ORANGE, width=3)
     if problems:
         shown = "all" if len(marked) == len(problems) else f"the worst {len(marked)}"
-        text = f"orange: stain not estimated, or more than {FAR_DEG:g} degrees from the median of all slides"
-        text += f" ({count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)"
-        sheet = add_caption(sheet, store.info.level_names.speak(text))
+        text = f"orange: stain not estimated, or more than {FAR_DEG:g} degrees from the median of all"
+        text += f" {words.plural('slide')} ({words.count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)"
+        sheet = add_caption(sheet, text)
     scanned = any((store.path / slide.folder / SAMPLES).is_file() for slide in chosen)
-    text = "upper rows: as scanned; lower rows: as stored" if scanned else "patches as stored"
-    return add_caption(sheet, store.info.level_names.speak(text))
+    text = "upper rows: as scanned; lower rows: as stored" if scanned else f"{words.plural('patch')} as stored"
+    return add_caption(sheet, text)
 
 
 def find_stain_problems(slides: Sequence[tuple[SlideEntry, SlideRecord]]) -> dict[str, str]:
-    """Return, by slide, why its stain is in doubt, the worst first; slides of which nothing is to be said are left out.
+    """Return, by slide, why its stain is in doubt, the worst first; slides with a usual stain are left out.
 
     Either the stains could not be estimated, or the haematoxylin or the eosin vector is more than `FAR_DEG` degrees
     from the median of that vector over the slides.
@@ -285,18 +285,18 @@ def _count_finest(store: PatchStore) -> dict[str, int]:
 
 
 def _find_labels(store: PatchStore) -> dict[str, str]:
-    """The labels of each slide's patches by slide, in one text; slides without one are left out."""
+    """By slide, the labels of its patches as one text; slides without labels are left out."""
     slide_codes, slides = store.table.codes("slide")
     label_codes, labels = store.table.codes("label")
-    found: dict[str, list[str]] = {}
+    labels_of: dict[str, list[str]] = {}
     for slide, label in np.unique(np.stack([slide_codes, label_codes], axis=1), axis=0).tolist():
         if label >= 0:
-            found.setdefault(slides[slide], []).append(labels[label])
-    return {slide: ", ".join(sorted(names)) for slide, names in found.items()}
+            labels_of.setdefault(slides[slide], []).append(labels[label])
+    return {slide: ", ".join(sorted(names)) for slide, names in labels_of.items()}
 
 
 def _draw_samples(store: PatchStore, slide: SlideEntry) -> Image.Image:
-    """A few patches of a slide in a strip: before and after where it was cut here, else as they are stored."""
+    """A strip of a few patches of a slide: as scanned and as stored if `prepare` cut it, else as stored."""
     strip = store.path / slide.folder / SAMPLES
     if strip.is_file():
         with Image.open(strip) as image:

@@ -31,7 +31,7 @@ _AGREES, _DIFFERS = ("#0a6e5c", "-"), ("#d1571f", (0, (2, 1)))
 
 
 @dataclass(frozen=True)
-class Shown:
+class SheetTile:
     """A patch on a sheet."""
 
     uri: str | None
@@ -47,9 +47,9 @@ class Shown:
 class SheetRow:
     """A query, the class predicted for it, and the patches of the bank nearest to it, nearest first."""
 
-    query: Shown
+    query: SheetTile
     predicted: str
-    neighbours: tuple[Shown, ...]
+    neighbours: tuple[SheetTile, ...]
 
 
 def make_sheets(
@@ -140,13 +140,13 @@ def _show(
     labels: Sequence[object] | NDArray[np.object_],
     truth: object,
     similar: Sequence[float | None] = (None,),
-) -> list[Shown]:
+) -> list[SheetTile]:
     """Rows (n,) of embeddings as pictures under their labels (n,); `truth` is the query's label."""
     tiles = reader.tiles(embeddings, rows, SHEET_PX)
     uris = [None] * len(rows) if tiles is None else [to_uri(tile) for tile in tiles]
     patients = embeddings.table.column("patient")[rows]
     return [
-        Shown(uri, str(label), str(patient), label == truth, similarity)
+        SheetTile(uri, str(label), str(patient), label == truth, similarity)
         for uri, label, patient, similarity in zip(uris, labels, patients, similar, strict=True)
     ]
 
@@ -168,7 +168,7 @@ def draw_sheet(rows: Sequence[SheetRow]) -> Figure:
     return figure
 
 
-def _draw_tile(axes: Axes, shown: Shown, left: float, top: float, below: str) -> None:
+def _draw_tile(axes: Axes, shown: SheetTile, left: float, top: float, below: str) -> None:
     """One patch with its label, patient and a third line; a query that has a picture has no border."""
     if shown.uri is not None:
         axes.imshow(from_uri(shown.uri), extent=(left, left + _TILE, top + _TILE, top), aspect="equal")

@@ -14,21 +14,20 @@ from hidisc.ground.files import write_atomic
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.text import printable
 from hidisc.reporting.evaluated import EvaluatedModel
-from hidisc.settings.level_names import USUAL, LevelNames
 
 DASH = "–"
-"""In place of a number that is undefined; a note says why."""
+"""Stands in place of an undefined number; a note says why it is undefined."""
 LABELLED = "†"
-"""Behind the name of an encoder that learned from labels."""
+"""Mark behind the name of an encoder that learned from labels."""
 _LONG = 26
-"""Characters beyond which a column holds words, and no numbers."""
+"""A column with a longer text, in characters, holds words and no numbers."""
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of text under a header, with the notes that belong to them.
 
-    All tables are long: a row per level (or class) and method. Rows in turn with the same first cell are a block.
+    Every table has a row per level (or class) and method. Neighbouring rows with the same first cell are a block.
     """
 
     title: str
@@ -37,13 +36,13 @@ class Table:
     notes: tuple[str, ...] = ()
     """A sentence each, the most important first."""
     lead: int = 1
-    """Columns at the left that name a row; of several, the first names a block and is shown once per block."""
+    """How many columns at the left name a row; if several, the first names a block and is shown once per block."""
     bold: frozenset[tuple[int, int]] = frozenset()
-    """(row, column) of the best cells."""
+    """The best cells as (row, column)."""
 
     @property
     def blocks(self) -> dict[int, int]:
-        """First row of each block: how many rows it has; every row where one column names a row."""
+        """The number of rows of each block by its first row; every row is a block if one column names a row."""
         sizes = [1] * len(self.rows)
         if self.lead > 1:
             sizes = [len(list(rows)) for _, rows in groupby(self.rows, key=lambda row: row[0])]
@@ -60,14 +59,8 @@ class Table:
             kinds.append(" ".join(kind if column else [*kind, "first"]))
         return kinds
 
-    def speak(self, words: LevelNames) -> "Table":
-        """The table with the levels called by these words."""
-        header, *rows = (tuple(map(words.speak, row)) for row in (self.columns, *self.rows))
-        notes = tuple(map(words.speak, self.notes))
-        return replace(self, title=words.speak(self.title), columns=header, rows=tuple(rows), notes=notes)
-
     def without(self, notes: Collection[str]) -> "Table":
-        """The table without notes that the page has already."""
+        """The table without those notes that the page has already."""
         return replace(self, notes=tuple(note for note in self.notes if note not in notes))
 
     def to_csv(self) -> str:
@@ -113,11 +106,10 @@ class Table:
         return "\n".join(lines) + "\n"
 
 
-def write_tables(tables: Mapping[str, Table], folder: Path, words: LevelNames = USUAL) -> None:
-    """Write NAME.csv, NAME.md and NAME.tex of every table; `words`: what they call the levels."""
+def write_tables(tables: Mapping[str, Table], folder: Path) -> None:
+    """Write NAME.csv, NAME.md and NAME.tex of every table."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
-        table = table.speak(words)
         texts = {"csv": table.to_csv(), "md": table.to_markdown(), "tex": table.to_latex(name)}
         for suffix, text in texts.items():
             write_atomic(folder / f"{name}.{suffix}", text.encode())
@@ -158,34 +150,34 @@ def _latex(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class NumberCell:
     """A number as it is printed, and its error range."""
 
     text: str
     value: float | None = None
-    """The number, negative where lower is better, so that the largest is the best."""
+    """The number, with its sign changed where lower is better, so that the largest is the best."""
     low: float = 0.0
     high: float = 0.0
-    """Ends of its error range: mean - sd and mean + sd, or those of the interval; the value where there is neither."""
+    """Ends of its error range: mean - sd and mean + sd, or those of the interval, or the value itself."""
     why: str = ""
     """Why the number is undefined, or what to note about it."""
 
 
 @dataclass(frozen=True)
-class Row:
+class NumberRow:
     """One row of a table of numbers."""
 
     names: tuple[str, ...]
-    """Its block (a level or a class), then its method."""
-    cells: Sequence[Cell]
+    """The name of its block (a level or a class), then that of its method."""
+    cells: Sequence[NumberCell]
     """One per metric."""
     competes: bool = True
-    """Whether it may be the best; rows that learned from labels may not, as in the paper."""
+    """Whether its cells may be the best; those of encoders that learned from labels may not, as in the paper."""
     group: Hashable = None
     """Rows are compared within their group; None: within their block."""
 
 
-def lay_rows(title: str, columns: Sequence[str], rows: Sequence[Row], notes: Iterable[str]) -> Table:
+def lay_rows(title: str, columns: Sequence[str], rows: Sequence[NumberRow], notes: Iterable[str]) -> Table:
     """The table of some rows, the best of every group and metric in bold."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
@@ -200,7 +192,7 @@ def lay_rows(title: str, columns: Sequence[str], rows: Sequence[Row], notes: Ite
     return Table(title, tuple(columns), texts, tuple(notes), lead, frozenset(bold))
 
 
-def find_best(rows: Sequence[Row]) -> set[tuple[int, int]]:
+def find_best(rows: Sequence[NumberRow]) -> set[tuple[int, int]]:
     """(row, column) of the best cell of each column and of those whose error range overlaps that of the best.
 
     Where all overlap, nothing is the best. With standard deviations this is the paper's own bold type: 88.1 (0.5)
@@ -217,42 +209,42 @@ def find_best(rows: Sequence[Row]) -> set[tuple[int, int]]:
     return best
 
 
-def make_cell(values: Sequence[Value], sign: int = 1) -> Cell:
-    """One metric of a model's evaluations: `87.4 (0.1)` of several, `87.4 [81.2, 92.0]` of one, all in percent."""
+def make_cell(values: Sequence[Value], sign: int = 1) -> NumberCell:
+    """One metric in percent: `87.4 (0.1)` of several evaluations, `87.4 [81.2, 92.0]` of a single one."""
     undefined = [value for value in values if value.value is None]
     why = next((value.why for value in [*undefined, *values] if value.why), "")
     known = [value.value for value in values if value.value is not None]
     if undefined or not known:
-        return Cell(DASH, why=why or "not judged")
-    if len(known) > 1:  # the interval of one seed is not shown, nor what is to note about it
+        return NumberCell(DASH, why=why or "not judged")
+    if len(known) > 1:  # the intervals and notes of single seeds are not shown
         mean, sd = float(np.mean(known)), float(np.std(known, ddof=1))
-        return Cell(show_spread(known, percent), sign * mean, sign * mean - sd, sign * mean + sd)
+        return NumberCell(show_spread(known, percent), sign * mean, sign * mean - sd, sign * mean + sd)
     low, high = values[0].low, values[0].high
     if low is None or high is None:
         ranked = sign * known[0]
-        return Cell(percent(known[0]), ranked, ranked, ranked, why)
+        return NumberCell(percent(known[0]), ranked, ranked, ranked, why)
     least, most = sorted((sign * low, sign * high))
-    return Cell(f"{percent(known[0])} [{percent(low)}, {percent(high)}]", sign * known[0], least, most, why)
+    return NumberCell(f"{percent(known[0])} [{percent(low)}, {percent(high)}]", sign * known[0], least, most, why)
 
 
-def metric_cell(model: EvaluatedModel, probe: str, level: str, metric: Metric) -> Cell:
+def metric_cell(model: EvaluatedModel, probe: str, level: str, metric: Metric) -> NumberCell:
     """One metric of a model at one level by one probe."""
     return make_cell([row.metrics[metric.key] for row in model.find_levels(probe, level)], metric.sign)
 
 
 def metric_values(model: EvaluatedModel, probe: str, level: str, name: str) -> list[float]:
-    """A metric of each evaluation of a model, those in which it is undefined left out."""
+    """A metric of each evaluation of a model; evaluations in which the metric is undefined are left out."""
     values = [scored.metrics[name].value for scored in model.find_levels(probe, level)]
     return [value for value in values if value is not None]
 
 
-def class_cell(model: EvaluatedModel, probe: str, level: str, label: str, metric: Metric) -> Cell:
-    """The same of one class against the rest."""
+def class_cell(model: EvaluatedModel, probe: str, level: str, label: str, metric: Metric) -> NumberCell:
+    """One metric of one class against the rest, of a model at one level by one probe."""
     return make_cell([row.by_class[label][metric.key] for row in model.find_levels(probe, level)], metric.sign)
 
 
 def method_name(model: EvaluatedModel) -> str:
-    """What a table calls a model; marked where it learned from labels."""
+    """The name of a model in a table; a mark behind the name says that the model learned from labels."""
     return f"{model.name} {LABELLED}" if model.labels_used else model.name
 
 

@@ -14,7 +14,7 @@ from hidisc.reporting.evaluated import Comparison, EvaluatedModel, is_one_test
 from hidisc.reporting.table import (
     DASH,
     LABELLED,
-    Row,
+    NumberRow,
     Table,
     class_cell,
     lay_rows,
@@ -25,39 +25,39 @@ from hidisc.reporting.table import (
     show_spread,
     signed,
 )
-from hidisc.settings.level_names import LEVELS
+from hidisc.settings.level_names import LEVELS, LevelNames
 
 _NAMED = 8
-"""Most numbers of one reason that are named each."""
+"""Most numbers with the same reason that are listed by name."""
 _FEW = 6
 """Units below which an interval over them says little: chance alone favours one method in all 5 once in 16 times."""
 _NUMBER = re.compile(r"(?<![\w'\"-])\d[\d,]*(?![\w'\"])")
-"""A number that stands alone, and is no part of a name."""
+"""A number that stands alone and is not part of a name."""
 
 
 def gather_warnings(models: Sequence[EvaluatedModel]) -> list[str]:
-    """Leakage and classes that cannot be recognised, with whom a sentence is about unless it is about all."""
+    """Warnings on leakage and missing classes; names of models stand before a warning that is not about all of them."""
     return together(((sentence, model.name) for model in models for sentence in model.warnings), models)
 
 
 def warning_notes(models: Sequence[EvaluatedModel]) -> list[str]:
-    """The same as notes, for it must stand beside every number."""
+    """Warnings as notes of a table, because they must stand beside every number."""
     return [f"Warning: {sentence}" for sentence in gather_warnings(models)]
 
 
 def label_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """Patches and classes that were not judged."""
+    """Notes on patches and classes that were not judged."""
     return together(((sentence, model.name) for model in judged for sentence in model.label_notes), judged)
 
 
 def number_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """What stands in brackets, and over which seeds."""
+    """Notes on what stands in brackets, and over which seeds."""
     lines = together(((_describe(model), model.name) for model in judged), judged)
     return [f"In percent. {line}" if not number else line for number, line in enumerate(lines)]
 
 
 def bold_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """What bold type and the dagger mean."""
+    """Notes on the meaning of bold type and of the dagger."""
     notes = []
     if sum(not model.labels_used for model in judged) > 1:
         notes.append(
@@ -71,7 +71,7 @@ def bold_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
 
 
 def few_notes(units: Iterable[tuple[str, int]], level: str) -> list[str]:
-    """Which numbers (what, of how many units of a level) are of so few units that an interval says little."""
+    """A note on the numbers (title, units of a level) of so few units that their interval says little."""
     few = [f"{what} is of {count(number, level)}" for what, number in units if 0 < number < _FEW]
     if not few:
         return []
@@ -81,8 +81,8 @@ def few_notes(units: Iterable[tuple[str, int]], level: str) -> list[str]:
     ]
 
 
-def reason_notes(rows: Sequence[Row], titles: Sequence[str]) -> list[str]:
-    """Why numbers are undefined, and what to note about others, each reason once; `titles` of the columns."""
+def reason_notes(rows: Sequence[NumberRow], titles: Sequence[str]) -> list[str]:
+    """Notes on why numbers are undefined, and notes on defined numbers, each reason once; `titles` of the columns."""
     return list_reasons(
         (f"{row.names[0]} {title} of {row.names[1]}", cell.value is None, cell.why)
         for row in rows
@@ -91,7 +91,7 @@ def reason_notes(rows: Sequence[Row], titles: Sequence[str]) -> list[str]:
 
 
 def list_reasons(numbers: Iterable[tuple[str, bool, str]]) -> list[str]:
-    """Reasons of numbers (what, whether undefined, why); notes that differ only in a count are one, with its range."""
+    """Notes from (title, whether undefined, reason) of numbers; reasons that differ in a count become one."""
     about: dict[tuple[bool, str], list[tuple[str, str]]] = {}
     for what, is_undefined, why in numbers:
         reason = why.rstrip(".")
@@ -111,14 +111,14 @@ def list_reasons(numbers: Iterable[tuple[str, bool, str]]) -> list[str]:
 
 
 def other_tests_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """Warn of rows that were not judged by the same patients."""
+    """A note if the rows were not judged by the same patients."""
     if is_one_test(judged):
         return []
     return ["The rows were not all judged by the same patients, so that they cannot be compared with each other."]
 
 
 def together(pairs: Iterable[tuple[str, str]], models: Sequence[EvaluatedModel]) -> list[str]:
-    """Sentences of (sentence, model), each once, with the names of its models unless it is about all."""
+    """Each sentence of pairs (sentence, model) once, behind the names of its models unless it is about all models."""
     about: dict[str, dict[str, None]] = {}
     for sentence, name in pairs:
         about.setdefault(sentence, {})[name] = None
@@ -129,7 +129,7 @@ def together(pairs: Iterable[tuple[str, str]], models: Sequence[EvaluatedModel])
 
 
 def _merge(reasons: Sequence[str]) -> str:
-    """Reasons that differ only in numbers as one: a number that differs becomes `174 to 686`."""
+    """Merge reasons that differ only in numbers; a number that differs becomes a range: `174 to 686`."""
     columns = zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True)
     ranges = []
     for column in columns:
@@ -142,11 +142,11 @@ def _merge(reasons: Sequence[str]) -> str:
 def _describe(model: EvaluatedModel) -> str:
     infos = [scores.info for scores in model.scores]
     if len(infos) == 1:
-        asked = model.bootstrap
-        if not asked.resamples:
+        config = model.bootstrap
+        if not config.resamples:
             return "One evaluation, without an interval."
         return (
-            f"One evaluation; in brackets the {100 * asked.interval:g} % interval over {asked.resamples:,} bootstrap "
+            f"One evaluation; in brackets the {100 * config.interval:g} % interval over {config.resamples:,} bootstrap "
             f"resamples of {plural(infos[0].levels[0])}."
         )
     trained = sorted({str(info.model.seed) for info in infos if info.model.seed is not None})
@@ -157,8 +157,10 @@ def _describe(model: EvaluatedModel) -> str:
     return f"Mean (standard deviation of the sample, n - 1) over {len(infos)} evaluations: {seeds}."
 
 
-PROBES = {"knn": "Nearest neighbours", "linear": "Linear probe", "mil": "Attention over patches"}
-_PARTS = {"bank": "Reference patients", "queries": "Test patients"}
+def name_probe(probe: str, words: LevelNames) -> str:
+    """The title of a probe in a heading."""
+    titles = {"knn": "Nearest neighbours", "linear": "Linear probe", "mil": f"Attention over {words.plural('patch')}"}
+    return titles[probe]
 
 
 def counts_table(model: EvaluatedModel) -> Table:
@@ -166,13 +168,16 @@ def counts_table(model: EvaluatedModel) -> Table:
 
     Of embeddings that were not evaluated: of every label and split.
     """
-    info = model.info
+    info, words = model.info, model.words
     levels: tuple[str, ...] = info.levels if info else LEVELS
     if info is None:
         units = _count_embedded(model)
         notes = ["Embedded, not evaluated: run `hidisc evaluate`."]
     else:
-        titles = {part: f"{title} ({', '.join(info.config[part])})" for part, title in _PARTS.items()}
+        titles = {
+            part: f"{which} {words.plural('patient')} ({', '.join(info.config[part])})"
+            for part, which in (("bank", "Reference"), ("queries", "Test"))
+        }
         units = {(label, title): {} for label in info.endpoint.classes for title in titles.values()}
         units |= {(item.label, titles[item.part]): item.units for item in info.counts}
         notes = [*warning_notes([model]), *label_notes([model])]
@@ -180,8 +185,8 @@ def counts_table(model: EvaluatedModel) -> Table:
             notes.append(f"Of {len(model.scores)} evaluations, which differ in their counts, the first is shown.")
     return Table(
         title=f"Data of {model.name}",
-        columns=("Class", "Split", *(plural(level).capitalize() for level in levels)),
-        rows=tuple((*names, *(f"{found.get(level, 0):,}" for level in levels)) for names, found in units.items()),
+        columns=("Class", "Split", *(words.plural(level).capitalize() for level in levels)),
+        rows=tuple((*names, *(f"{counts.get(level, 0):,}" for level in levels)) for names, counts in units.items()),
         notes=tuple(notes),
         lead=2,
     )
@@ -191,12 +196,12 @@ def _count_embedded(model: EvaluatedModel) -> dict[tuple[str, str], dict[str, in
     """Units of every label and split of embeddings, by level."""
     assert model.first_embeddings is not None
     table = model.first_embeddings.table
-    label_of, split_of = (
+    labels, splits = (
         np.array([str(name or f"no {kind}") for name in table.column(kind)], object) for kind in ("label", "split")
     )
     units = {}
-    for names in product(sorted(set(label_of)), sorted(set(split_of))):
-        rows = (label_of == names[0]) & (split_of == names[1])
+    for names in product(sorted(set(labels)), sorted(set(splits))):
+        rows = (labels == names[0]) & (splits == names[1])
         counts = {level: len(set(table.column(level)[rows])) for level in ("patient", "slide")}
         units[names] = {**counts, "patch": int(rows.sum())}
     return units
@@ -204,15 +209,15 @@ def _count_embedded(model: EvaluatedModel) -> dict[tuple[str, str], dict[str, in
 
 def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
     """Every model at every level by one probe, finest level first."""
-    info = judged[0].scores[0].info
+    info, words = judged[0].scores[0].info, judged[0].words
     levels = [level for level in reversed(info.levels) if any(model.find_levels(probe, level) for model in judged)]
     if not levels:
         raise UserError(f"nothing here was evaluated by the probe {probe!r}, so there is no table of it.")
     metrics = info.endpoint.list_metrics("table")
     titles = [metric.title for metric in metrics]
     rows = [
-        Row(
-            (level.capitalize(), method_name(model)),
+        NumberRow(
+            (words.title(level), method_name(model)),
             [metric_cell(model, probe, level, metric) for metric in metrics],
             not model.labels_used,
         )
@@ -246,32 +251,32 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
         *together(remarks, judged),
         *other_tests_notes(judged),
     )
-    title = f"{PROBES[probe]}: how well the classes are predicted"
+    title = f"{name_probe(probe, words)}: how well the classes are predicted"
     return lay_rows(title, ("Level", "Method", *titles), rows, notes)
 
 
 def explain_metrics(metrics: Sequence[Metric], endpoint: Classes) -> list[str]:
     """What the metrics of a table mean, and which class those of one class are about."""
-    of_class = " and ".join(", ".join(metric.title for metric in metrics if metric.each_class).rsplit(", ", 1))
+    averaged = " and ".join(", ".join(metric.title for metric in metrics if metric.each_class).rsplit(", ", 1))
     about = (
         f"about {endpoint.positive_class!r}"
         if len(endpoint.classes) == 2
         else "means over the classes, each against the rest"
     )
     meanings = "; ".join(f"{metric.title}: {metric.meaning}" for metric in metrics)
-    return [*([f"{of_class} are {about}."] if of_class else []), f"{meanings}."]
+    return [*([f"{averaged} are {about}."] if averaged else []), f"{meanings}."]
 
 
 def by_class_table(judged: Sequence[EvaluatedModel], probe: str, level: str) -> Table:
     """Every class against the rest, at one level by one probe."""
-    endpoint = judged[0].scores[0].info.endpoint
+    endpoint, words = judged[0].scores[0].info.endpoint, judged[0].words
     classes, metrics = endpoint.classes, endpoint.list_class_metrics()
     titles = [metric.title for metric in metrics]
     scored = next((found[0] for model in judged if (found := model.find_levels(probe, level))), None)
     units = {label: sum(scored.confusion[code]) if scored else 0 for code, label in enumerate(classes)}
     rows = [
-        Row(
-            (f"{label} ({count(units[label], level)})" if scored else label, method_name(model)),
+        NumberRow(
+            (f"{label} ({words.count(units[label], level)})" if scored else label, method_name(model)),
             [class_cell(model, probe, level, label, metric) for metric in metrics],
             not model.labels_used,
         )
@@ -286,22 +291,24 @@ def by_class_table(judged: Sequence[EvaluatedModel], probe: str, level: str) -> 
         *reason_notes(rows, titles),
         *other_tests_notes(judged),
     )
-    title = f"{PROBES[probe]}, {level} level: each class against the rest"
+    title = f"{name_probe(probe, words)}, {words.word(level)} level: each class against the rest"
     return lay_rows(title, ("Class", "Method", *titles), rows, notes)
 
 
 def diagnostics_table(judged: Sequence[EvaluatedModel]) -> Table:
-    """Properties of the embeddings, with what they mean."""
+    """Properties of the embeddings of every model, with a sentence on the meaning of each."""
     names = dict.fromkeys(item.name for model in judged for scores in model.scores for item in scores.info.diagnostics)
     rows: list[tuple[str, ...]] = []
     for name in names:
         for model in judged:
-            found = [item for scores in model.scores for item in scores.info.diagnostics if item.name == name]
-            if found:
-                values = [item.value for item in found if item.value is not None]
-                shown = DASH if len(values) < len(found) else show_spread(values, plain)
-                chance = DASH if found[0].chance is None else plain(found[0].chance)
-                rows.append((name, method_name(model), shown, chance, found[0].meaning))
+            items = [item for scores in model.scores for item in scores.info.diagnostics if item.name == name]
+            if items:
+                values = [item.value for item in items if item.value is not None]
+                shown = DASH if len(values) < len(items) else show_spread(values, plain)
+                chance = DASH if items[0].chance is None else plain(items[0].chance)
+                quantity, _, group = name.partition(": ")
+                title = f"{quantity}: {model.words.word(group)}" if group else name
+                rows.append((title, method_name(model), shown, chance, items[0].meaning))
     notes = warning_notes(judged)
     if any(len(model.scores) > 1 for model in judged):
         notes.append(
@@ -317,12 +324,12 @@ def diagnostics_table(judged: Sequence[EvaluatedModel]) -> Table:
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """Every model against the first, by bootstrap resamples of the same patients for both."""
+    """The difference of every model from the first, by bootstrap resamples of the same patients for both."""
     first, config = comparisons[0].first, comparisons[0].config
-    info = first.scores[0].info
+    info, words = first.scores[0].info, first.words
     metrics = info.endpoint.list_metrics("table")
     rows: list[tuple[str, ...]] = []
-    notes, bold = [], set()
+    notes, bold, heading = [], set(), name_probe(comparisons[0].probe, words)
     for item in comparisons:
         model, differences = item.model, item.differences
         if not differences:
@@ -336,15 +343,15 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
             value = DASH if gap.value is None else signed(gap.value)
             share = DASH if gap.share is None else percent(gap.share)
             rows.append((method_name(model), metric.title, value, ends, share))
-        one = differences[metrics[0].key]
+        difference = differences[metrics[0].key]
         notes.append(
-            f"{model.name}: judged by the same {count(one.patients, one.cluster)} as {first.name}; "
-            f"{one.counted_trainings}."
+            f"{model.name}: judged by the same {count(difference.patients, difference.cluster)} as {first.name}; "
+            f"{difference.counted_trainings}."
         )
         reasons = ((f"{metric.title} of {model.name}", differences[metric.key]) for metric in metrics)
         notes += list_reasons((what, gap.value is None, gap.why) for what, gap in reasons)
     return Table(
-        title=f"{PROBES[comparisons[0].probe]}, {comparisons[0].level} level: better than {first.name}?",
+        title=f"{heading}, {words.word(comparisons[0].level)} level: better than {first.name}?",
         columns=("Method", "Metric", "Difference", f"{100 * config.interval:g} % interval", "Share"),
         rows=tuple(rows),
         notes=(

@@ -1,4 +1,4 @@
-"""The first sentences of a report, and whether there is more to do."""
+"""The first sentences of a report: how good an encoder is, whether to trust the numbers, and what to do next."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ from hidisc.models.card import History
 from hidisc.reporting.evaluated import EvaluatedModel
 
 _TAIL = 0.1
-"""Share of the rows of metrics.csv whose mean loss is compared with that of as many rows before them."""
+"""Share of the rows of metrics.csv, at the end, whose mean loss is compared with that of as many rows before."""
 _FALL = 0.01
-"""Share of the loss; a fall beyond it means that training went on learning to the end."""
+"""Share of the loss; if the loss fell by more, training was still learning when it ended."""
 _FEW = 30
-"""Test patients below which folds are worth their time."""
+"""Number of test patients below which cross-validation in folds is worth its time."""
 
 
 def find_outlook(model: EvaluatedModel) -> tuple[str, ...]:
-    """Sentences that answer whether there is more to do, and last the next command to try."""
+    """Sentences on whether more can be learned, and last the next command to try."""
     info = model.info
     if info is None or not info.list_levels():
         return ()
     level = info.list_levels()[-1]
     floor = info.hardest_floor(level.level)
-    against_floor = floor.verdict(level.level, info.endpoint) if floor else ""
+    against_floor = floor.verdict(level.level, info.endpoint, info.level_names) if floor else ""
     is_falling = loss_is_falling(model.run_metrics)
     sentences = [f"It is {against_floor}."] if against_floor else []
     if floor and against_floor.startswith("no better"):
@@ -52,7 +52,7 @@ def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
 
 
 def _count_missing(floor: Floor, endpoint: Classes, level: Judged, interval: float) -> Iterable[str]:
-    """How many patients would tell a difference of the size of that to a floor."""
+    """How many patients would be needed to show that a difference from the floor of this size is not chance."""
     decided = floor.decide(level.level, endpoint)
     needed = count_needed(decided[1], level.units, interval) if decided else None
     if needed is not None and needed > level.units:
@@ -61,7 +61,7 @@ def _count_missing(floor: Floor, endpoint: Classes, level: Judged, interval: flo
 
 
 def _next(info: ScoresInfo, level: Judged, against_floor: str, is_falling: bool) -> str:
-    """What to do next, a command where there is one."""
+    """The next step, with its command where there is one."""
     is_better = not against_floor or against_floor.startswith("better")
     if any(item.name == "collapse" and item.meaning.startswith("COLLAPSED") for item in info.diagnostics):
         return "Next: train again: its embeddings are nearly all the same, so the numbers mean little."
@@ -84,45 +84,45 @@ def _next(info: ScoresInfo, level: Judged, against_floor: str, is_falling: bool)
 
 
 _TIE = 1e-6
-"""Percent; below are rounding errors."""
+"""Percent; smaller differences are rounding errors."""
 _JUDGES = {"linear": "a linear probe", "mil": "attention over the patches of a slide"}
 
 
 @dataclass(frozen=True)
 class Number:
-    """A metric in percent as the verdict says and draws it."""
+    """A metric in percent, as the verdict writes and draws it."""
 
     title: str
     text: str
-    said: str = ""
-    """In brackets behind it, in a sentence."""
+    remark: str = ""
+    """Text in brackets behind the number in a sentence."""
     range: str = ""
-    """Beside its bar."""
+    """Text beside the bar of the number."""
     value: float | None = None
     low: float | None = None
     high: float | None = None
     guess: float | None = None
-    """What knowing nothing would give."""
+    """The value of a guess that uses only the frequencies of the classes."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be said of one encoder first; without numbers it was not evaluated."""
+    """The first sentences on one encoder; it has no numbers if the encoder was not evaluated."""
 
     name: str
     judge: str = ""
     units: str = ""
     numbers: tuple[Number, ...] = ()
     outlook: tuple[str, ...] = ()
-    """What was learned beyond the floor, whether there is more to learn, and the next step, a sentence each."""
+    """Sentences on what was learned beyond the floor, whether more can be learned, and the next step."""
     trust: tuple[str, ...] = ()
-    """Why to believe it, or not, a sentence each."""
+    """Sentences on why to believe the numbers, or why not."""
     properties: tuple[str, ...] = ()
-    """The most important diagnostics of its embeddings, a sentence each."""
+    """Sentences on the most important diagnostics of its embeddings."""
 
 
 def find_verdict(model: EvaluatedModel) -> Verdict:
-    """Accuracy and AUROC of the coarsest level by the first probe, and whether to believe them."""
+    """The verdict on a model: headline metrics of the coarsest level by the first probe, and whether to trust them."""
     infos = [scores.info for scores in model.scores]
     if not infos:
         return Verdict(model.name)
@@ -140,7 +140,7 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
     return Verdict(
         name=model.name,
         judge=name_judge(infos[0].probes[0], infos[0]),
-        units=count(levels[0].units, name),
+        units=model.words.count(levels[0].units, name),
         numbers=numbers,
         outlook=find_outlook(model),
         trust=(
@@ -152,23 +152,23 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
 
 
 def name_judge(probe: str, info: ScoresInfo) -> str:
-    """A probe in words."""
+    """What predicts the classes, in words: `its 200 nearest neighbours`."""
     return f"its {count_voters(info):,} nearest neighbours" if probe == "knn" else _JUDGES[probe]
 
 
 def count_voters(info: ScoresInfo) -> int:
-    """How many neighbours vote on a patch: `knn.k`, or all patches of the bank where it has fewer."""
+    """How many neighbours vote on a patch: `knn.k`, or the number of patches of the bank if that is smaller."""
     bank = sum(part.units.get(info.levels[-1], 0) for part in info.counts if part.part == "bank")
     return min(int(info.config["knn"]["k"]), bank)
 
 
 def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
-    """Facts of an encoder and of how it was judged, term and text."""
-    found = model.first_embeddings
-    info, first = model.info, model.scores[0] if model.scores else found
+    """Facts of an encoder and of how it was judged, as pairs of term and text."""
+    embeddings = model.first_embeddings
+    info, first = model.info, model.scores[0] if model.scores else embeddings
     if first is None:
         return ()
-    card, home = first.info.model, first.path
+    card, home, words = first.info.model, first.path, model.words
     facts = [
         ("Encoder", ", ".join(filter(None, (card.backbone, card.objective, f"{card.size_px} px patches")))),
         ("From", f"{_name_source(card, home)} ({card.kind})"),
@@ -178,15 +178,17 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
             ", ".join(model.labels_used) or ("none" if card.history.is_complete else "not known"),
         ),
     ]
-    if found is not None:
-        store = name_related(found.info.store, found.path)
-        facts.append(("Embeddings", f"{count(len(found), 'vector')} of {count(found.info.dim, 'number')}, of {store}"))
+    if embeddings is not None:
+        store = name_related(embeddings.info.store, embeddings.path)
+        vectors, numbers = count(len(embeddings), "vector"), count(embeddings.info.dim, "number")
+        facts.append(("Embeddings", f"{vectors} of {numbers}, of {store}"))
     if info is not None:
         per_slide = info.sampling["per_slide"]
         seeds = sorted({str(scores.info.sampling["seed"]) for scores in model.scores})
+        drawn = f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"
         facts += [
             *_describe_patients(info, home),
-            ("Patches", f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"),
+            (words.plural("patch").capitalize(), drawn),
             ("Label", info.endpoint.label),
             ("Classes", _name_classes(info.endpoint)),
             ("Judged by", "; ".join(name_judge(probe, info) for probe in info.probes)),
@@ -204,17 +206,17 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
 
 
 def _describe_patients(info: ScoresInfo, home: Path) -> list[tuple[str, str]]:
-    """Who was judged by whom."""
+    """Which patients were judged, and by which reference patients."""
+    patients = info.level_names.plural("patient")
     if info.folds:
-        return [
-            ("Patients", f"each judged once, by those of the other {len(info.folds) - 1} of {len(info.folds)} folds")
-        ]
+        folds = f"{len(info.folds) - 1} of {len(info.folds)} folds"
+        return [(patients.capitalize(), f"each judged once, by those of the other {folds}")]
     reference, test = name_related(info.bank, home), name_related(info.embeddings, home)
     if info.config.get("test_patients"):
-        return [("Test patients", f"{len(info.config['test_patients'])} of {test}, by all others")]
+        return [(f"Test {patients}", f"{len(info.config['test_patients'])} of {test}, by all others")]
     return [
-        ("Reference patients", f"{', '.join(info.config['bank'])} of {reference}"),
-        ("Test patients", f"{', '.join(info.config['queries'])} of {test}"),
+        (f"Reference {patients}", f"{', '.join(info.config['bank'])} of {reference}"),
+        (f"Test {patients}", f"{', '.join(info.config['queries'])} of {test}"),
     ]
 
 
@@ -224,7 +226,7 @@ def _name_classes(endpoint: Classes) -> str:
 
 
 def _number(metric: Metric, values: Sequence[Value], interval: float, confusion: Sequence[Sequence[int]]) -> Number:
-    """One metric of one or several evaluations; the mean and deviation of several."""
+    """A metric of one evaluation with its interval, or the mean and standard deviation of several evaluations."""
     title, guess = metric.title, None if metric.chance is None else 100 * metric.chance(confusion)
     known = [100 * value.value for value in values if value.value is not None]
     if len(known) < len(values):
@@ -233,18 +235,18 @@ def _number(metric: Metric, values: Sequence[Value], interval: float, confusion:
     mean = float(np.mean(known))
     if len(known) > 1:
         sd = float(np.std(known, ddof=1))
-        said = f"mean of {len(known)} evaluations, standard deviation {sd:.1f}"
-        return Number(title, f"{mean:.1f}", said, f"± {sd:.1f}", mean, max(0, mean - sd), min(100, mean + sd), guess)
+        remark = f"mean of {len(known)} evaluations, standard deviation {sd:.1f}"
+        return Number(title, f"{mean:.1f}", remark, f"± {sd:.1f}", mean, max(0, mean - sd), min(100, mean + sd), guess)
     low, high = values[0].low, values[0].high
     if low is None or high is None:
         return Number(title, f"{mean:.1f}", values[0].why, "", mean, guess=guess)
     ends = f"{100 * low:.1f} to {100 * high:.1f}"
-    said = f"{100 * interval:g} % interval {ends}"
-    return Number(title, f"{mean:.1f}", said, ends, mean, 100 * low, 100 * high, guess)
+    remark = f"{100 * interval:g} % interval {ends}"
+    return Number(title, f"{mean:.1f}", remark, ends, mean, 100 * low, 100 * high, guess)
 
 
 def _choose_diagnostics(diagnostics: Sequence[Diagnostic]) -> Iterable[str]:
-    """Whether the encoder has collapsed, and whether more is seen of the site, or of the patient, than of the class."""
+    """Sentences on whether the encoder has collapsed, and how much of the variance the site or the patient explains."""
     known = {item.name: item for item in diagnostics}
     if "collapse" in known:
         yield known["collapse"].meaning
@@ -256,7 +258,7 @@ def _choose_diagnostics(diagnostics: Sequence[Diagnostic]) -> Iterable[str]:
 
 
 def _trust(model: EvaluatedModel, card: ModelCard, units: str, accuracy: Number) -> Iterable[str]:
-    """Sentences on what the encoder has seen, and on luck."""
+    """Sentences on what the encoder has learned from, and on whether the accuracy may be chance."""
     history = card.history
     if model.warnings:
         yield "Read the warning above before you trust these numbers."
@@ -279,9 +281,9 @@ def _trust(model: EvaluatedModel, card: ModelCard, units: str, accuracy: Number)
 
 
 def _doubt(levels: Sequence[Judged], level: str, interval: float) -> Iterable[str]:
-    """What bootstrap resamples cannot show where all were right: by the binomial law, n of n may still be luck."""
+    """Where all n units are right, resamples show no uncertainty; the lowest accuracy that the binomial law allows."""
     units = levels[0].units
-    if all(found.metrics["accuracy"].value == 1 for found in levels):
+    if all(row.metrics["accuracy"].value == 1 for row in levels):
         least = ((1 - interval) / 2) ** (1 / units)
         yield (
             f"All {count(units, level)} were predicted correctly, so bootstrap resamples show no uncertainty; by the "
@@ -290,7 +292,7 @@ def _doubt(levels: Sequence[Judged], level: str, interval: float) -> Iterable[st
 
 
 def _name_source(card: ModelCard, home: Path) -> str:
-    """A folder or file by its name alone; a name of timm's as it is, which may have slashes."""
+    """The name of a folder or file without its path; a name of timm stays whole, because it may have slashes."""
     return card.source if card.source.startswith("timm:") else name_related(card.source, home)
 
 

@@ -1,33 +1,26 @@
-"""LevelNames: what the units of a store are called, and every sentence, table and page in these words.
+"""LevelNames: what people call the patients, slides and patches of a store.
 
-The code, the columns of files and the settings always say patient, slide and patch. What people read passes through
-`LevelNames.speak` on its way out, so no other place knows of other words.
+Progress, the results of commands, headings, tables and captions use these words. The code, the columns of files, the
+settings, notes and errors always say patient, slide and patch.
 """
 
+import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 from pydantic import field_validator, model_validator
 
-from hidisc.ground.errors import UserError
-from hidisc.ground.text import plural
-from hidisc.settings.config import Config, Say
+from hidisc.ground.files import AnyPath
+from hidisc.ground.text import count, plural
+from hidisc.settings.config import Config
 
 LEVELS = ("patient", "slide", "patch")
 _TAKEN = {"class", "label", "level", "site", "split", "store"}
 """Words that mean something else on the same pages."""
-_KEPT = r"`[^`]*`|(?<!\w)'[^'\n]*'(?!\w)|(?<!\w)\"[^\"\n]*\"(?!\w)|\S+=[\[{][^\]}]*[\]}]|--\S+|\S*[/\\=_]\S*"
-"""Code, names in quotes, settings, options and paths: none of these are words of a sentence."""
-_WORD = (
-    r"(?<![\w.-])(?:(?P<article>[Aa])n?(?P<gap>\s+))?"
-    r"(?P<word>[Pp]atients?|[Ss]lides?|[Pp]atch(?:es)?)(?!\w|-(?!level)|\.\w)"
-)
-_PATTERN = re.compile(f"{_KEPT}|{_WORD}")
 
 
 class LevelNames(Config):
-    """What the units of a store are called in messages, tables and pages; columns and settings keep their names."""
+    """What the units of a store are called in results, headings, tables and captions."""
 
     patient: str = "patient"
     """Word for the coarsest unit, which is held out as a whole, such as patient, animal or compound."""
@@ -58,34 +51,42 @@ class LevelNames(Config):
         """Whether they are patient, slide and patch."""
         return self == USUAL
 
-    def name(self, level: str) -> str:
-        """What one level is called, as part of a file's name; further levels are columns of the user's own."""
-        return str(getattr(self, level)).replace(" ", "-") if level in LEVELS else level
+    def word(self, level: str) -> str:
+        """What one level is called; further levels, which are columns of the user's own, are called as their column."""
+        return str(getattr(self, level)) if level in LEVELS else level
 
-    def speak(self, text: str) -> str:
-        """A text in these words; applied twice, it is as if applied once."""
-        return text if self.are_usual else _PATTERN.sub(self._replace, text)
+    def title(self, level: str) -> str:
+        """The same as the first word of a heading: `Scan`."""
+        return self.word(level).capitalize()
 
-    def _replace(self, match: re.Match[str]) -> str:
-        word = match["word"]
-        if word is None:
-            return match[0]
-        level = next(level for level in LEVELS if word.lower().startswith(level))
-        name: str = getattr(self, level)
-        if name == level:
-            return match[0]
-        new = name if word.lower() == level else plural(name)
-        new = new.capitalize() if word[0].isupper() else new
-        return f"{match['article']}{'n' if name[0] in 'aeiou' else ''}{match['gap']}{new}" if match["article"] else new
+    def plural(self, level: str) -> str:
+        """The same for several units: `scans`."""
+        return plural(self.word(level))
 
-    @contextmanager
-    def spoken(self, say: Say) -> Iterator[Say]:
-        """A `say` in these words; errors that the user can fix leave the block in these words as well."""
-        try:
-            yield lambda text: say(self.speak(text))
-        except UserError as error:
-            error.args = tuple(self.speak(str(part)) for part in error.args)
-            raise
+    def count(self, number: int, level: str) -> str:
+        """So many units: `1 scan`, `1,703 scans`."""
+        return count(number, self.word(level))
+
+    def file_part(self, level: str) -> str:
+        """The same as part of a file's name: `optical-section`."""
+        return self.word(level).replace(" ", "-") if level in LEVELS else level
 
 
 USUAL = LevelNames()
+
+
+_FILES = ("store.json", "run.json", "embeddings.json", "scores.json")
+"""The files that hold the names, of stores, runs, embeddings and scores."""
+
+
+def find_names(artefact: AnyPath) -> LevelNames:
+    """What a store, run, embeddings or scores call their levels; the usual names where that cannot be read.
+
+    Only JSON is read, without the libraries that opening the artefact needs.
+    """
+    for file in _FILES:
+        try:
+            return LevelNames.model_validate(json.loads((Path(artefact) / file).read_bytes())["level_names"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return USUAL

@@ -105,11 +105,10 @@ class Run:
     def result(self) -> Result:
         """What was learned from how much, in how many minutes."""
         info = self.info
-        seen = f"{count(info.images, 'image')} of {count(len(info.patients), 'patient')}"
+        seen = f"{count(info.images, 'image')} of {info.level_names.count(len(info.patients), 'patient')}"
         took = f"{count(info.steps, 'step')}, {seen} in {info.seconds / 60:.1f} min"
-        sentence = info.level_names.speak(f"{info.objective} {info.backbone}, {took}")
         record = {"run": str(self.path), **info.model_dump(mode="json", exclude={"patients"})}
-        return Result(f"{self.path}: {sentence}", record)
+        return Result(f"{self.path}: {info.objective} {info.backbone}, {took}", record)
 
 
 def _read_old(path: Path) -> dict[str, Any]:

@@ -34,9 +34,7 @@ def audit(
         raise UserError("there is nothing to audit. Give embeddings that `hidisc embed` made.")
     inputs = {relate(made.path, out): made.artefact.checksum for made in opened}
     inputs |= {f"the store of {relate(made.path, out)}": _name_store(made) for made in opened}
-    words = opened[0].info.level_names
     with (
-        words.spoken(say) as say,
         full_disk_said("The embeddings are as they were"),
         make(out, "audit", config, inputs) as work,
     ):
@@ -46,7 +44,7 @@ def audit(
                 encoders=_name_encoders(audits, opened, out),
                 config=config.model_dump(mode="json"),
                 versions=versions(*_PACKAGES),
-                level_names=words,
+                level_names=opened[0].info.level_names,
             )
             write_atomic(out / AUDIT, (info.model_dump_json(indent=1) + "\n").encode())
             work.finish([AUDIT, PAGE, *write_audit(info, config, out)])

@@ -60,23 +60,22 @@ class Built:
 
     def sentence(self) -> str:
         """The line of result: patches, slides and patients, what was dropped and what failed."""
-        counts = self.summary()
-        slides, empty = counts["slides"], counts["empty_slides"]
-        patches, patients = count(counts["patches"], "patch"), count(counts["patients"], "patient")
-        of = f"{count(slides, 'slide')} of {patients}"
+        counts, words = self.summary(), self.info.level_names
+        slides, empty, failed = counts["slides"], counts["empty_slides"], counts["failed_slides"]
+        patches, patients = words.count(counts["patches"], "patch"), words.count(counts["patients"], "patient")
+        source = f"{words.count(slides, 'slide')} of {patients}"
         if empty:
             shown = len({slide.patient for slide in self.info.slides if slide.kept})
-            of = f"{slides - empty:,} of {count(slides, 'slide')} and {shown:,} of {patients}"
-        failed = counts["failed_slides"]
-        more = f", {count(failed, 'slide')} failed (see {self.out / FAILURES})" if failed else ""
-        noun = "patch" if self.info.scales else "box"  # a box that is dropped has a patch of every scale
-        sentence = f"{patches} of {of}, {count(counts['dropped'], noun)} dropped{more}"
-        return f"{self.out}: {self.info.level_names.speak(sentence)}"
+            source = f"{slides - empty:,} of {words.count(slides, 'slide')} and {shown:,} of {patients}"
+        # a box that is dropped has a patch of every scale
+        dropped = words.count(counts["dropped"], "patch") if self.info.scales else count(counts["dropped"], "box")
+        more = f", {words.count(failed, 'slide')} failed (see {self.out / FAILURES})" if failed else ""
+        return f"{self.out}: {patches} of {source}, {dropped} dropped{more}"
 
     def result(self) -> Result:
         """The sentence, the counts, and why slides failed."""
-        failures, speak = self.info.failures, self.info.level_names.speak
-        notes = [speak(f"failed: slide {each.slide!r} of patient {each.patient!r}: {each.reason}") for each in failures]
+        failures = self.info.failures
+        notes = [f"failed: slide {each.slide!r} of patient {each.patient!r}: {each.reason}" for each in failures]
         record = {**self.summary(), "failures": [failure.model_dump() for failure in failures]}
         return Result(self.sentence(), record, tuple(notes), failed=bool(failures))
 
@@ -114,7 +113,6 @@ def build_store(
     members = assign_splits(members, recipe)
     empty = _warn_of_empty_splits(wanted, members, say)
     with (
-        recipe.level_names.spoken(say) as say,
         make(out, kind, config, inputs, taken_over=taken_over, hint=hint) as work,
         stopped_at_once(say),
     ):
@@ -246,8 +244,8 @@ def _work(
             boxes += more_boxes
             failed = f", {len(failures)} failed" if failures else ""
             rate = boxes / max(time.monotonic() - began, 1e-6)
-            done = words.speak(f"{slides_done:,}/{count(slides, 'slide')}")
-            bar.update(bytes_done, f"{done}{failed}  {rate:,.0f} {words.speak('patches')}/s")
+            done = f"{slides_done:,}/{words.count(slides, 'slide')}"
+            bar.update(bytes_done, f"{done}{failed}  {rate:,.0f} {words.plural('patch')}/s")
 
         show()
         for outcome in run_tasks(

@@ -10,7 +10,6 @@ from hidisc.artefacts.artefact import verify as verify_artefact
 from hidisc.ground.errors import UserError, no_such_path
 from hidisc.ground.machine import count_cores, versions
 from hidisc.ground.text import name_some
-from hidisc.verbs.words import find_names
 
 _PACKAGES = (
     "hidisc",
@@ -83,8 +82,7 @@ def what_to_do(artefact: Path) -> str:
         return f"make {folder} anew, with a new --out"
     again = f"run {KINDS[kind].again}: what is damaged is made again"
     if kind in ("prepare", "import"):
-        folders = find_names(folder).speak("delete the folders of slides whose patches are damaged")
-        return f"{folders} below {folder / 'shards'}, then {again}"
+        return f"delete the folders of slides whose patches are damaged below {folder / 'shards'}, then {again}"
     return again
 
 

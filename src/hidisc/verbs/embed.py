@@ -49,11 +49,8 @@ def embed(
             f"{store_path} --out {out}`."
         )
     store = PatchStore.load(store_path)
-    words = store.info.level_names
-    with words.spoken(say):
-        rows = choose_rows(store, config)
+    rows = choose_rows(store, config)
     with (
-        words.spoken(say) as say,
         start(config.precision, device, devices, nodes) as fabric,
         full_disk_said("What has been written is kept"),
     ):
@@ -69,7 +66,7 @@ def embed(
                 if is_first:
                     for note in opened.notes:
                         say(f"note: {note}")
-                with show_patches("embedding", len(rows), shown and is_first, words) as watch:
+                with show_patches("embedding", len(rows), shown and is_first, store.info.level_names) as watch:
                     extract(fabric, store, rows, opened, out, config, say, watch)
                 if work is not None:
                     work.finish((EMBEDDINGS, VECTORS, PATCHES))

@@ -10,10 +10,8 @@ from hidisc.explorer.server import LOOPBACK, Server
 from hidisc.explorer.session import open_session
 from hidisc.ground.files import AnyPath
 from hidisc.ground.progress import Say, ignore
-from hidisc.verbs.words import speaks
 
 
-@speaks
 def save_page(
     store: AnyPath,
     others: Sequence[AnyPath],
@@ -28,7 +26,6 @@ def save_page(
     return save_patient(session, patient, Path(out))
 
 
-@speaks
 def explore(
     store: AnyPath,
     others: Sequence[AnyPath] = (),

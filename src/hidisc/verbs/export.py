@@ -34,7 +34,6 @@ from hidisc.reporting.model_card import README, write_model_card
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
 from hidisc.verbs.export_vectors import ExportSettings, holds
-from hidisc.verbs.words import speaks
 
 if TYPE_CHECKING:  # scikit-learn, which other exports do without
     from hidisc.evaluation.probes.linear import LinearProbe
@@ -43,7 +42,6 @@ _CLOSE = 1e-4
 _LEFT_OUT = " Patches were stain-normalised before it saw them, and QuPath feeds them as scanned: results may be worse."
 
 
-@speaks
 def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say: Say = ignore) -> tuple[Path, float]:
     """Write a patch classifier for WSInfer; (the file, the largest difference of a probability when read back).
 
@@ -88,7 +86,7 @@ def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say:
         is_normalised = ((read_settings(store.path) or {}).get("stain") or {}).get("method") == "macenko"
         if is_normalised:
             say(f"warning:{_LEFT_OUT}")
-            card += run.info.level_names.speak(f"\n**Stain.**{_LEFT_OUT}\n")
+            card += f"\n**Stain.**{_LEFT_OUT}\n"
         write_atomic(out / README, card.encode())
         work.finish([SCRIPT, CONFIG, README])
     return out / SCRIPT, difference
@@ -113,7 +111,6 @@ def _write_wsinfer(
     return difference
 
 
-@speaks
 def export(
     run_path: AnyPath, out: AnyPath, to: Target, *, scores: AnyPath | None = None, push: str | None = None
 ) -> tuple[Path, float]:

@@ -20,7 +20,6 @@ from hidisc.patches.annotations import PALETTE, Region, make_box, write_geojson
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config
 from hidisc.training.run import RUN
-from hidisc.verbs.words import speaks
 
 
 class ExportSettings(Config):
@@ -29,7 +28,6 @@ class ExportSettings(Config):
     to: str
 
 
-@speaks
 def export_bags(embeddings_path: AnyPath, out: AnyPath, say: Say = ignore) -> int:
     """Write embeddings as bags, one HDF5 per slide for CLAM, TRIDENT and STAMP; how many. A killed export goes on."""
     embeddings = open_embeddings(Path(embeddings_path), KIND)
@@ -55,7 +53,6 @@ def holds(path: Path, file: str, kind: str) -> bool:
 H5AD = "embeddings.h5ad"
 
 
-@speaks
 def export_anndata(embeddings_path: AnyPath, out: AnyPath) -> tuple[Path, int]:
     """Write embeddings as AnnData; (the file, how many patches)."""
     out = Path(out)
@@ -90,7 +87,6 @@ class _Tiles:
         return _Tiles(self.slide[rows], self.x[rows], self.y[rows], self.name[rows], measurements, None)
 
 
-@speaks
 def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
     """Write the patches of embeddings (with their labels) or scores (as predicted) per slide; how many slides."""
     path, out = Path(artefact_path), Path(out)

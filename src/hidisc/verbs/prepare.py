@@ -199,18 +199,20 @@ def import_volumes(
     for row, files in source.scans:
         if source.is_private and row.slide in failed:  # said, never stored
             say(f"note: scan {row.slide!r}, which failed, is read from {files.paths[0]}")
-    _warn_of_copies(built, config, say)
+    _warn_of_copies(built, say)
     return built
 
 
-def _warn_of_copies(built: Built, config: VolumesConfig, say: Say) -> None:
+def _warn_of_copies(built: Built, say: Say) -> None:
     """Say which scans of different patients have the same values: one person would be counted as two."""
     first: dict[str, SlideEntry] = {}
     for scan in built.info.slides:
         before = first.setdefault(scan.checksum, scan)
         if before.patient != scan.patient:
-            text = f"slides {before.slide!r} and {scan.slide!r} of different patients have the same values"
-            say(config.level_names.speak(f"warning: {text}. Leave one of the patients out."))
+            say(
+                f"warning: slides {before.slide!r} and {scan.slide!r} of different patients have the same values. "
+                "Leave one of the patients out."
+            )
 
 
 def _build_from(
@@ -228,14 +230,13 @@ def _build_from(
     if source.root.is_dir() and out.resolve().is_relative_to(source.root.resolve()):
         raise UserError(f"--out {out} lies inside {source.root}, which is read. Give a folder outside of it.")
     recipe = replace(recipe, level_names=config.level_names)
-    with config.level_names.spoken(say) as say:
-        for warning in source.warnings[:20]:
-            say(f"warning: {warning}")
-        if len(source.warnings) > 20:
-            say(f"warning: ... and {len(source.warnings) - 20} more.")
-        built = build_store(out, "import", config, rows, tasks, recipe, workers=workers, scheduler=scheduler, say=say)
-        empty = built.summary()["empty_slides"]
-        if empty:
-            have = "has no patch: all of its patches were" if empty == 1 else "have no patch: all of their patches were"
-            say(f"note: {count(empty, 'slide')} {have} dropped by the filter settings. {out / 'pictures'} shows them.")
+    for warning in source.warnings[:20]:
+        say(f"warning: {warning}")
+    if len(source.warnings) > 20:
+        say(f"warning: ... and {len(source.warnings) - 20} more.")
+    built = build_store(out, "import", config, rows, tasks, recipe, workers=workers, scheduler=scheduler, say=say)
+    empty = built.summary()["empty_slides"]
+    if empty:
+        have = "has no patch: all of its patches were" if empty == 1 else "have no patch: all of their patches were"
+        say(f"note: {count(empty, 'slide')} {have} dropped by the filter settings. {out / 'pictures'} shows them.")
     return built

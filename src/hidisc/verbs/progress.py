@@ -91,7 +91,7 @@ def show_progress(title: str, total: float, shown: bool = True) -> Iterator[Prog
 @contextmanager
 def show_patches(title: str, total: int, shown: bool = True, words: LevelNames = USUAL) -> Iterator[Watch]:
     """A bar of patches; called with how many more are done, first with those that were done before."""
-    done, unit = 0, words.speak("patches")
+    done, unit = 0, words.plural("patch")
     with show_progress(title, total, shown) as bar:
 
         def add(count: int) -> None:
@@ -127,7 +127,7 @@ def show_training(steps: int, shown: bool, words: LevelNames = USUAL) -> Iterato
 
         def show(now: "StepsDone") -> None:
             values = [
-                f"{names.get(name, words.speak(name))} {value:.3f}"
+                f"{names.get(name, words.word(name))} {value:.3f}"
                 for name, value in now.row.items()
                 if name not in hidden and not isnan(value)
             ]

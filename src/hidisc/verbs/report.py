@@ -14,14 +14,13 @@ from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import LOCK, AnyPath, full_disk_said, relate, write_atomic
 from hidisc.ground.progress import Say, ignore
-from hidisc.ground.text import count, name_some
+from hidisc.ground.text import name_some
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.reporting.compose import compose
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.figures import render
 from hidisc.reporting.heatmap import draw_heatmap, paint
 from hidisc.settings.report import ReportConfig
-from hidisc.verbs.words import speaks
 
 _OWN = (LOCK, CONFIG, MANIFEST)
 """Files of the life cycle."""
@@ -39,7 +38,6 @@ def report(paths: Sequence[AnyPath], out: AnyPath, config: ReportConfig | None =
     models = gather(judged)
     inputs = {relate(path, files): _checksum(path) for path in judged}
     with (
-        models[0].words.spoken(say) as say,
         full_disk_said("What it is made from is as it was"),
         make(files, "report", config, inputs) as work,
     ):
@@ -62,7 +60,6 @@ _NAMED = 5
 """Names in a sentence at most."""
 
 
-@speaks
 def heatmap(
     store_path: AnyPath, scores_path: AnyPath, slide: str, out: AnyPath, label: str | None = None, probe: str = "knn"
 ) -> Path:
@@ -108,12 +105,12 @@ def heatmap(
     words = store.info.level_names
     scales = "" if painted.sum() == rows.sum() else f" of all scales; painted are those of {store.scales[0]:g} um/px"
     captions = (
-        f"{words.speak('patient')} {entry.patient}, truth {truth_text}, predicted {predicted}",
-        f"{scores.info.model.name}, {probe}, {words.speak(count(int(rows.sum()), 'patch'))}{scales}",
-        *(words.speak(f"Warning: {sentence}") for sentence in scores.info.warnings),
+        f"{words.word('patient')} {entry.patient}, truth {truth_text}, predicted {predicted}",
+        f"{scores.info.model.name}, {probe}, {words.count(int(rows.sum()), 'patch')}{scales}",
+        *(f"Warning: {sentence}" for sentence in scores.info.warnings),
     )
     um_per_px = None if record.mpp is None else record.mpp * downsample
-    figure = draw_heatmap(pixels, heats, f"{words.speak('Slide')} {slide}", captions, truth, um_per_px, words)
+    figure = draw_heatmap(pixels, heats, f"{words.title('slide')} {slide}", captions, truth, um_per_px, words)
     write_atomic(out, render(figure, out.suffix.lower().removeprefix(".")))
     return out
 

@@ -52,7 +52,6 @@ def train(
     store = PatchStore.load(store_path)
     inputs = {"the store": store.checksum, **find_start(config)}
     with (
-        store.info.level_names.spoken(say) as say,
         start(config.compute.precision, device, devices, nodes) as fabric,
         full_disk_said("What has been saved is whole"),
         made_by_first(fabric, make(out, "train", config := decide_compile(config, out, fabric, say), inputs)) as work,

@@ -15,10 +15,8 @@ from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
 from hidisc.sampling.views import list_kinds, make_views
 from hidisc.settings.train import BatchConfig, ViewsConfig
-from hidisc.verbs.words import speaks
 
 
-@speaks
 def show_views(
     store_path: AnyPath, out: AnyPath, config: ViewsConfig, *, patches: int = 4, views: int = 8, seed: int = 0
 ) -> Path:

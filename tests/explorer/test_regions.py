@@ -5,7 +5,7 @@ import pytest
 from matplotlib.path import Path as Outline
 from pydantic import ValidationError
 
-from hidisc.explorer.region import Region, find_rows, is_inside
+from hidisc.explorer.regions import Selection, find_rows, is_inside
 from hidisc.explorer.session import Session
 from hidisc.ground.errors import UserError
 
@@ -23,39 +23,39 @@ def test_an_outline_holds_what_matplotlib_says(corners: int) -> None:
 
 def test_an_outline_on_the_map_holds_its_points_and_only_those_that_are_shown(session: Session) -> None:
     everything = ((-1, -1), (2, -1), (2, 2), (-1, 2))
-    assert sorted(find_rows(session, Region(polygon=everything))) == sorted(session.embedded)
+    assert sorted(find_rows(session, Selection(polygon=everything))) == sorted(session.embedded)
     codes = session.columns["label"].codes
-    shown = find_rows(session, Region(polygon=everything, by="label", only="1"))
+    shown = find_rows(session, Selection(polygon=everything, by="label", only="1"))
     assert sorted(shown) == np.flatnonzero(codes == 1).tolist()
     x, y = session.places[5].tolist()
     near = [(x - 1e-4, y - 1e-4), (x + 1e-4, y - 1e-4), (x + 1e-4, y + 1e-4), (x - 1e-4, y + 1e-4)]
-    assert session.embedded[5] in find_rows(session, Region(polygon=tuple(near)))
+    assert session.embedded[5] in find_rows(session, Selection(polygon=tuple(near)))
 
 
 def test_a_rectangle_holds_the_patches_whose_centre_is_in_it(session: Session) -> None:
     shown = session.show(0)
     (x, y), half = shown.corners[0], shown.extent / 2
     box = (x + half - 1, y + half - 1, x + half + 1, y + half + 1)
-    assert find_rows(session, Region(slide=0, box=box)).tolist() == [shown.rows[0]]
-    whole = find_rows(session, Region(slide=0, box=(0, 0, shown.width, shown.height)))
+    assert find_rows(session, Selection(slide=0, box=box)).tolist() == [shown.rows[0]]
+    whole = find_rows(session, Selection(slide=0, box=(0, 0, shown.width, shown.height)))
     assert whole.tolist() == shown.rows.tolist()
 
 
 def test_codes_are_numbers() -> None:
     with pytest.raises(ValidationError, match="pattern"):
-        Region(only="1,x")
+        Selection(only="1,x")
 
 
 @pytest.mark.parametrize(
     ("region", "sentence"),
     [
-        (Region(), "there is no patch in this region"),
-        (Region(slide=0, box=(0, 0, 1, 1)), "there is no patch in this region"),
-        (Region(rows=(0, 10**6)), "there is no such patch"),
-        (Region(rows=(-1,)), "there is no such patch"),
-        (Region(slide=99, box=(0, 0, 1, 1)), "there is no such slide"),
+        (Selection(), "there is no patch in this region"),
+        (Selection(slide=0, box=(0, 0, 1, 1)), "there is no patch in this region"),
+        (Selection(rows=(0, 10**6)), "there is no such patch"),
+        (Selection(rows=(-1,)), "there is no such patch"),
+        (Selection(slide=99, box=(0, 0, 1, 1)), "there is no such slide"),
     ],
 )
-def test_what_is_not_there_is_refused(session: Session, region: Region, sentence: str) -> None:
+def test_what_is_not_there_is_refused(session: Session, region: Selection, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         find_rows(session, region)
