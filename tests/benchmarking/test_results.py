@@ -162,7 +162,6 @@ def test_seeds_that_scatter_do_not_hold_a_claim(tmp_path: Path, embeddings: Embe
     models = named(suite, cells)
     alone = compare(
         *([[one.predictions("knn", "patch") for one in models[name].scores]] for name in rows),
-        2,
         suite.evaluate.bootstrap,
         0,
     )["accuracy"]
