@@ -34,8 +34,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.patches.table import SCHEMA, PatchTable, names_column
 from hidisc.settings.prepare import GridConfig, ImportConfig, PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs.imports import import_patches
-from hidisc.verbs.prepare import prepare
+from hidisc.verbs.prepare import import_patches, prepare
 
 FEW, MANY, DIM, SLIDES = 10_000, 1_000_000, 512, 100
 

@@ -24,7 +24,7 @@ from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
 from hidisc.settings.prepare import ImportConfig, PixelsConfig
 from hidisc.settings.train import BatchConfig, DataConfig
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from reads import write_files
 
 WORKERS, AHEAD, PATCHES, ROUNDS = 2, 4, 64, 12

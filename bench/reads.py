@@ -25,7 +25,7 @@ from hidisc.settings.prepare import ImportConfig, PixelsConfig
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import read_scaled
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 
 SLIDES, PATCHES, BATCH = 4, 100, 50
 

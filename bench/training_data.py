@@ -35,7 +35,7 @@ from hidisc.sampling.sampler import Sampler
 from hidisc.settings.prepare import ImportConfig, PixelsConfig
 from hidisc.settings.train import BatchConfig, ComputeConfig, DataConfig, TrainConfig, ViewsConfig
 from hidisc.training.step import ViewMaker
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from macenko import SIZE_PX, draw_tissue
 from views import compose
 

@@ -23,7 +23,7 @@ from hidisc.models.encoder import Encoder
 from hidisc.patches.store import PatchStore
 from hidisc.settings.embed import EmbedConfig
 from hidisc.training.run import Run
-from hidisc.verbs.doctor import verify
+from hidisc.verbs.doctor import find_damage
 
 USED_SHARE, REPAIRED_SHARE = 0.05, 0.05
 """Of the inputs: those also given to the commands that come next, and to the one that made them."""
@@ -174,7 +174,7 @@ def _look(here: Path, name: str, known: str | None, harmless: bool) -> None:
 
     `known`: what the whole artefact is read as, where hidisc reads it.
     """
-    problems = verify(here / world.COMMANDS[name].home)
+    problems = find_damage(here / world.COMMANDS[name].home)
     if not problems and not harmless:
         raise Wrong("verify found nothing")
     if name in READERS and READERS[name](here) != known:
@@ -276,6 +276,6 @@ def _repair(here: Path, whole: Path, name: str, path: Path, folder: Path) -> Non
         different = [file for file in different if here / file not in unlisted]
     if different:
         raise Wrong(f"repaired, it has other {different[:3]}: {ended.said}")
-    problems = verify(here / world.COMMANDS[name].home)
+    problems = find_damage(here / world.COMMANDS[name].home)
     if problems:
         raise Wrong(f"repaired, it is damaged: {problems[0]}")

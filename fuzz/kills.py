@@ -9,7 +9,7 @@ from fuzz import world
 from fuzz.harness import INPUT, Judge, Kind, Outcome, Wrong, judge, rng_of
 from fuzz.mutations import Rng
 from hidisc.ground.errors import UserError
-from hidisc.verbs.doctor import verify
+from hidisc.verbs.doctor import find_damage
 
 
 class Kills(Kind):
@@ -100,7 +100,7 @@ def _kill(here: Path, whole: Path, name: str, orders: list[str], folder: Path, k
     different = world.differ(world.contents(here, name), world.contents(whole, name))
     if different:
         raise Wrong(f"{different[:3]} differ from those of a command that nothing happened to")
-    problems = verify(here / command.home)
+    problems = find_damage(here / command.home)
     if problems:
         raise Wrong(f"verify: {problems[0]}")
 
@@ -108,6 +108,6 @@ def _kill(here: Path, whole: Path, name: str, orders: list[str], folder: Path, k
 def _look(home: Path) -> None:
     """What a killed command leaves can be looked at."""
     try:
-        verify(home)
+        find_damage(home)
     except UserError:
         return

@@ -18,7 +18,6 @@ import hidisc.benchmarking.benchmark
 import hidisc.verbs.doctor
 import hidisc.verbs.export
 import hidisc.verbs.export_vectors
-import hidisc.verbs.imports
 import hidisc.verbs.prepare
 import hidisc.verbs.report  # noqa: F401 - what commands import when they need it, once for all of them
 from hidisc.cli import main

@@ -27,7 +27,7 @@ FORKS = """
 import atexit, gc, json, os, runpy, signal, sys, threading, traceback
 import hidisc.__main__
 import hidisc.verbs.export_vectors
-import hidisc.benchmarking.work, hidisc.verbs.doctor, hidisc.verbs.export, hidisc.verbs.heatmap, hidisc.verbs.imports
+import hidisc.benchmarking.work, hidisc.verbs.doctor, hidisc.verbs.export
 import hidisc.verbs.demo, hidisc.verbs.prepare, hidisc.verbs.report, hidisc.verbs.views
 import hidisc.evaluation.probes.linear, hidisc.evaluation.probes.attention
 import openTSNE  # what commands import when they need it

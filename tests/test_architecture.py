@@ -25,12 +25,12 @@ sklearn tifffile timm torch torchvision
 LOADED = {
     "cli": "",
     "verbs.doctor verbs.settings": "",
-    "verbs.prepare verbs.imports": "imagecodecs numpy openslide PIL pyarrow rich simplejpeg tifffile",
-    "verbs.report verbs.heatmap benchmarking.benchmark": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich",
+    "verbs.prepare": "imagecodecs numpy openslide PIL pyarrow rich simplejpeg tifffile",
+    "verbs.report benchmarking.benchmark": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich",
     "verbs.explore": "imagecodecs numpy openslide PIL pyarrow simplejpeg tifffile",
     "verbs.export_vectors training.run": "h5py imagecodecs numpy PIL pyarrow",
     "verbs.demo": "imagecodecs jinja2 matplotlib numpy openslide PIL pyarrow rich simplejpeg tifffile",
-    "verbs.evaluate verbs.views verbs.predict models.encoder objectives.hidisc": (
+    "verbs.evaluate verbs.views models.encoder objectives.hidisc": (
         "huggingface_hub imagecodecs numpy PIL pyarrow rich safetensors torch"
     ),
     "verbs.audit": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich scipy sklearn torch",

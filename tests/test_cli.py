@@ -10,7 +10,6 @@ from PIL import Image
 
 from hidisc.cli import app
 from hidisc.evaluation.scores import Scores
-from hidisc.ground.errors import UserError
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import Config, load_config
@@ -268,7 +267,7 @@ def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
     assert steps == ["1/5", "2/5", "3/5", "4/5", "5/5"]
     assert " min; one training each, patients that neither has seen, " in first.said
     for name, recipe in (("HiDisc-Patient", "hidisc-patient"), ("SimCLR", "simclr")):
-        patch, *_, patient = Scores.load(out / recipe / "scores").info.probes[0].levels
+        patch, *_, patient = Scores.load(out / recipe / "scores").info.list_levels()
         row = next(line for line in first.said.splitlines() if line.startswith(f"  {name}"))
         assert row.split()[1] == patch.metrics["accuracy"].percent().split()[0]
         assert patient.metrics["accuracy"].percent() in row
@@ -276,10 +275,3 @@ def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
     assert json.loads(again.result) == {"page": str(out / "report.html")}
     assert "all 48 slides are in" in again.said
     assert again.said.splitlines()[-1] == first.said.splitlines()[-1]
-
-
-def test_explore_without_tornado_names_the_extra(cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hidisc.cli.find_spec", lambda _: None)
-    with pytest.raises(UserError) as caught:
-        app(["explore", str(cohort.parent)], standalone_mode=False)
-    assert str(caught.value) == ("hidisc explore needs the library Tornado. Install it: pip install 'hidisc[explore]'.")

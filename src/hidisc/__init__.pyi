@@ -41,10 +41,10 @@ from .verbs.export import export_wsinfer as export_wsinfer
 from .verbs.export_vectors import export_anndata as export_anndata
 from .verbs.export_vectors import export_bags as export_bags
 from .verbs.export_vectors import export_geojson as export_geojson
-from .verbs.heatmap import heatmap as heatmap
-from .verbs.imports import import_patches as import_patches
-from .verbs.imports import import_volumes as import_volumes
 from .verbs.prepare import draft_cohort as draft_cohort
+from .verbs.prepare import import_patches as import_patches
+from .verbs.prepare import import_volumes as import_volumes
 from .verbs.prepare import prepare as prepare
+from .verbs.report import heatmap as heatmap
 from .verbs.report import report as report
 from .verbs.train import train as train

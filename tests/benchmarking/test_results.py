@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.benchmarking.cells import FAILED, Cell, plan_cells
+from hidisc.benchmarking.cells import FAILED, SuiteCell, plan_cells
 from hidisc.benchmarking.claims import Checked, check_claim
 from hidisc.benchmarking.results import gather_models, write_results
 from hidisc.benchmarking.tables import beside_table, cells_table, claims_table
@@ -34,7 +34,7 @@ def suite_of(*changes: str, name: str = "weak") -> SuiteConfig:
     return load_config(SuiteConfig, name, ["small.changes=[optim.steps=10]", "seeds=2", "floors=false", *changes])
 
 
-def finish(cell: Cell, embeddings: Embeddings, accuracy: float, *, leak: bool = False) -> None:
+def finish(cell: SuiteCell, embeddings: Embeddings, accuracy: float, *, leak: bool = False) -> None:
     """What a finished training leaves, but for the training."""
     for point in cell.points:
         share = accuracy * point.step / cell.train.optim.steps
@@ -53,7 +53,7 @@ def finish(cell: Cell, embeddings: Embeddings, accuracy: float, *, leak: bool = 
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory, embeddings: Embeddings) -> tuple[SuiteConfig, list[Cell], Path]:
+def done(tmp_path_factory: pytest.TempPathFactory, embeddings: Embeddings) -> tuple[SuiteConfig, list[SuiteCell], Path]:
     """The suite `weak`, all finished."""
     suite, tmp_path = suite_of(), tmp_path_factory.mktemp("weak")
     cells = plan_cells(suite, suite.small, tmp_path)
@@ -62,7 +62,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, embeddings: Embeddings) -> tu
     return suite, cells, tmp_path
 
 
-def named(suite: SuiteConfig, cells: list[Cell]) -> dict[str, EvaluatedModel]:
+def named(suite: SuiteConfig, cells: list[SuiteCell]) -> dict[str, EvaluatedModel]:
     return {model.name: model for _, model in gather_models(suite, cells, Path())}
 
 
@@ -71,7 +71,7 @@ def mean_accuracy(model: EvaluatedModel, level: str) -> float:
     return float(np.mean([(one.truth == one.predicted).mean() for one in found]))
 
 
-def test_claims_are_held_not_held_or_not_measured(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+def test_claims_are_held_not_held_or_not_measured(done: tuple[SuiteConfig, list[SuiteCell], Path]) -> None:
     suite, cells, _ = done
     models = named(suite, cells)
     found = [check_claim(claim, models, suite.evaluate) for claim in suite.claims]
@@ -95,7 +95,7 @@ def test_claims_are_held_not_held_or_not_measured(done: tuple[SuiteConfig, list[
     assert (absent.outcome, absent.found) == ("not measured", "SimCLR has no finished training")
 
 
-def claim_of(suite: SuiteConfig, cells: list[Cell], **changes: str) -> Checked:
+def claim_of(suite: SuiteConfig, cells: list[SuiteCell], **changes: str) -> Checked:
     """What became of the claim that HiDisc-Patient is better than SimCLR."""
     claim = ClaimConfig(text="", better="HiDisc-Patient", than="SimCLR").model_copy(update=changes)
     return check_claim(claim, named(suite, cells), suite.evaluate)
@@ -103,7 +103,7 @@ def claim_of(suite: SuiteConfig, cells: list[Cell], **changes: str) -> Checked:
 
 def finish_rows(
     tmp_path: Path, embeddings: Embeddings, suite: SuiteConfig, accuracy: dict[str, tuple[float, ...]]
-) -> list[Cell]:
+) -> list[SuiteCell]:
     """Finished trainings of some rows, with the accuracy of each seed."""
     cells = plan_cells(suite, suite.small, tmp_path)
     for cell in cells:
@@ -162,7 +162,6 @@ def test_seeds_that_scatter_do_not_hold_a_claim(tmp_path: Path, embeddings: Embe
     models = named(suite, cells)
     alone = compare(
         *([[one.predictions("knn", "patch") for one in models[name].scores]] for name in rows),
-        2,
         suite.evaluate.bootstrap,
         0,
     )["accuracy"]
@@ -183,7 +182,7 @@ def test_seeds_that_scatter_do_not_hold_a_claim(tmp_path: Path, embeddings: Embe
     assert ".outcome.cannot-tell" not in page  # in the colour of text; only what is not held is red
 
 
-def test_a_claim_without_an_interval_is_not_measured(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+def test_a_claim_without_an_interval_is_not_measured(done: tuple[SuiteConfig, list[SuiteCell], Path]) -> None:
     suite, cells, _ = done
     without = suite.evaluate.model_copy(update={"bootstrap": BootstrapConfig(resamples=0)})
     found = check_claim(suite.claims[0], named(suite, cells), without)
@@ -193,7 +192,7 @@ def test_a_claim_without_an_interval_is_not_measured(done: tuple[SuiteConfig, li
     assert check_claim(other_level, named(suite, cells), suite.evaluate).outcome == "not measured"
 
 
-def test_published_numbers_stand_beside_ours(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+def test_published_numbers_stand_beside_ours(done: tuple[SuiteConfig, list[SuiteCell], Path]) -> None:
     suite, cells, _ = done
     table = beside_table(suite, named(suite, cells), "weak_aug")
     assert table.columns == ("Level", "Method", "Source", "Accuracy", "MCA", "AUROC")
@@ -213,7 +212,7 @@ def test_published_numbers_stand_beside_ours(done: tuple[SuiteConfig, list[Cell]
     assert best["Patient"] == {"HiDisc-Slide", "HiDisc-Patient"}
 
 
-def test_levels_stand_below_each_other(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+def test_levels_stand_below_each_other(done: tuple[SuiteConfig, list[SuiteCell], Path]) -> None:
     suite, cells, _ = done
     models = named(suite, cells)
     table = beside_table(suite, models, "weak_tcga_extended")
@@ -261,7 +260,7 @@ def test_leakage_stands_above_everything(tmp_path: Path, embeddings: Embeddings)
         assert LEAK in (tmp_path / "tables" / f"{name}.md").read_text().replace("\\", "")
 
 
-def test_the_page_asks_nothing_of_the_network(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+def test_the_page_asks_nothing_of_the_network(done: tuple[SuiteConfig, list[SuiteCell], Path]) -> None:
     suite, cells, out = done
     page = write_results(suite, cells, out, "small").read_text()
     assert "<title>Weak augmentation</title>" in page
@@ -289,7 +288,7 @@ def test_a_curve_is_drawn_over_the_steps(tmp_path: Path, embeddings: Embeddings)
     assert (tmp_path / "figures" / "axis.pdf").is_file()
 
 
-def test_a_wide_axis_is_logarithmic_and_names_its_places(done: tuple[SuiteConfig, list[Cell], Path]) -> None:
+def test_a_wide_axis_is_logarithmic_and_names_its_places(done: tuple[SuiteConfig, list[SuiteCell], Path]) -> None:
     suite, cells, _ = done
     models = list(named(suite, cells).values())
     figure = draw_axis(list(zip((1.0, 0.1, 1e-3), models, strict=False)), "learning rate", "knn")
@@ -317,7 +316,7 @@ def test_samplings_are_averaged_with_seeds(tmp_path: Path, embeddings: Embedding
 
 @pytest.mark.whole
 def test_a_browser_shows_the_page_on_a_desk_and_on_a_phone(
-    done: tuple[SuiteConfig, list[Cell], Path], tmp_path: Path
+    done: tuple[SuiteConfig, list[SuiteCell], Path], tmp_path: Path
 ) -> None:
     suite, cells, _ = done
     bad = "<script>alert(1)</script>"

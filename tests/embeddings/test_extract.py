@@ -20,7 +20,7 @@ from hidisc.models.card import WEIGHTS
 from hidisc.patches.store import PatchStore, as_input
 from hidisc.settings.embed import EmbedConfig
 from hidisc.training.run import Run
-from hidisc.verbs.doctor import verify
+from hidisc.verbs.doctor import find_damage
 from hidisc.verbs.embed import embed
 from hidisc.verbs.export_vectors import export_bags
 from tests.commands import Forks, signal_at
@@ -172,13 +172,16 @@ def test_unfinished_and_damaged_ones_are_refused(store: Path, run: Path, tmp_pat
 
 def test_doctor_finds_a_changed_bit(store: Path, run: Path, tmp_path: Path) -> None:
     made(store, run, tmp_path / "e")
-    assert verify(tmp_path / "e") == verify(run) == []
+    assert find_damage(tmp_path / "e") == find_damage(run) == []
     with (tmp_path / "e" / VECTORS).open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"x")
-    assert verify(tmp_path / "e") == ["embeddings.npy has changed (its checksum differs)"]
+    assert find_damage(tmp_path / "e") == ["embeddings.npy has changed (its checksum differs)"]
     (tmp_path / "e" / PATCHES).unlink()
-    assert verify(tmp_path / "e") == ["embeddings.npy has changed (its checksum differs)", "patches.parquet is missing"]
+    assert find_damage(tmp_path / "e") == [
+        "embeddings.npy has changed (its checksum differs)",
+        "patches.parquet is missing",
+    ]
 
 
 @pytest.mark.parametrize("name", [VECTORS, PATCHES, EMBEDDINGS, "config.yaml"])
@@ -208,7 +211,7 @@ def test_vectors_of_another_run_under_this_ones_name_are_refused(store: Path, ru
             use(tmp_path / "e")
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / WEIGHTS).write_bytes(b"nothing")
-    assert "encoder.safetensors has 7 bytes instead of " in verify(tmp_path / "run")[0]
+    assert "encoder.safetensors has 7 bytes instead of " in find_damage(tmp_path / "run")[0]
 
 
 def command(store: Path, model: Path, out: Path) -> list[str]:

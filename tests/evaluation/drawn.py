@@ -11,7 +11,7 @@ from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.prepare import ImportConfig
 from hidisc.slides.synthetic import DIAGNOSES, SITES, draw_patient, draw_slide, draw_staining
 from hidisc.verbs.embed import embed
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.patches.pictures import write_pictures
 
 LABELS = ("sparse-round", "dense-spindle")

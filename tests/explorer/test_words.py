@@ -16,7 +16,7 @@ from hidisc.settings.prepare import VolumesConfig
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.explore import save_page
-from hidisc.verbs.imports import import_volumes
+from hidisc.verbs.prepare import import_volumes
 from tests.explorer.conftest import JUDGING, Listening, Made
 from tests.patches.volumes import write_cohort
 from tests.reporting.browser import open_browser, open_page, wait_for_drawing

@@ -11,7 +11,7 @@ from PIL import Image
 from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
 from hidisc.settings.prepare import ImportConfig
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 
 Pictures = Mapping[str, NDArray[Any]]
 

@@ -21,7 +21,7 @@ from hidisc.patches.splits import split_patients
 from hidisc.patches.store import STORE, PatchStore
 from hidisc.settings.prepare import ImportConfig, SplitConfig
 from hidisc.verbs.build import Built
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.patches.pictures import contents, noise, pictures_of, write_pictures
 
 SLIDES = ("P1/A", "P1/B", "P2/A", "P3/A")

@@ -15,7 +15,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.slide import SlideError
 from hidisc.verbs.build import Built
-from hidisc.verbs.imports import import_volumes
+from hidisc.verbs.prepare import import_volumes
 from tests.patches.pictures import contents
 from tests.patches.volumes import SECRETS, SPACING, draw_volume, pydicom, write_dicom, write_nifti
 

@@ -14,7 +14,7 @@ from hidisc.patches.pack import PackTask, Source
 from hidisc.patches.store import PatchStore
 from hidisc.settings.prepare import ImportConfig
 from hidisc.slides.slide import SlideError
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.patches.pictures import noise, pictures_of, write_pictures
 
 

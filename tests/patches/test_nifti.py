@@ -14,7 +14,7 @@ from hidisc.patches.volume import ScanTask
 from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.slide import SlideError
 from hidisc.verbs.build import Built
-from hidisc.verbs.imports import import_volumes
+from hidisc.verbs.prepare import import_volumes
 from tests.patches.pictures import contents
 from tests.patches.volumes import SPACING, draw_volume, nibabel, write_cohort, write_nifti
 

@@ -12,7 +12,7 @@ from hidisc.ground.errors import UserError
 from hidisc.patches.folders import META, SPLIT, find_opensrh
 from hidisc.patches.pack import Source
 from hidisc.patches.store import PatchStore
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.patches.pictures import noise
 
 

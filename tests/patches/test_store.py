@@ -23,7 +23,7 @@ from hidisc.patches.folders import find_folder
 from hidisc.patches.record import RECORD, SlideRecord
 from hidisc.patches.store import PATCHES, STORE, PatchError, PatchStore
 from hidisc.settings.prepare import ImportConfig
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.finished import refinish
 from tests.patches.pictures import Pictures, make_store, pictures_of
 

@@ -15,8 +15,7 @@ from hidisc.reporting import prepared as contact_sheet
 from hidisc.reporting.prepared import FAR_DEG, ORANGE, add_caption, draw_contact_sheet, find_stain_problems
 from hidisc.settings.config import load_config
 from hidisc.settings.prepare import ImportConfig, PrepareConfig
-from hidisc.verbs.imports import import_patches
-from hidisc.verbs.prepare import prepare
+from hidisc.verbs.prepare import import_patches, prepare
 from tests.patches.pictures import make_store, noise, pictures_of, write_pictures
 from tests.slides.test_stain import VECTORS, draw, one_stain
 

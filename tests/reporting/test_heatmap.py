@@ -27,8 +27,8 @@ from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs import heatmap as verb
-from hidisc.verbs.heatmap import heatmap
 from hidisc.verbs.prepare import prepare
+from hidisc.verbs.report import heatmap
 from tests.finished import finish, refinish
 from tests.patches.pictures import make_store, pictures_of
 from tests.reporting.judged import LEAK, make_scores

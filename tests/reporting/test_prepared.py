@@ -18,8 +18,7 @@ from hidisc.reporting.prepared import KEPT as KEPT_RGB
 from hidisc.reporting.prepared import add_caption, draw_boxes, explain_no_patches
 from hidisc.settings.config import load_config
 from hidisc.settings.prepare import ImportConfig, PrepareConfig
-from hidisc.verbs.imports import import_patches
-from hidisc.verbs.prepare import prepare
+from hidisc.verbs.prepare import import_patches, prepare
 from tests.patches.pictures import noise, write_pictures
 
 GREY = np.full((120, 200, 3), 200, np.uint8)

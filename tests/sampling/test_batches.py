@@ -19,7 +19,7 @@ from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
 from hidisc.settings.prepare import ImportConfig
 from hidisc.settings.train import BatchConfig, DataConfig
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.patches.pictures import make_store, noise, pictures_of, write_pictures
 from tests.patches.test_opensrh import study, write_opensrh
 from tests.patches.test_store import damage_patch

@@ -22,7 +22,7 @@ from hidisc.sampling.operations import restain
 from hidisc.sampling.views import make_views
 from hidisc.settings.train import ViewsConfig
 from hidisc.slides.stain import LIGHT, REFERENCE
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from hidisc.verbs.views import show_views
 from tests.patches.pictures import write_pictures
 from tests.training.stores import damage, make_store

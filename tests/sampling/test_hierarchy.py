@@ -16,7 +16,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable, names_column
 from hidisc.sampling.hierarchy import Hierarchy, Tree
 from hidisc.settings.prepare import ImportConfig
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.patches.pictures import pictures_of, write_pictures
 
 FIVE = ("site", "patient", "slide", "region", "patch")

@@ -20,7 +20,7 @@ from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.log import METRICS, read_metrics
 from hidisc.training.run import Run
 from hidisc.verbs import train as verb
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.patches.pictures import write_pictures
 
 TRAIN = tuple(f"P{number}" for number in range(6))

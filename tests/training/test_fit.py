@@ -29,7 +29,7 @@ from hidisc.training.checkpoint import checkpoint_path, list_checkpoints, read_c
 from hidisc.training.processes import asks_others
 from hidisc.training.run import STAIN
 from hidisc.verbs import train as verb
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.training.stores import TRAIN, damage, losses, outcome, tiny, train, train_until
 
 VIT = ("model.backbone=test_vit", "model.options={drop_path_rate: 0.5}")

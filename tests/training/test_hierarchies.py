@@ -14,7 +14,7 @@ from hidisc.settings.config import load_config
 from hidisc.settings.prepare import ImportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.training.build import choose_training_set
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from hidisc.verbs.train import train
 from tests.training.stores import TINY
 

@@ -12,7 +12,7 @@ from hidisc.auditing.audit import Audit
 from hidisc.ground.errors import UserError
 from hidisc.settings.audit import AuditConfig
 from hidisc.verbs.audit import audit
-from hidisc.verbs.doctor import verify
+from hidisc.verbs.doctor import find_damage
 from tests.commands import Forks
 from tests.embeddings.test_colour import embed_colour
 from tests.evaluation.made import make_embeddings
@@ -42,7 +42,7 @@ def test_the_page_shows_the_encoders_side_by_side(folder: Path) -> None:
         assert encoder.columns[0].sentence.replace(" %", "\N{NO-BREAK SPACE}%") in text
     assert made.info.encoders[0].columns[0].robustness.percent().split()[0] in text
     assert (folder / "audit" / "tables" / "audit-1-site.csv").is_file()
-    assert verify(folder / "audit") == []
+    assert find_damage(folder / "audit") == []
     assert "site" in made.verdict() or "clear" in made.verdict()
 
 

@@ -17,7 +17,7 @@ from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import load_config
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.run import Run
-from hidisc.verbs.doctor import verify, what_to_do
+from hidisc.verbs.doctor import find_damage, what_to_do
 from tests.commands import Forks, signal_at
 from tests.schedulers import start_scheduler, start_worker
 from tests.training.stores import TINY, make_store
@@ -190,9 +190,9 @@ def test_a_damaged_encoder_on_the_way_is_made_again(store: Path, suite: Path, tm
     encoder = out / "cells" / "01-simclr-0" / f"encoder-{STEPS // 2}"
     before = (encoder / "encoder.safetensors").read_bytes()
     (encoder / "encoder.safetensors").write_bytes(before[:-1] + b"x")
-    assert len(verify(out)) == 1
+    assert len(find_damage(out)) == 1
     assert benchmark(config, store, out, workers=1, device="cpu").done == 2
-    assert verify(out) == []
+    assert find_damage(out) == []
     assert (encoder / "encoder.safetensors").read_bytes() == before
 
 
@@ -242,10 +242,10 @@ def test_weights_that_are_missing_are_said_before_anything_is_trained(store: Pat
 def test_doctor_finds_what_is_damaged_in_a_cell(store: Path, suite: Path, tmp_path: Path) -> None:
     out, row = tmp_path / "out", "rows=[{name: SimCLR, recipe: simclr+weak}]"
     benchmark(load(suite, row, "claims=[]", "seeds=1"), store, out, workers=1, device="cpu")
-    assert verify(out) == []
+    assert find_damage(out) == []
     damaged = out / "cells/01-simclr-0/embeddings-4-0/embeddings.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
-    assert verify(out) == ["cells/01-simclr-0/embeddings-4-0: embeddings.npy has changed (its checksum differs)"]
+    assert find_damage(out) == ["cells/01-simclr-0/embeddings-4-0: embeddings.npy has changed (its checksum differs)"]
     assert what_to_do(out) == "run the same `hidisc benchmark` again: what is damaged is made again"
     assert benchmark(load(suite, row, "claims=[]", "seeds=1"), store, out, workers=1, device="cpu").done == 1
 

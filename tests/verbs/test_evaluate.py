@@ -22,7 +22,7 @@ from hidisc.settings.audit import AuditConfig
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
-from hidisc.verbs.doctor import verify, what_to_do
+from hidisc.verbs.doctor import find_damage, what_to_do
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.export import export
@@ -316,13 +316,13 @@ def test_kill_before_and_after_the_verdict_is_written(made: Embeddings, forks: F
 
 
 def test_doctor_knows_every_artefact(made: Embeddings, scores: Scores, tmp_path: Path) -> None:
-    assert verify(scores.path) == []
+    assert find_damage(scores.path) == []
     broken = tmp_path / "s"
     shutil.copytree(scores.path, broken)
     (broken / "linear" / "predictions_slide.parquet").write_bytes(b"nothing")
     shutil.copy(broken / "predictions_patient.parquet", broken / "predictions_slide.parquet")
     (broken / "mil" / "predictions_patient.parquet").unlink()
-    first, second, third = verify(broken)
+    first, second, third = find_damage(broken)
     assert first.startswith("linear/predictions_slide.parquet has 7 bytes instead of ")
     assert second == "mil/predictions_patient.parquet is missing"
     assert third.startswith("predictions_slide.parquet has ")

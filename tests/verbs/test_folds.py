@@ -19,7 +19,7 @@ from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.training.run import Run
-from hidisc.verbs.doctor import verify
+from hidisc.verbs.doctor import find_damage
 from hidisc.verbs.evaluate import evaluate
 from tests.commands import Forks, signal_at
 from tests.training.stores import TEST, TINY, TRAIN, make_store
@@ -95,7 +95,7 @@ def test_tables_and_floors_are_of_all_patients(whole: Path, suite: Path) -> None
     (row,) = [line for line in floors if line.startswith("| Patient | AUROC | HiDisc-Patient |")]
     assert f"{100 * min(found):+.1f} [" in row  # the best floor is the one that is least behind
     assert "| HiDisc-Patient | 0 | 1 | patch |" in (whole / "tables" / "folds.md").read_text()
-    assert verify(whole) == []
+    assert find_damage(whole) == []
 
 
 def test_a_fold_that_was_judged_anew_is_pooled_anew(whole: Path, store: Path, suite: Path, tmp_path: Path) -> None:

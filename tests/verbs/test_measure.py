@@ -8,7 +8,7 @@ import pytest
 from hidisc.settings.config import load_config
 from hidisc.settings.train import TrainConfig
 from hidisc.verbs import measure as verb
-from hidisc.verbs.measure import CohortSize, Rates, as_record, describe, estimate, measure
+from hidisc.verbs.measure import CohortSize, Rates, as_record, describe_needs, estimate_needs, measure_machine
 from tests.commands import Forks
 from tests.training.stores import make_store, tiny
 
@@ -33,7 +33,7 @@ RATES = Rates(
 
 def test_needs_are_counts_divided_by_rates() -> None:
     config = load_config(TrainConfig, "hidisc-patient+tcga", [])  # 448 images, 60,000 steps
-    needs = {need.step: need for need in estimate(RATES, CohortSize(), config)}
+    needs = {need.step: need for need in estimate_needs(RATES, CohortSize(), config)}
     assert needs["prepare"].hours == pytest.approx(11_300_000 / 50 / 3600)
     assert needs["prepare"].disk_gb == pytest.approx(452)
     assert needs["train"].hours == pytest.approx(448 * 60_000 / 1000 / 3600)
@@ -52,7 +52,7 @@ def test_needs_are_counts_divided_by_rates() -> None:
 
 
 def test_twice_the_work_takes_twice_as_long() -> None:
-    one, two = (estimate(RATES, CohortSize(), tiny(f"optim.steps={steps}")) for steps in (500, 1000))
+    one, two = (estimate_needs(RATES, CohortSize(), tiny(f"optim.steps={steps}")) for steps in (500, 1000))
     assert two[1].hours == pytest.approx(2 * one[1].hours)
     assert two[0] == one[0]
 
@@ -61,14 +61,14 @@ def test_a_store_is_measured_and_its_cohort_estimated(tmp_path: Path, monkeypatc
     for name, value in (("SECONDS", 0.0), ("FIELDS", 1), ("BANK", 300), ("QUERIES", 10), ("NEIGHBOURS", 5)):
         monkeypatch.setattr(verb, name, value)
     store, config = make_store(tmp_path), tiny()
-    rates, size, needs = measure(store, config, device="cpu")
+    rates, size, needs = measure_machine(store, config, device="cpu")
     assert size == CohortSize(slides=16, patches=96, reference=72, test=24)
     assert (rates.device, rates.backbone, rates.size_px, rates.pixel_bytes) == ("cpu", "test_resnet", 32, 32 * 32 * 3)
     assert min(rates.cut, rates.read, rates.views, rates.train, rates.embed, rates.search) > 0
     assert rates.stored_bytes > 0
-    assert needs == estimate(rates, size, config)
+    assert needs == estimate_needs(rates, size, config)
     assert rates.image_bytes > 3 * 32 * 32 * 4  # at least the view itself
-    text = describe(rates, size, needs, config)
+    text = describe_needs(rates, size, needs, config)
     assert "16 slides, 96 patches, 192 images of training; evaluation of 24 patches against 72:" in text
     assert json.loads(json.dumps(as_record(rates, size, needs)))["cohort"]["patches"] == 96
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hidisc.cli import _say
+from hidisc.cli.options import say
 from hidisc.verbs import progress
 from hidisc.verbs.progress import show_patches, show_progress, show_training
 
@@ -126,7 +126,7 @@ def test_what_the_command_says_has_a_line_of_its_own(monkeypatch: pytest.MonkeyP
     screen = print_to(monkeypatch, force_terminal=True)
     with show_progress("training", 100) as bar:
         bar.update(1, "step 1/100")
-        _say("stopped after step 1, which is saved")
+        say("stopped after step 1, which is saved")
     lines = [line.split("\x1b[2K")[-1] for line in screen.getvalue().splitlines()]
     assert "stopped after step 1, which is saved" in lines
 

@@ -25,7 +25,7 @@ from hidisc.reporting.points import choose_points, find_map_input
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.slides.slide import shrink
-from hidisc.verbs.doctor import verify
+from hidisc.verbs.doctor import find_damage
 from hidisc.verbs.report import report
 from tests.evaluation.made import make_embeddings
 from tests.finished import refinish
@@ -626,16 +626,16 @@ def test_without_scripts_the_maps_are_pictures(browser: Any, made: tuple[Path, l
 def test_a_page_and_its_files_are_verified_and_made_again(judged: list[Path], tmp_path: Path) -> None:
     out = report(judged[:1], tmp_path / "r.html", QUICK)
     page, files = out.read_bytes(), tmp_path / "r_files"
-    assert verify(out) == verify(files) == []
+    assert find_damage(out) == find_damage(files) == []
     lost = sorted((files / "tables").iterdir())[0]
     content = lost.read_bytes()
     lost.unlink()
-    assert verify(out) == [f"tables/{lost.name} is missing"]
+    assert find_damage(out) == [f"tables/{lost.name} is missing"]
     said: list[str] = []
     report(judged[:1], out, QUICK, said.append)
     assert said[0].startswith(f"note: {files} is damaged (tables/{lost.name} is missing)")
     assert (lost.read_bytes(), out.read_bytes()) == (content, page)
-    assert verify(out) == []
+    assert find_damage(out) == []
 
 
 @pytest.mark.usefixtures("sketched")
@@ -649,7 +649,7 @@ def test_a_page_that_someone_has_edited_is_not_overwritten(judged: list[Path], t
     assert out.read_bytes() == edited
     out.unlink()
     report(judged[:1], out, QUICK)
-    assert verify(out) == []
+    assert find_damage(out) == []
 
 
 def test_no_page_or_record_holds_an_absolute_path(made: tuple[Path, list[str]], judged: list[Path]) -> None:

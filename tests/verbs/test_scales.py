@@ -27,8 +27,7 @@ from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.export import export_wsinfer
 from hidisc.verbs.export_vectors import export_bags
-from hidisc.verbs.imports import import_patches
-from hidisc.verbs.prepare import prepare
+from hidisc.verbs.prepare import import_patches, prepare
 from tests.evaluation.made import make_embeddings
 from tests.patches.pictures import noise, write_pictures
 from tests.training.stores import train

@@ -31,8 +31,8 @@ from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.explore import save_page
 from hidisc.verbs.export_vectors import H5AD, export_anndata, export_bags, export_geojson
-from hidisc.verbs.heatmap import heatmap
 from hidisc.verbs.prepare import prepare
+from hidisc.verbs.report import heatmap
 from tests.commands import Forks, signal_at
 from tests.schedulers import start_scheduler, start_worker
 from tests.verbs.test_prepare import config, contents, one_slide, rows_of, write_rows

@@ -1,4 +1,4 @@
-"""Threads of a training on a CPU: the faster of one and all, the same when a run goes on, the user's where set."""
+"""Threads of a training on a CPU: one for a small network, the same when a run goes on, the user's where set."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +10,12 @@ from hidisc.patches.store import PatchStore
 from hidisc.settings.config import load_config
 from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
-from hidisc.verbs import threads as verb
-from hidisc.verbs.threads import time_threads, use_threads
+from hidisc.verbs import train as verb
+from hidisc.verbs.train import choose_threads
 from tests.models.hub import make_hub
 from tests.training.stores import make_store, outcome, tiny, train, train_until
 
-SAID = "1 of 2 threads is faster for this network on this machine now"
+SAID = "1 of 2 threads computes: set OMP_NUM_THREADS for another number"
 
 
 @pytest.fixture(scope="module")
@@ -26,26 +26,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(verb, "_FEW_STEPS", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, one_s: float, all_s: float) -> None:
-    monkeypatch.setattr(verb, "time_threads", lambda *_: (one_s, all_s))
-
-
 def threads_of(run: Path) -> int | None:
     return read_checkpoint(list_checkpoints(run)[-1])[0].threads
 
 
-@pytest.mark.parametrize(("one_s", "all_s", "threads"), [(1.0, 0.6, 2), (1.0, 0.9, 1), (1.0, 10.0, 1)])
-def test_all_threads_are_used_where_they_are_clearly_faster(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_s: float, all_s: float, threads: int
+@pytest.mark.parametrize(("largest", "threads"), [(verb._SMALL, 1), (1000, 2)])
+def test_a_small_network_is_computed_by_one_thread(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: int, threads: int
 ) -> None:
-    measured(monkeypatch, one_s, all_s)
+    monkeypatch.setattr(verb, "_SMALL", largest)
     said: list[str] = []
     train(store, tmp_path / "run", said=said)
     assert threads_of(tmp_path / "run") == threads
@@ -53,45 +48,46 @@ def test_all_threads_are_used_where_they_are_clearly_faster(
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize("one_is_faster_first", [True, False])
-def test_a_run_goes_on_with_the_threads_it_was_begun_with(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_is_faster_first: bool
+def test_large_images_and_large_networks_are_computed_by_all_threads(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured(monkeypatch, 1.0, 2.0 if one_is_faster_first else 0.5)
+    large = tiny("model.backbone=resnet18")
+    assert choose_threads(PatchStore.load(store), tmp_path, large) == 2
+    monkeypatch.setattr(verb, "_SMALL_PX", 31)  # patches have 32
+    assert choose_threads(PatchStore.load(store), tmp_path, tiny()) == 2
+
+
+@pytest.mark.parametrize("is_small_first", [True, False])
+def test_a_run_goes_on_with_the_threads_it_was_begun_with(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small_first: bool
+) -> None:
+    small, large = 1_000_000, 1000
+    monkeypatch.setattr(verb, "_SMALL", small if is_small_first else large)
     train(store, tmp_path / "whole")
     train_until(5, monkeypatch, store, tmp_path / "run")
-    measured(monkeypatch, 1.0, 0.5 if one_is_faster_first else 2.0)
+    monkeypatch.setattr(verb, "_SMALL", large if is_small_first else small)
     train(store, tmp_path / "run")
-    assert threads_of(tmp_path / "run") == (1 if one_is_faster_first else 2)
+    assert threads_of(tmp_path / "run") == (1 if is_small_first else 2)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_the_number_that_the_user_gives_is_used(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("measured in vain")
-
-    monkeypatch.setattr(verb, "time_threads", refuse)
-    opened, config = PatchStore.load(store), tiny()
-    with use_threads(1, opened, tmp_path, config, print):
-        assert torch.get_num_threads() == 1
+    given = verb.train(store, tmp_path / "given", tiny(), device="cpu", devices=1, threads=2)
+    assert given is not None
+    assert threads_of(tmp_path / "given") == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    with use_threads(None, opened, tmp_path, config, print):
-        assert torch.get_num_threads() == 2
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(verb, "_FEW_STEPS", 100)
-    with use_threads(None, opened, tmp_path, config, print):  # too short to be worth it
-        assert torch.get_num_threads() == 2
+    assert choose_threads(PatchStore.load(store), tmp_path / "run", tiny()) == 2
 
 
-def test_threads_are_timed_without_touching_random_numbers(store: Path) -> None:
+def test_threads_are_chosen_without_touching_random_numbers(store: Path, tmp_path: Path) -> None:
     state = torch.get_rng_state()
-    one_s, all_s = time_threads(PatchStore.load(store), tiny(), 2)
-    assert min(one_s, all_s) > 0
-    assert one_s + all_s < 20  # a second where nobody else is at work
+    assert choose_threads(PatchStore.load(store), tmp_path, tiny()) == 1
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_a_backbone_of_the_hub_is_timed_too(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_chosen_for_a_backbone_of_the_hub_too(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_hub(tmp_path / "hub", monkeypatch).add("lab/net", "test_resnet")
     config = load_config(TrainConfig, "hidisc-patient+laptop", ["model.backbone=hf-hub:lab/net"])
-    assert min(time_threads(PatchStore.load(store), config, 2)) > 0
+    assert choose_threads(PatchStore.load(store), tmp_path / "run", config) == 1

@@ -21,7 +21,7 @@ from hidisc.training.checkpoint import list_checkpoints, read_checkpoint
 from hidisc.training.log import METRICS, read_metrics
 from hidisc.training.run import RUN
 from hidisc.verbs import progress
-from hidisc.verbs.imports import import_patches
+from hidisc.verbs.prepare import import_patches
 from tests.commands import Ended, Forks, run, signal_at
 from tests.training.stores import TINY, losses, make_store, outcome
 from tests.training.stores import train as train_here

@@ -32,8 +32,7 @@ from hidisc.training.run import RUN
 from hidisc.verbs.audit import audit
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
-from hidisc.verbs.imports import import_volumes
-from hidisc.verbs.prepare import prepare
+from hidisc.verbs.prepare import import_volumes, prepare
 from hidisc.verbs.report import report
 from hidisc.verbs.train import train
 from tests.commands import Forks

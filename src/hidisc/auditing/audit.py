@@ -8,6 +8,7 @@ from typing import Any, Literal
 from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.evaluation.metrics import Value
 from hidisc.ground.files import AnyPath, Record
+from hidisc.ground.progress import Result
 from hidisc.ground.text import count
 from hidisc.settings.level_names import LevelNames
 
@@ -91,6 +92,10 @@ class Audit:
     def path(self) -> Path:
         """Its folder."""
         return self.artefact.path
+
+    def result(self) -> Result:
+        """The verdict, and all numbers."""
+        return Result(f"{self.path}: {self.verdict()}", {"audit": str(self.path), **self.info.model_dump(mode="json")})
 
     def verdict(self) -> str:
         """One line: what was flagged, of which encoder."""

@@ -1,18 +1,17 @@
 """`hidisc benchmark`: a suite of trainings, each evaluated, then the paper's tables with our numbers in them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hidisc.artefacts.artefact import begin_together, make
 from hidisc.artefacts.lock import HeldError
-from hidisc.benchmarking.cells import Cell, CellTask, keep_reason, plan_cells, say_reason
-from hidisc.benchmarking.pooled import pool_cells
-from hidisc.benchmarking.results import list_results, write_results
+from hidisc.benchmarking.cells import CellTask, SuiteCell, keep_reason, plan_cells, say_reason
+from hidisc.benchmarking.results import list_results, pool_cells, write_results
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, digest, full_disk_said, hash_file, refuse_full_disk
 from hidisc.ground.machine import count_cores
-from hidisc.ground.progress import Say, Watch, ignore
+from hidisc.ground.progress import Result, Say, Watch, ignore
 from hidisc.ground.tasks import run_tasks
 from hidisc.ground.text import count
 from hidisc.patches.store import PatchStore
@@ -40,6 +39,15 @@ class Benchmarked:
     cells: int
     done: int
     failed: int
+
+    def result(self) -> Result:
+        """The page and how many trainings are done; no sentence while another process is at work."""
+        record = {**asdict(self), "page": str(self.page) if self.page else None}
+        if self.page is None:
+            return Result(None, record, failed=bool(self.failed))
+        done = f"{self.done} of {count(self.cells, 'training')}"
+        sentence = f"{self.page}: {done}, tables in {self.page.parent / 'tables'}"
+        return Result(sentence, record, failed=bool(self.failed))
 
 
 def benchmark(
@@ -100,7 +108,7 @@ def benchmark(
     return Benchmarked(page, len(cells), done, failed)
 
 
-def _hash_weights(cells: Sequence[Cell]) -> dict[str, str]:
+def _hash_weights(cells: Sequence[SuiteCell]) -> dict[str, str]:
     """Checksums of the starting weights, so that no table mixes trainings from a file and from what replaced it."""
     given = sorted({cell.train.model.weights for cell in cells if cell.train.model.weights} - {"hub"})
     for name in given:

@@ -35,7 +35,7 @@ class EvaluationPoint:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SuiteCell:
     """One training, in a folder of its own."""
 
     row: RowConfig
@@ -100,7 +100,7 @@ class Cell:
 class CellTask:
     """A cell with what it needs, for a worker anywhere that sees the same folders."""
 
-    cell: Cell
+    cell: SuiteCell
     suite: SuiteConfig
     store: Path
     device: str
@@ -109,7 +109,7 @@ class CellTask:
 
 def plan_cells(
     suite: SuiteConfig, scale: ScaleConfig, out: Path, stores: Mapping[str, PatchStore] | None = None
-) -> list[Cell]:
+) -> list[SuiteCell]:
     """All cells, seed by seed, so that a suite cut short has every row once before any has it twice.
 
     `stores`: by the names that rows give them; folds are made of their patients.
@@ -127,13 +127,13 @@ def plan_cells(
             points = _plan_points(suite, row, train)
             if row.encoder != "trained":  # it has learned from nobody, so that one encoder serves all folds
                 evaluate = judged.model_copy(update={"folds": rule if folds else FoldsConfig()})
-                found.append(Cell(row, seed, out / CELLS / name, train, points, evaluate))
+                found.append(SuiteCell(row, seed, out / CELLS / name, train, points, evaluate))
                 continue
             kept = {*train.checkpoint.at, *(point.step for point in points if not point.is_last)}
             checkpoint = train.checkpoint.model_copy(update={"at": tuple(sorted(kept))})
             train = train.model_copy(update={"checkpoint": checkpoint})
             if not folds:
-                found.append(Cell(row, seed, out / CELLS / name, train, points, judged))
+                found.append(SuiteCell(row, seed, out / CELLS / name, train, points, judged))
             elif train.data.splits != TrainConfig().data.splits:
                 raise UserError(
                     f"the row {row.name!r} learns from data.splits = {list(train.data.splits)}, but with folds every "
@@ -145,7 +145,7 @@ def plan_cells(
                 data = train.data.model_copy(update={"splits": splits, "leave_out": tuple(never)})
                 evaluate = judged.model_copy(update={"test_patients": patients})
                 one = train.model_copy(update={"data": data})
-                found.append(Cell(row, seed, out / CELLS / f"{name}-fold-{fold}", one, points, evaluate, fold))
+                found.append(SuiteCell(row, seed, out / CELLS / f"{name}-fold-{fold}", one, points, evaluate, fold))
     return found
 
 
@@ -179,7 +179,7 @@ def _plan_points(suite: SuiteConfig, row: RowConfig, train: TrainConfig) -> tupl
     return tuple(EvaluationPoint(step, step == steps[-1], drawn) for step in steps for drawn in range(suite.samplings))
 
 
-def plan_embedding(suite: SuiteConfig, cell: Cell, point: EvaluationPoint, size_px: int) -> EmbedConfig:
+def plan_embedding(suite: SuiteConfig, cell: SuiteCell, point: EvaluationPoint, size_px: int) -> EmbedConfig:
     """Which patches of a point are embedded, and how an encoder that was not trained is made; `size_px`: of patches."""
     if cell.row.encoder != "start":
         return EmbedConfig(per_slide=suite.per_slide, seed=point.sampling)
@@ -193,7 +193,7 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def keep_reason(cell: Cell, error: BaseException) -> None:
+def keep_reason(cell: SuiteCell, error: BaseException) -> None:
     """Write into a cell's folder why it failed."""
     make_folder(cell.folder)  # a worker that does not see our folders has made none
     write_atomic(cell.folder / FAILED, say_reason(error).encode())
@@ -204,15 +204,15 @@ def say_reason(error: BaseException) -> str:
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
-def list_finished(cells: Sequence[Cell]) -> list[list[Cell]]:
+def list_finished(cells: Sequence[SuiteCell]) -> list[list[SuiteCell]]:
     """The cells of each row and seed whose folds are all finished, in the order of the folds."""
-    groups: dict[tuple[str, int], list[Cell]] = {}
+    groups: dict[tuple[str, int], list[SuiteCell]] = {}
     for cell in cells:
         if cell.fold is not None:
             groups.setdefault((cell.row.name, cell.seed), []).append(cell)
     return [folds for folds in groups.values() if all(cell.is_done for cell in folds)]
 
 
-def pooled_scores(folds: Sequence[Cell], point: EvaluationPoint, out: Path) -> Path:
+def pooled_scores(folds: Sequence[SuiteCell], point: EvaluationPoint, out: Path) -> Path:
     """The folder of the scores that the folds of a row and seed have together."""
     return out / POOLED / f"{folds[0].folder.name.rpartition('-fold-')[0]}-{point.name}"

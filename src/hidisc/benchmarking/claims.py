@@ -61,7 +61,7 @@ def _plain(name: str) -> str | float:
         return name.casefold()
 
 
-Outcome = Literal["held", "not held", "cannot tell", "one training, not a method", "not measured"]
+ClaimOutcome = Literal["held", "not held", "cannot tell", "one training, not a method", "not measured"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Checked:
     """A claim and what was found."""
 
     claim: ClaimConfig
-    outcome: Outcome
+    outcome: ClaimOutcome
     found: str
     """The sentence of the comparison, or why there is none."""
     difference: Difference | None = None
@@ -100,7 +100,7 @@ def check_claim(claim: ClaimConfig, models: Mapping[str, EvaluatedModel], evalua
     trainings = [count for side, count in zip(sides, found.trainings, strict=True) if side.was_trained]
     if min(trainings, default=2) < 2:
         return Checked(claim, "one training, not a method", sentence, found)
-    by_verdict: dict[str, Outcome] = (
+    by_verdict: dict[str, ClaimOutcome] = (
         {"better": "held", "unclear": "cannot tell", "worse": "not held"}
         if claim.expect == "better"
         else {"better": "not held", "unclear": "held", "worse": "held"}

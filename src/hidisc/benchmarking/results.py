@@ -1,17 +1,23 @@
-"""From finished cells to the paper's tables with our numbers in them, figures, claims and a page."""
+"""From finished cells to pooled folds, the paper's tables with our numbers in them, figures, claims and a page."""
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from hidisc.benchmarking.cells import Cell, EvaluationPoint, list_finished, list_rows, pooled_scores
+from hidisc.artefacts.artefact import make, read_manifest
+from hidisc.benchmarking.cells import EvaluationPoint, SuiteCell, list_finished, list_rows, pooled_scores
 from hidisc.benchmarking.claims import check_claim
 from hidisc.benchmarking.tables import beside_table, cells_table, claims_table, floors_table, folds_table
+from hidisc.embeddings.embeddings import ModelCard
+from hidisc.evaluation.cross_validation import pool_evaluations
 from hidisc.evaluation.scores import Scores
-from hidisc.ground.files import write_atomic
+from hidisc.ground.files import digest, make_folder, write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.text import count
+from hidisc.models.card import NOTHING
 from hidisc.reporting.axis import draw_axis
 from hidisc.reporting.curves import add_confusion
 from hidisc.reporting.evaluated import EvaluatedModel
@@ -21,15 +27,16 @@ from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import gather_warnings, metrics_table
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import to_yaml
+from hidisc.settings.evaluate import FoldsConfig
 from hidisc.settings.level_names import USUAL
 
-PAGE = "benchmark.html"
+_PAGE = "benchmark.html"
 _PAPER = "paper-"
 """With which the names of the paper's tables begin."""
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "matplotlib", "torch")
 
 
-def write_results(suite: SuiteConfig, cells: Sequence[Cell], out: Path, scale: str) -> Path:
+def write_results(suite: SuiteConfig, cells: Sequence[SuiteCell], out: Path, scale: str) -> Path:
     """Write `tables/`, `figures/` and, last, the page; what is there of an earlier call is replaced."""
     placed = gather_models(suite, cells, out.absolute())
     models = [model for _, model in placed]
@@ -53,17 +60,19 @@ def write_results(suite: SuiteConfig, cells: Sequence[Cell], out: Path, scale: s
         settings=to_yaml(suite),
         files=list_files(drawn.names, tables),
     )
-    write_atomic(out / PAGE, html.encode("utf-8", "replace"))
-    return out / PAGE
+    write_atomic(out / _PAGE, html.encode("utf-8", "replace"))
+    return out / _PAGE
 
 
 def list_results(out: Path) -> list[str]:
     """Every file that `write_results` wrote, relative to the benchmark."""
-    found = [out / PAGE, *out.glob("tables/*"), *out.glob("figures/*")]
+    found = [out / _PAGE, *out.glob("tables/*"), *out.glob("figures/*")]
     return sorted(path.relative_to(out).as_posix() for path in found if path.is_file())
 
 
-def gather_models(suite: SuiteConfig, cells: Sequence[Cell], out: Path) -> list[tuple[float | None, EvaluatedModel]]:
+def gather_models(
+    suite: SuiteConfig, cells: Sequence[SuiteCell], out: Path
+) -> list[tuple[float | None, EvaluatedModel]]:
     """A model per method with all its finished evaluations, and its place on the axis; or one per evaluation point."""
     found: list[tuple[float | None, EvaluatedModel]] = []
     for row in list_rows(suite):
@@ -76,7 +85,7 @@ def gather_models(suite: SuiteConfig, cells: Sequence[Cell], out: Path) -> list[
     return found
 
 
-def _list_scores(cells: Sequence[Cell], out: Path) -> list[tuple[EvaluationPoint, Path]]:
+def _list_scores(cells: Sequence[SuiteCell], out: Path) -> list[tuple[EvaluationPoint, Path]]:
     """Where the finished evaluations of a row are: of its trainings, or pooled of its folds."""
     whole = [
         (point, cell.scores(point)) for cell in cells if cell.fold is None and cell.is_done for point in cell.points
@@ -85,7 +94,7 @@ def _list_scores(cells: Sequence[Cell], out: Path) -> list[tuple[EvaluationPoint
     return whole + pooled
 
 
-def make_tables(suite: SuiteConfig, cells: Sequence[Cell], models: Sequence[EvaluatedModel]) -> dict[str, Table]:
+def make_tables(suite: SuiteConfig, cells: Sequence[SuiteCell], models: Sequence[EvaluatedModel]) -> dict[str, Table]:
     """Every table, by the name of its files; those of numbers only where there are any."""
     made = {}
     if models:
@@ -102,7 +111,7 @@ def make_tables(suite: SuiteConfig, cells: Sequence[Cell], models: Sequence[Eval
     return made | {"trainings": cells_table(cells)}
 
 
-def _summarise(suite: SuiteConfig, cells: Sequence[Cell], scale: str) -> str:
+def _summarise(suite: SuiteConfig, cells: Sequence[SuiteCell], scale: str) -> str:
     """What was done, in a line."""
     done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
     folds = len({cell.fold for cell in cells if cell.fold})
@@ -133,3 +142,48 @@ def _draw_confusions(suite: SuiteConfig, models: Sequence[EvaluatedModel], drawn
                 total = np.sum([scored.confusion for scored in found], axis=0)
                 drawings.append(add_confusion(drawn, model, level, total))
     return drawings
+
+
+def pool_cells(cells: Sequence[SuiteCell], out: Path, rule: FoldsConfig) -> None:
+    """Pool the folds of every row and seed that are all finished."""
+    for folds in list_finished(cells):
+        for point in folds[0].points:
+            _pool_folds(folds, point, out, rule)
+
+
+def _pool_folds(folds: Sequence[SuiteCell], point: EvaluationPoint, out: Path, rule: FoldsConfig) -> None:
+    parts = [Scores.load(cell.scores(point)) for cell in folds]
+    path = pooled_scores(folds, point, out)
+    changes = {"test_patients": None, "folds": rule.model_copy(update={"seed": folds[0].seed})}
+    config = folds[0].evaluate.model_copy(update=changes)
+    inputs = {f"fold {number}": part.artefact.checksum for number, part in enumerate(parts, 1)}
+    make_folder(path.parent)
+    with suppress(ValueError):
+        made = read_manifest(path)
+        if made is not None and made.inputs != inputs:  # a fold was judged anew since
+            shutil.rmtree(path)
+    with make(path, "evaluate", config, inputs) as work:
+        if not work.is_finished():
+            evaluations, paths = [part.read() for part in parts], [part.path for part in parts]
+            work.finish(pool_evaluations(evaluations, paths, config, _describe_folds(folds, parts), path).write(path))
+
+
+def _describe_folds(folds: Sequence[SuiteCell], parts: Sequence[Scores]) -> ModelCard:
+    """One card for the encoders of all folds: what they share, and all that they have learned from."""
+    cards = [part.info.model for part in parts]
+    history = NOTHING
+    for card in cards:
+        history = history.then(card.history.slides, card.history.labels_used)
+    history = history.model_copy(update={"is_complete": all(card.history.is_complete for card in cards)})
+    train = folds[0].train.model_dump(mode="json", exclude={"seed": True, "data": {"leave_out"}})
+    never = set[str].intersection(*(set(cell.train.data.leave_out) for cell in folds))
+    if never:  # what the row itself leaves out, in every fold
+        train["data"]["leave_out"] = sorted(never)
+    return cards[0].model_copy(
+        update={
+            "source": f"{len(folds)} folds",
+            "checksum": digest([card.checksum for card in cards]),
+            "group": digest({"train": train, "folds": len(folds)})[:16],
+            "history": history,
+        }
+    )

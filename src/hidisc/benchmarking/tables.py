@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from hidisc.benchmarking.cells import Cell, list_rows
+from hidisc.benchmarking.cells import SuiteCell, list_rows
 from hidisc.benchmarking.claims import Checked, Published, read_published
 from hidisc.evaluation.classes import METRICS
 from hidisc.evaluation.compare import Difference, estimate, say_needed
@@ -168,7 +168,7 @@ def claims_table(checked: Sequence[Checked], models: Sequence[EvaluatedModel]) -
     )
 
 
-def folds_table(suite: SuiteConfig, cells: Sequence[Cell]) -> Table:
+def folds_table(suite: SuiteConfig, cells: Sequence[SuiteCell]) -> Table:
     """The numbers of every finished fold by itself; tables and claims pool them."""
     metrics = [metric for metric in METRICS.values() if "brief" in metric.places]
     rows = []
@@ -188,7 +188,7 @@ def folds_table(suite: SuiteConfig, cells: Sequence[Cell]) -> Table:
     )
 
 
-def cells_table(cells: Sequence[Cell]) -> Table:
+def cells_table(cells: Sequence[SuiteCell]) -> Table:
     """Every training of the suite and its state."""
     return Table(
         title="Every training",
@@ -199,7 +199,7 @@ def cells_table(cells: Sequence[Cell]) -> Table:
     )
 
 
-def _fate(cell: Cell) -> str:
+def _fate(cell: SuiteCell) -> str:
     if cell.is_done:
         return "finished"
     return f"failed: {cell.failure}" if cell.failure else "not finished"

@@ -4,7 +4,7 @@ import torch
 
 from hidisc.artefacts.artefact import make
 from hidisc.artefacts.lock import hold
-from hidisc.benchmarking.cells import FAILED, Cell, CellTask, EvaluationPoint, keep_reason, plan_embedding
+from hidisc.benchmarking.cells import FAILED, CellTask, EvaluationPoint, SuiteCell, keep_reason, plan_embedding
 from hidisc.embeddings.colour import COLOUR
 from hidisc.ground.files import refuse_full_disk, sweep
 from hidisc.ground.progress import Progress, Watch
@@ -68,7 +68,7 @@ def _train_and_evaluate(task: CellTask, report: Watch) -> None:
         evaluate(embeddings, scores, cell.evaluate, device=task.device)
 
 
-def _find_model(cell: Cell, point: EvaluationPoint) -> str:
+def _find_model(cell: SuiteCell, point: EvaluationPoint) -> str:
     """The encoder that a point judges, as `embed` opens it; one of an earlier step is written beside the run."""
     if cell.row.encoder == "colour":
         return COLOUR

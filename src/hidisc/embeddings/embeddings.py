@@ -18,6 +18,8 @@ from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, hash_file, relate
+from hidisc.ground.progress import Result
+from hidisc.ground.text import count
 from hidisc.models.card import History
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
@@ -104,6 +106,16 @@ class Embeddings:
     def path(self) -> Path:
         """Their folder."""
         return self.artefact.path
+
+    def result(self) -> Result:
+        """How many patches are embedded, and in how many numbers each."""
+        info = self.info
+        words = info.level_names
+        bad = f", {count(info.bad_patches, f'unreadable {words.patch}')} left out" if info.bad_patches else ""
+        patches, slides = words.count(info.rows, "patch"), words.count(len(info.slides), "slide")
+        sentence = f"{patches} of {slides} as {info.dim} numbers each{bad}"
+        record = info.model_dump(mode="json", exclude={"slides": True, "model": {"history": {"slides"}}})
+        return Result(f"{self.path}: {sentence}", {"embeddings": str(self.path), **record})
 
     def refuse_coarse(self, store: PatchStore | None, reader: str) -> None:
         """Refuse patches of coarser scales than a slide's squares, whose size is all that a reader knows."""

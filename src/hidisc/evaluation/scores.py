@@ -17,6 +17,7 @@ from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, make_folder, write_atomic
+from hidisc.ground.progress import Result
 from hidisc.settings.level_names import USUAL, LevelNames
 
 SCORES, NEIGHBOURS, ATTENTION = "scores.json", "neighbours.parquet", "mil/attention.parquet"
@@ -246,6 +247,11 @@ class Scores:
     def path(self) -> Path:
         """Its folder."""
         return self.artefact.path
+
+    def result(self) -> Result:
+        """The verdict, and all numbers."""
+        record = self.info.model_dump(mode="json", exclude={"model": {"history": {"slides"}}})
+        return Result(f"{self.path}: {self.verdict()}", {"scores": str(self.path), **record})
 
     def verdict(self) -> str:
         """One line: accuracy at every level by the first probe, coarsest first, with its interval."""

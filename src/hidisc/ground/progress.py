@@ -1,7 +1,9 @@
-"""How long work tells of itself: with sentences for the user, and with how much more is done."""
+"""How long work tells of itself: with sentences for the user, with how much more is done, and with its result."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 Say = Callable[[str], None]
 Watch = Callable[[int], None]
@@ -30,3 +32,17 @@ class Progress:
 
 
 SILENT = Progress()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command tells when it has ended; artefacts make theirs with `result()`, and the command line prints it."""
+
+    sentence: str | None
+    """For people; None: nothing is printed, as another process is still at work."""
+    record: Any = None
+    """The same for programs (`--json`); None: the sentence is all there is."""
+    notes: tuple[str, ...] = ()
+    """Sentences for stderr, such as what failed and why."""
+    failed: bool = False
+    """Whether the exit code is 1."""

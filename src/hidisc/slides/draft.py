@@ -9,6 +9,7 @@ from unicodedata import normalize
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate
+from hidisc.ground.progress import Result
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.tasks import prefetch
 from hidisc.ground.text import count, name_some
@@ -54,6 +55,16 @@ class Draft:
     def count_doubts(self) -> dict[str, int]:
         """Every doubt, and how many slides it is about."""
         return dict(Counter(doubt for row in self.rows for doubt in row.doubts))
+
+    def result(self, path: Path) -> Result:
+        """How many slides of how many patients the draft at `path` has, and how many rows are to be checked."""
+        doubtful = sum(bool(row.doubts) for row in self.rows)
+        unknown = sum(not row.names.get("patient") for row in self.rows)
+        more = f" ({count(unknown, 'slide')} without one)" if unknown else ""
+        more += f", {count(doubtful, 'row')} to check (column `doubt`)" if doubtful else ""
+        sentence = f"{path}: {count(len(self.rows), 'slide')} of {count(self.patients, 'patient')}{more}"
+        record = {"cohort": str(path), "slides": len(self.rows), "patients": self.patients, "doubtful": doubtful}
+        return Result(sentence, {**record, "doubts": self.count_doubts(), "left_out": list(self.left_out)})
 
     def to_csv(self, folder: Path) -> str:
         """The draft as a CSV that is to lie in `folder`."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from hidisc.artefacts.artefact import open_artefact
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record
+from hidisc.ground.progress import Result
+from hidisc.ground.text import count
 from hidisc.models.card import EncoderCard, read_card
 from hidisc.settings.level_names import LevelNames
 from hidisc.training.log import METRICS, read_metrics
@@ -91,3 +93,11 @@ class Run:
     def metrics(self) -> list[dict[str, float]]:
         """Rows of metrics.csv."""
         return read_metrics(self.path / METRICS)
+
+    def result(self) -> Result:
+        """What was learned from how much, in how many minutes."""
+        info = self.info
+        seen = f"{count(info.images, 'image')} of {info.level_names.count(len(info.patients), 'patient')}"
+        took = f"{count(info.steps, 'step')}, {seen} in {info.seconds / 60:.1f} min"
+        record = {"run": str(self.path), **info.model_dump(mode="json", exclude={"patients"})}
+        return Result(f"{self.path}: {info.objective} {info.backbone}, {took}", record)

@@ -1,4 +1,8 @@
-"""What `prepare` and `import` share: one task per slide, progress, failures listed, the store committed and drawn."""
+"""What `prepare` and `import` share: one task per slide, progress, failures listed, the store committed and drawn.
+
+Before the store is committed, a trained run may predict a label for every patch, so that some are dropped: the paper
+drops blank and non-diagnostic SRH patches with a trained model; here it is any supervised run.
+"""
 
 import logging
 import shutil
@@ -7,29 +11,40 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hidisc.artefacts.artefact import make
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import refuse_full_disk, sweep
+from hidisc.ground.files import hash_file, refuse_full_disk, sweep
 from hidisc.ground.machine import count_cores
-from hidisc.ground.progress import Say, Watch, ignore
+from hidisc.ground.progress import Result, Say, Watch, ignore
 from hidisc.ground.stop import reached, stopped_at_once
 from hidisc.ground.tasks import TaskOutcome, run_tasks
 from hidisc.ground.text import count, name_some
-from hidisc.patches.commit import StorePlan, assign_splits, commit_store, refuse_unlisted
-from hidisc.patches.record import RECORD, RecordError, SlideRecord, SlideTask, is_whole
-from hidisc.patches.store import FAILURES, PatchStore, SlideFailure, StoreInfo
+from hidisc.models.card import WEIGHTS
+from hidisc.patches.codec import decode
+from hidisc.patches.commit import PredictedLabels, StorePlan, assign_splits, commit_store, refuse_unlisted
+from hidisc.patches.filters import load_predicted, save_predicted
+from hidisc.patches.record import RECORD, RecordError, SlideRecord, SlideTask, is_whole, slide_folder
+from hidisc.patches.shard import Shard
+from hidisc.patches.store import FAILURES, PatchStore, SlideFailure, StoreInfo, as_input
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
 from hidisc.settings.level_names import LevelNames
 from hidisc.settings.prepare import SplitConfig
 from hidisc.slides.cohort import SlideRow
+from hidisc.slides.slide import Pixels
 from hidisc.verbs.progress import show_progress
 
+if TYPE_CHECKING:  # torch and all
+    from hidisc.models.encoder import Encoder
+
+_PREDICTED_AT_ONCE = 256
+"""Patches."""
 _DEADLY_SLIDE = "Remove the slide or convert it to a tiled pyramidal TIFF."
 
 
@@ -55,6 +70,13 @@ class Built:
         dropped = words.count(counts["dropped"], "patch") if self.info.scales else count(counts["dropped"], "box")
         more = f", {words.count(failed, 'slide')} failed (see {self.out / FAILURES})" if failed else ""
         return f"{self.out}: {patches} of {source}, {dropped} dropped{more}"
+
+    def result(self) -> Result:
+        """The sentence, the counts, and why slides failed."""
+        failures = self.info.failures
+        notes = [f"failed: slide {each.slide!r} of patient {each.patient!r}: {each.reason}" for each in failures]
+        record = {**self.summary(), "failures": [failure.model_dump() for failure in failures]}
+        return Result(self.sentence(), record, tuple(notes), failed=bool(failures))
 
     def summary(self) -> dict[str, Any]:
         """Counts for `--json`."""
@@ -109,9 +131,7 @@ def build_store(
             raise _none_read(failures)
         sweep(out)  # after workers that were killed
         if plan.config.filter.run:
-            from hidisc.verbs.predict import predict_patches  # torch, which workers and most stores do without
-
-            plan = replace(plan, classifier=predict_patches(out, members, plan, say))
+            plan = replace(plan, classifier=_predict_labels(out, members, plan, say))
         committed = commit_store(work, members, failures, plan)
         if committed.is_new or not is_drawn(out):
             work.finish(committed.files)  # without pictures, so that a killed command draws them
@@ -250,3 +270,71 @@ def _failure(outcome: TaskOutcome[SlideTask, SlideRecord], member: SlideRow) -> 
     refuse_full_disk(error, "Slides already finished are safe")
     reason = str(error) if isinstance(error, UserError | RuntimeError) else f"{type(error).__name__}: {error}"
     return SlideFailure(patient=member.patient, slide=member.slide, path=str(outcome.task.source), reason=reason)
+
+
+def _predict_labels(out: Path, slides: Sequence[SlideRow], plan: StorePlan, say: Say) -> PredictedLabels:
+    """Predict a label for every stored patch that has none yet; one file per slide, so a killed command goes on."""
+    import torch  # which workers and most stores do without
+
+    from hidisc.training.run import Run
+
+    run = Run.load(Path(plan.config.filter.run or ""))
+    encoder = run.encoder()
+    labels = encoder.card.classes
+    unknown = [label for label in plan.config.filter.drop_labels if label not in labels]
+    if unknown:
+        raise UserError(
+            f"filter.drop_labels: {unknown[0]!r} is no label {run.path} predicts "
+            f"({', '.join(labels) or 'it predicts none'}). Give labels of a run made with "
+            "`hidisc train --recipe supervised`."
+        )
+    predictor = PredictedLabels(hash_file(run.path / WEIGHTS)[:12], labels)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    encoder.to(device)
+    predicted = 0
+    for slide in slides:
+        folder = out / slide_folder(slide.slide)
+        if (folder / RECORD).exists():
+            predicted += _predict_slide(folder, encoder, predictor.checksum, plan, device)
+    dropped = ", ".join(plan.config.filter.drop_labels)
+    say(f"{run.path} predicted labels for {count(predicted, 'patch')}; those predicted as {dropped} are dropped")
+    return predictor
+
+
+def _predict_slide(folder: Path, encoder: "Encoder", checksum: str, plan: StorePlan, device: str) -> int:
+    """Predict the labels that a slide lacks; the number of patches predicted."""
+    record = SlideRecord.load(folder)
+    if (record.size_px, record.channels) != (encoder.card.size_px, _stored_channels(encoder)):
+        raise UserError(
+            f"filter.run was trained on {encoder.card.size_px} px patches of {_stored_channels(encoder)} channels, and "
+            f"slide {record.slide!r} has {record.channels} channels at {record.size_px} px. Train it on such patches."
+        )
+    codes, scores = load_predicted(folder, checksum, record.boxes)
+    predicted = 0
+    for file in record.shards:
+        shard = Shard(folder / file)
+        boxes = shard.boxes
+        missing = np.flatnonzero(codes[boxes] < 0)
+        for start in range(0, len(missing), _PREDICTED_AT_ONCE):
+            rows = missing[start : start + _PREDICTED_AT_ONCE]
+            shape, dtype = (record.size_px, record.size_px, record.channels), np.dtype(record.dtype)
+            pixels = np.stack([decode(shard[int(row)], plan.config.pixels.codec, shape, dtype) for row in rows])
+            codes[boxes[rows]], scores[boxes[rows]] = _predict(encoder, as_input(pixels, plan.input), device)
+        predicted += len(missing)
+    if predicted:
+        save_predicted(folder, checksum, codes, scores)
+    return predicted
+
+
+def _stored_channels(encoder: "Encoder") -> int:
+    return 2 if encoder.card.input == "srh" else encoder.card.channels
+
+
+def _predict(encoder: "Encoder", pixels: Pixels, device: str) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+    """(B,) most probable label and its probability, of input (B, H, W, C)."""
+    import torch
+
+    with torch.inference_mode():
+        x = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
+        best = encoder.classify_features(encoder.features(x)).float().softmax(dim=1).max(dim=1)
+    return best.indices.cpu().numpy().astype(np.int16), best.values.cpu().numpy()

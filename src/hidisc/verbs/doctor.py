@@ -58,7 +58,7 @@ def _codecs() -> list[str]:
     return [shown for shown, name in names.items() if getattr(imagecodecs, name.upper()).available]
 
 
-def verify(artefact: Path) -> list[str]:
+def find_damage(artefact: Path) -> list[str]:
     """Everything wrong with an artefact, file by file; empty when it is as it was written."""
     if not artefact.exists():
         raise no_such_path(artefact, "Give a folder that hidisc made, or the page of a report.")

@@ -94,7 +94,7 @@ class Need:
     memory_of: str
 
 
-def estimate(rates: Rates, size: CohortSize, config: TrainConfig) -> list[Need]:
+def estimate_needs(rates: Rates, size: CohortSize, config: TrainConfig) -> list[Need]:
     """Time, disk and memory of a cohort: counts divided by rates."""
     images = config.batch.images * config.optim.accumulate * config.optim.steps
     batch = config.batch.images * rates.image_bytes + 4 * rates.model_bytes  # weights, gradients and two moments
@@ -111,7 +111,7 @@ def estimate(rates: Rates, size: CohortSize, config: TrainConfig) -> list[Need]:
     return [Need(step, s / 3600, on, disk / 1e9, memory / 1e9, of) for step, s, on, disk, memory, of in found]
 
 
-def measure(
+def measure_machine(
     store_path: AnyPath | None,
     config: TrainConfig,
     *,
@@ -142,7 +142,7 @@ def measure(
             **learned,
         )
     size = CohortSize.of(given, config.data.splits) if given else CohortSize()
-    return rates, size, estimate(rates, size, config)
+    return rates, size, estimate_needs(rates, size, config)
 
 
 def _measure_cutting(folder: Path) -> tuple[float, PatchStore]:
@@ -227,7 +227,7 @@ def as_record(rates: Rates, size: CohortSize, needs: list[Need]) -> dict[str, An
     return {"rates": asdict(rates), "cohort": asdict(size), "needs": [asdict(need) for need in needs]}
 
 
-def describe(rates: Rates, size: CohortSize, needs: list[Need], config: TrainConfig) -> str:
+def describe_needs(rates: Rates, size: CohortSize, needs: list[Need], config: TrainConfig) -> str:
     """All of it in sentences and a table."""
     images = config.batch.images * config.optim.accumulate * config.optim.steps
     lines = [
