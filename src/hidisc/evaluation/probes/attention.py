@@ -208,7 +208,8 @@ def train(
     for epoch in range(1, config.epochs + 1):
         for bag in rng.permutation(np.flatnonzero(~held_out)).tolist():
             optimizer.zero_grad()
-            F.cross_entropy(net(vectors(_sample(bags[bag], config.patches, rng))), targets[bag]).backward()
+            h = vectors(_sample(bags[bag], config.patches, rng))
+            F.cross_entropy(net(h), targets[bag]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         if validation:
             with torch.no_grad():
