@@ -126,10 +126,10 @@ def _list_keys(
 
 def _find_duplicates(task: Task, knn: KnnResult, config: EvaluateConfig, progress: Progress) -> tuple[Finding, ...]:
     """A finding where test patches are pictures of reference patches of other patients."""
-    stores = [patches.embeddings.open_store() for patches in (task.queries, task.bank)]
+    ours, theirs = (patches.embeddings.open_store() for patches in (task.queries, task.bank))
     with progress.part("near-duplicates", count_pictures(task), "pictures") as part:
         duplicates = find_duplicates(
-            task, knn.rows, knn.similarities, config.leakage, *stores, config.seed, part.advance
+            task, knn.rows, knn.similarities, config.leakage, ours, theirs, config.seed, part.advance
         )
     return () if duplicates is None else (duplicates,)
 

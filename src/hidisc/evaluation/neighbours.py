@@ -100,7 +100,7 @@ def _find_true(mask: Tensor) -> Tensor:
 _HALF_ULP = 2.0**-8
 """Largest change of a number by rounding it to bfloat16, as a share of the number."""
 _ULP_32 = 2.0**-22
-"""More than two additions of a float32 product change a similarity: one of the bfloat16 search, one of the exact one."""
+"""More than two additions of a float32 product change a similarity: one in the bfloat16 search, one in the exact."""
 
 
 def has_fast_bfloat16() -> bool:
