@@ -13,6 +13,7 @@ from PIL import Image
 from hidisc.artefacts.artefact import Artefact, Manifest
 from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard, store_rows
 from hidisc.evaluation import duplicates
+from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.duplicates import compare_pictures, find_duplicates, thumbnail
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
@@ -98,7 +99,12 @@ def side_of(embeddings: Embeddings, patients: tuple[str, ...]) -> LabelledPatche
 
 def task_of(queries: Embeddings, bank: Embeddings | None = None) -> Task:
     levels = ("patient", "slide", "patch")
-    return Task(("a", "b"), 1, levels, side_of(bank or queries, BANK), side_of(queries, QUERIES))
+    return Task(
+        Classes(label="label", classes=("a", "b"), positive=1),
+        levels,
+        side_of(bank or queries, BANK),
+        side_of(queries, QUERIES),
+    )
 
 
 def row_of(embeddings: Embeddings, slide: str, patch: int) -> int:
