@@ -4,7 +4,7 @@
 
 100 patients of five classes, 200 slides, a quarter of the patients for testing. The reference finds neighbours with
 scikit-learn's brute force, fits `LogisticRegressionCV` over the same penalties and as many folds of patients, until it
-is as near to its optimum as ours, and trains the same attention with autograd and torch's default AdamW. Processor
+is as near to its optimum as ours, and trains the same attention with torch's default AdamW. Processor
 time, on one thread, so that other programs disturb little.
 """
 
@@ -23,6 +23,8 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 
 from harness import Claim, on_one_thread
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.predictions import ENCODER, Key
 from hidisc.evaluation.probes.attention import GatedAttention, mil_predictions
 from hidisc.evaluation.probes.knn import predict_by_neighbours, vote
 from hidisc.evaluation.probes.linear import linear_scores
@@ -69,14 +71,15 @@ def make_task() -> Task:
         LabelledPatches(made, np.flatnonzero(chosen), (patient[chosen] % CLASSES).astype(np.int64), 0)
         for chosen in (~is_test, is_test)
     )
-    return Task(tuple("abcde"), 0, ("patient", "slide", "patch"), bank, queries)
+    endpoint = Classes(label="label", classes=tuple("abcde"), positive=0)
+    return Task(endpoint, ("patient", "slide", "patch"), bank, queries)
 
 
 def ours(task: Task) -> None:
     """The three probes, as `hidisc evaluate` calls them."""
     predict_by_neighbours(task, KnnConfig())
     linear_scores(task, LinearConfig(), 0)
-    mil_predictions(task, MilConfig(), 0)
+    mil_predictions(task, Key(ENCODER, "mil", "patch"), MilConfig(), 0)
 
 
 def theirs(task: Task) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation import diagnostics
+from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.diagnostics import (
     chance_share,
     diagnose,
@@ -71,7 +72,8 @@ def look(patches: Sequence[Patch], bank: Sequence[Patch] | None = None, **option
     """Diagnostics by name."""
     levels = options.pop("levels", LEVELS)
     queries = side_of(patches, **options)
-    task = Task(("a", "b", "c"), 0, levels, side_of(bank, **options) if bank else queries, queries)
+    endpoint = Classes(label="label", classes=("a", "b", "c"), positive=0)
+    task = Task(endpoint, levels, side_of(bank, **options) if bank else queries, queries)
     found = diagnose(task, seed=0)
     assert len({one.name for one in found}) == len(found)
     for one in found:

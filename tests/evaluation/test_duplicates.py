@@ -13,7 +13,8 @@ from PIL import Image
 from hidisc.artefacts.artefact import Artefact, Manifest
 from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard, find_rows_in_store
 from hidisc.evaluation import duplicates
-from hidisc.evaluation.duplicates import compare, find_duplicates, thumbnail
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.duplicates import compare_pictures, find_duplicates, thumbnail
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.errors import UserError
@@ -98,7 +99,12 @@ def side_of(embeddings: Embeddings, patients: tuple[str, ...]) -> LabelledPatche
 
 def task_of(queries: Embeddings, bank: Embeddings | None = None) -> Task:
     levels = ("patient", "slide", "patch")
-    return Task(("a", "b"), 1, levels, side_of(bank or queries, BANK), side_of(queries, QUERIES))
+    return Task(
+        Classes(label="label", classes=("a", "b"), positive=1),
+        levels,
+        side_of(bank or queries, BANK),
+        side_of(queries, QUERIES),
+    )
 
 
 def row_of(embeddings: Embeddings, slide: str, patch: int) -> int:
@@ -365,7 +371,7 @@ def test_a_picture_is_itself_in_any_orientation(turns: int, flip: bool) -> None:
     dimmer = (turned * 0.5).astype(np.uint8)
     other = tissue(2)
     ours, theirs = (np.stack([thumbnail(one) for one in side]) for side in ((picture,) * 3, (turned, dimmer, other)))
-    found = compare(ours, theirs)
+    found = compare_pictures(ours, theirs)
     assert (found[:2] > 0.99).all()
     assert found[2] < 0.5
 
@@ -387,8 +393,8 @@ def test_likeness_as_eight_loops_find_it() -> None:
         0,
         1,
     ]
-    np.testing.assert_allclose(compare(ours, theirs), [*expected[:4], -1, expected[5]], atol=1e-5)
-    np.testing.assert_allclose(compare(theirs, ours), compare(ours, theirs), atol=1e-5)
+    np.testing.assert_allclose(compare_pictures(ours, theirs), [*expected[:4], -1, expected[5]], atol=1e-5)
+    np.testing.assert_allclose(compare_pictures(theirs, ours), compare_pictures(ours, theirs), atol=1e-5)
 
 
 def slow(what: Callable[[NDArray[np.float32]], list[float]], a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
@@ -413,8 +419,8 @@ def test_one_outline_is_not_one_picture() -> None:
         cells.append(np.where(x**2 + y**2 < 0.8, inside, 0).astype(np.uint8)[..., None].repeat(3, 2))
     ours, theirs = (thumbnail(cell)[None] for cell in cells)
     assert slow(small, ours[0], theirs[0]) > 0.98
-    assert compare(ours, theirs)[0] < 0.97
-    assert compare(ours, thumbnail(saved_again(np.rot90(cells[0])))[None])[0] > 0.98
+    assert compare_pictures(ours, theirs)[0] < 0.97
+    assert compare_pictures(ours, thumbnail(saved_again(np.rot90(cells[0])))[None])[0] > 0.98
 
 
 @pytest.mark.parametrize(("channels", "dtype"), [(1, "uint8"), (2, "uint16"), (3, "uint8"), (4, "uint16")])
@@ -422,4 +428,4 @@ def test_any_kind_of_pixels_has_a_thumbnail(channels: int, dtype: str) -> None:
     blocks = noise(3, 8, channels, dtype).repeat(6, 0).repeat(6, 1) // 9  # dim, as 16-bit pictures are
     ours = thumbnail(blocks)
     assert ours.shape == (32, 32)
-    assert compare(ours[None], thumbnail(blocks[:, ::-1])[None])[0] > 0.99
+    assert compare_pictures(ours[None], thumbnail(blocks[:, ::-1])[None])[0] > 0.99

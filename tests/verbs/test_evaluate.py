@@ -293,7 +293,7 @@ def test_through_the_command_line(made: Embeddings, forks: Forks, tmp_path: Path
     done = forks.run(*command)
     assert done.result == f"{tmp_path / 's'}: {Scores.load(tmp_path / 's').verdict()}\n"
     again = forks.run(*command, "--json")
-    assert json.loads(again.result)["classes"] == ["a", "b", "c"]
+    assert json.loads(again.result)["endpoint"]["classes"] == ["a", "b", "c"]
     leaky = ["evaluate", str(with_seen(made, tmp_path / "e")), "--out", str(tmp_path / "t"), *words]
     refused = forks.run(*leaky)
     assert refused.code == 2

@@ -279,7 +279,7 @@ class Reference:
     """(r,)."""
 
     def hide(self, sample: AuditedSample, ask: Ints) -> NDArray[np.bool_]:
-        """(q, r) reference patches that do not count for the patches `ask` (q,): the own patient's and spare ones."""
+        """(q, r) which reference patches do not count for test patches `ask` (q,): the own patient's and spare ones."""
         patients = sample.patients[self.rows]
         has = np.zeros((int(sample.patients.max()) + 1, int(self.groups.max(initial=0)) + 1), bool)
         has[patients[~self.is_spare], self.groups[~self.is_spare]] = True

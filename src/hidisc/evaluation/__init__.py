@@ -1,7 +1,7 @@
-"""Embeddings -> Scores: how well the diagnosis can be predicted from them, for patients not used in training.
+"""Embeddings -> Scores: how well labels can be predicted from them, for patients not used in training.
 
-`task`: reference patches (bank) and test patches (queries); `units`: patches grouped by slide and patient; `labels`:
-classes and what is missing; `knn` (with `neighbours`), `linear`, `mil`: three probes; `folds`: patients of a probe's
-cross-validation; `pooling`: from patches to slides and patients; `metrics`, `bootstrap`, `compare`: how good, how
-certain, which is better; `leakage`, `duplicates`, `diagnostics` (with `geometry`): reasons to doubt the scores.
+`judge` reads from top to bottom: choose (`task`, `align`, `places`), search (`neighbours`), check (`leakage`,
+`duplicates`, `labels`), predict (`probes`, `predictions`), score (`table`; intervals and differences: `compare`) and
+describe (`diagnostics`). `classes` is the endpoint, with its `metrics`; `floors` are the subjects that an encoder must
+beat; `cross_validation` pools folds; `scores` is the artefact.
 """

@@ -14,26 +14,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hidisc.evaluation.metrics import Floats
 from hidisc.evaluation.task import Codes, LabelledPatches, Task
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
 
 _ROUNDS, _CLOSE = 100, 1e-6
 _LEAST = 1e-12
-"""A variance below this is none."""
-
-Vectors = NDArray[np.float64]
+"""A variance below this counts as no variance."""
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
     """The shift and scale of every value of a column, in dimensions that are standardised by `mean` and `std` (D,)."""
 
-    mean: Vectors
-    std: Vectors
-    shifts: dict[int, Vectors]
+    mean: Floats
+    std: Floats
+    shifts: dict[int, Floats]
     """By code, (D,)."""
-    scales: dict[int, Vectors]
+    scales: dict[int, Floats]
     """By code, (D,) standard deviations."""
 
     def apply(self, z: NDArray[np.floating], codes: Codes) -> NDArray[np.float32]:
@@ -47,7 +46,7 @@ class Alignment:
 
 
 def align_task(task: Task, column: str) -> tuple[Task, tuple[str, ...]]:
-    """The task with the differences between the values of a column taken out, and the values that the bank has not.
+    """The task with the differences between the values of a column taken out, and the values that the bank lacks.
 
     Memory: all vectors of the bank and of the queries.
     """
@@ -76,7 +75,7 @@ def align(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], tuple[int, ...]]:
     """Bank (M, D) and queries (N, D) aligned by codes (M,) and (N,) of a column, fitted on the bank.
 
-    The codes of queries that the bank has not (or has too few of) come third: their rows stay as they are, and so do
+    Third are the codes of queries that the bank lacks, or has too few rows of: such rows stay as they are, and so do
     rows without a value (-1).
     """
     fitted = fit_alignment(bank, bank_codes)
@@ -103,7 +102,7 @@ def fit_alignment(z: NDArray[np.floating], codes: Codes) -> Alignment:
     return Alignment(mean, std, shifts, scales)
 
 
-def _shrink(z: Vectors) -> tuple[Vectors, Vectors]:
+def _shrink(z: Floats) -> tuple[Floats, Floats]:
     """Shift and scale (D,) of the standardised rows (n, D) of one value, as posterior means (Eq. 3.1 of the paper).
 
     Priors over the dimensions, by moments: shifts are normal, variances inverse gamma. Each of the two needs the other,

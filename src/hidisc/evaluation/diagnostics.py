@@ -156,7 +156,7 @@ _COLLAPSED_RANK, _COLLAPSED_COSINE = 1.5, 0.99
 
 
 @dataclass(frozen=True)
-class Sample:
+class DiagnosedSample:
     """n patches of the bank or of the queries; a code is negative where a name is missing."""
 
     z: NDArray[np.float32]
@@ -200,7 +200,7 @@ def diagnose(task: Task, seed: int) -> tuple[Diagnostic, ...]:
     )
 
 
-def sample_patches(patches: LabelledPatches, levels: tuple[str, ...], seed: int, most: int = _MOST) -> Sample:
+def sample_patches(patches: LabelledPatches, levels: tuple[str, ...], seed: int, most: int = _MOST) -> DiagnosedSample:
     """Sample at most `most` patches, as evenly over patients as possible."""
     rng = make_rng(seed, Purpose.DIAGNOSED_PATCHES)
     sample = sample_per_patient(patches.codes("patient").astype(np.int64), most, rng)
@@ -213,7 +213,7 @@ def sample_patches(patches: LabelledPatches, levels: tuple[str, ...], seed: int,
     for depth, level in enumerate(levels[:-1], start=1):
         of_row = group([codes[name] for name in levels[:depth]]).of_row
         units[level] = np.where(codes[level] < 0, -1, of_row)
-    return Sample(
+    return DiagnosedSample(
         z=z.astype(np.float32),
         patients=codes["patient"],
         slides=group([codes["patient"], codes["slide"]]).of_row,
@@ -224,7 +224,7 @@ def sample_patches(patches: LabelledPatches, levels: tuple[str, ...], seed: int,
     )
 
 
-def _spread(sample: Sample) -> Iterator[Diagnostic]:
+def _spread(sample: DiagnosedSample) -> Iterator[Diagnostic]:
     """Whether the embeddings differ at all."""
     n, dim = sample.z.shape
     rows = np.linspace(0, n - 1, min(n, _MOST_RANKED)).astype(np.int64)
@@ -255,7 +255,7 @@ def _spread(sample: Sample) -> Iterator[Diagnostic]:
     yield _uniformity(sample.z, "patch")
 
 
-def _closeness(sample: Sample, level: str) -> Iterator[Diagnostic]:
+def _closeness(sample: DiagnosedSample, level: str) -> Iterator[Diagnostic]:
     """How similar the patches of a unit are, and how different the units."""
     levels = [*sample.units, "patch"]
     finer = levels[levels.index(level) + 1]
@@ -289,7 +289,7 @@ def _uniformity(z: NDArray[np.float32], level: str) -> Diagnostic:
     return Diagnostic(name=name, value=value, meaning=meaning)
 
 
-def _variance(sample: Sample, seed: int) -> Iterator[Diagnostic]:
+def _variance(sample: DiagnosedSample, seed: int) -> Iterator[Diagnostic]:
     """How much of the variance of the embeddings the label, the site and each level explain."""
     label_share = None
     for name, codes in {"label": sample.labels, "site": sample.sites, **sample.units}.items():
@@ -321,7 +321,7 @@ def _explain_variance(name: str, share: float | None, chance: float, label_share
     return Diagnostic(name=f"variance: {name}", value=share, chance=chance, meaning=f"{meaning}.")
 
 
-def _neighbours(queries: Sample, bank: Sample) -> Iterator[Diagnostic]:
+def _neighbours(queries: DiagnosedSample, bank: DiagnosedSample) -> Iterator[Diagnostic]:
     """How often the nearest patch of another slide or patient has the same patient, site or label."""
     test, reference = (neighbour_share(sample.cosines, sample.patients, sample.slides) for sample in (queries, bank))
     name, why = "neighbour of the same patient", "No {} patient has two slides with patches"

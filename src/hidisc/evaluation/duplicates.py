@@ -1,7 +1,7 @@
 """Near-duplicates: test patches that are pictures of a reference patch of another patient.
 
-A slide that was scanned twice, or saved again, has another checksum; its pictures show it. Embeddings propose pairs (a
-collapsed encoder would find all patches alike), pixels decide.
+A slide that was scanned twice, or saved again, has another checksum, so only its pictures show that it is the same.
+Embeddings propose pairs, and pixels decide, because a collapsed encoder finds all patches alike.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def find_duplicates(
     seed: int = 0,
     watch: Watch = ignore,
 ) -> Finding | None:
-    """Whether test patches are pictures of reference patches of other patients; None: no such patch was found.
+    """A finding where test patches are pictures of reference patches of other patients; None: there is no such patch.
 
     `rows` (N, m): rows of the bank's embeddings nearest to each query (negative: none), `similarities` (N, m). If a
     store is None or has changed, its pictures cannot be compared, and a note says so. `seed`: of the order of ties.
@@ -76,7 +76,7 @@ def find_duplicates(
     is_read = ~np.isnan(ours[:, 0, 0] + theirs[:, 0, 0])
     if not is_read.any():
         return _not_checked("none of the patches could be read")
-    is_same = compare(ours, theirs) >= config.similarity  # false where a picture is missing: NaN
+    is_same = compare_pictures(ours, theirs) >= config.similarity  # false where a picture is missing: NaN
     if not is_same.any():
         return None
     return _describe(task, pairs, is_same, is_read, config.max_duplicates)
@@ -92,7 +92,7 @@ def thumbnail(pixels: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.floa
     return shrink(as_rgb(pixels), _SIDE_PX).mean(axis=2, dtype=np.float32)
 
 
-def compare(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> NDArray[np.float32]:
+def compare_pictures(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> NDArray[np.float32]:
     """(n,) similarity, at most 1, of thumbnails (n, 32, 32) in the best of 8 orientations; -1: one is without texture.
 
     It is the correlation at 16 x 16 px, or that of the detail if this is more than `_DETAIL` times as far below 1.
@@ -100,8 +100,8 @@ def compare(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> NDArray[n
     whole = [pictures.reshape(len(pictures), 16, 2, 16, 2).mean(axis=(2, 4)) for pictures in (ours, theirs)]
     detail = [pictures - _blur(pictures) for pictures in (ours, theirs)]
     is_flat = np.minimum(*(pictures.std(axis=(1, 2)) for pictures in whole)) < _LEAST_STD
-    of_whole, of_detail = _correlate(*whole), _correlate(*detail)
-    best = np.minimum(of_whole, 1 - (1 - of_detail) / _DETAIL).max(axis=0)
+    alike, alike_in_detail = _correlate(*whole), _correlate(*detail)
+    best = np.minimum(alike, 1 - (1 - alike_in_detail) / _DETAIL).max(axis=0)
     return np.where(is_flat, np.float32(-1), best)
 
 

@@ -48,13 +48,11 @@ def judge(
     task = prepare_task(chosen, config, progress)
     tasks = {ENCODER: task, **{floor.subject: prepare_task(floor.exchange(chosen), config) for floor in floors}}
     probes = task.endpoint.list_probes(config.probes)
-    leaks = find_overlap(task)
-    refuse_leaks(leaks, config.leakage.allow)
 
     with progress.part("nearest neighbours", len(task.queries), "patches") as part:
         knn = predict_by_neighbours(task, config.knn, device, part.advance)
 
-    leaks += _find_duplicates(task, knn, config, progress)
+    leaks = (*find_overlap(task), *_find_duplicates(task, knn, config, progress))
     refuse_leaks(leaks, config.leakage.allow)
     labels = check_labels(task)
     for finding in (*leaks, *labels):
@@ -99,6 +97,11 @@ def judge(
     attention = next((made.attention for made in by_encoder.values() if made.attention is not None), None)
     weights = None if attention is None else (queries.rows, attention)
     return Evaluation(scores, predictions, (knn.rows, knn.similarities), weights)
+
+
+def refuse_overlap(task: Task, config: EvaluateConfig) -> None:
+    """Refuse test patients who are reference patients, or whom the encoder has learned from, unless that is allowed."""
+    refuse_leaks(find_overlap(task), config.leakage.allow)
 
 
 def prepare_task(task: Task, config: EvaluateConfig, progress: Progress = SILENT) -> Task:

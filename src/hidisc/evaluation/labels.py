@@ -25,7 +25,7 @@ def count_units(task: Task) -> tuple[Count, ...]:
 
 
 def check_labels(task: Task) -> tuple[Finding, ...]:
-    """Return a warning where a class cannot be recognised, and notes on what else is missing."""
+    """A warning where a class cannot be recognised, and notes on classes without test patients and missing labels."""
     level = "patient" if "patient" in task.levels else task.levels[0]
     findings = []
     absent = _find_absent(task, task.bank)

@@ -98,9 +98,9 @@ def _find_true(mask: Tensor) -> Tensor:
 
 
 _HALF_ULP = 2.0**-8
-"""Most that rounding to bfloat16 moves a number, in parts of it."""
+"""Largest change of a number by rounding it to bfloat16, as a share of the number."""
 _ULP_32 = 2.0**-22
-"""Most, and more, that one addition of a float32 product moves a similarity, twice: in bfloat16 and in float32."""
+"""More than two additions of a float32 product change a similarity: one in the bfloat16 search, one in the exact."""
 
 
 def has_fast_bfloat16() -> bool:
@@ -112,7 +112,7 @@ def has_fast_bfloat16() -> bool:
 class RoundedBank:
     """Unit rows b (M, D) of a bank in float32, and b - m in bfloat16, with m their mean.
 
-    For a query q, q.(b - m) = q.b - q.m has the order of q.b; it is smaller, so rounding moves it less.
+    For a query q, q.(b - m) = q.b - q.m puts rows in the same order as q.b. It is smaller, so rounding changes it less.
     """
 
     @use_threads(1)  # many short operations
@@ -163,7 +163,7 @@ _FEWEST_ROUNDED = 16384
 """Rows of a bank from which rounding is faster: the candidates of a smaller one are too large a part of it."""
 
 
-class Vectors(Protocol):
+class VectorRows(Protocol):
     """Rows (N, D) that need not be in memory: an array, a memory map, or the patches of a task."""
 
     def __len__(self) -> int: ...
@@ -171,7 +171,7 @@ class Vectors(Protocol):
 
 
 def find_neighbours(
-    queries: Vectors, bank: Vectors, k: int, memory_gb: float = 2.0, device: str = "cpu"
+    queries: VectorRows, bank: VectorRows, k: int, memory_gb: float = 2.0, device: str = "cpu"
 ) -> Iterator[tuple[slice, Floats, NDArray[np.int64]]]:
     """Blocks of queries in order: (which queries, similarities (n, k), rows of the bank (n, k)), nearest first.
 

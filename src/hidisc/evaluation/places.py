@@ -1,4 +1,4 @@
-"""One embedding per place, made of those of its patches at all scales: their mean, or one behind the other."""
+"""One embedding per place, made from the embeddings of its patches at all scales: their mean, or concatenated."""
 
 from dataclasses import replace
 from typing import Literal
@@ -15,7 +15,7 @@ How = Literal["mean", "concatenate"]
 
 
 def join_places(task: Task, how: How) -> tuple[Task, str]:
-    """The task with places in the place of patches, and a sentence on what became of them.
+    """The task with one row per place instead of one per patch, and a sentence with both numbers.
 
     A place stands under its finest patch. Embeddings are brought to length 1 first, so that every scale weighs alike.
     `mean` takes the scales that a place has; `concatenate` leaves out places that lack one. Memory: all vectors of the
@@ -31,7 +31,7 @@ def join_places(task: Task, how: How) -> tuple[Task, str]:
     bank, queries = (_join(patches, how, scales) for patches in (task.bank, task.queries))
     if not len(bank) or not len(queries):
         raise UserError(f"places={how}: no place has patches of all {len(scales)} scales. Use places=mean.")
-    before, after = (len(one) + len(other) for one, other in ((task.bank, task.queries), (bank, queries)))
+    before, after = len(task.bank) + len(task.queries), len(bank) + len(queries)
     return replace(task, bank=bank, queries=queries), f"{count(before, 'patch')} joined to {count(after, 'place')}"
 
 
@@ -41,7 +41,7 @@ def _join(patches: LabelledPatches, how: How, scales: NDArray[np.float32]) -> La
     if (patches.codes("place") < 0).any() or np.isnan(mpp).any():
         raise UserError(f"places={how}: some patches of {patches.embeddings.path} have no place or no mpp. Fill both.")
     units = patches.units(("patient", "slide", "place"))
-    scale = np.array([np.flatnonzero(np.isclose(scales, one, rtol=SAME_SCALE))[0] for one in mpp])
+    scale = np.array([np.flatnonzero(np.isclose(scales, patch_mpp, rtol=SAME_SCALE))[0] for patch_mpp in mpp])
     vectors = patches.vectors()
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)
     slots = np.zeros((len(units), len(scales), vectors.shape[1]), np.float32)

@@ -7,7 +7,7 @@ from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import Embeddings, add_labels
 from hidisc.evaluation.cross_validation import choose_folds, pool_evaluations
 from hidisc.evaluation.floors import FloorVectors, measure_floors
-from hidisc.evaluation.judge import judge
+from hidisc.evaluation.judge import judge, refuse_overlap
 from hidisc.evaluation.neighbours import choose_device
 from hidisc.evaluation.scores import Evaluation, Scores
 from hidisc.evaluation.task import Task, choose_task
@@ -35,6 +35,8 @@ def evaluate(
     reference = queries if bank is None else add_labels(Embeddings.load(bank), config.label)
     folds = choose_folds(queries, config, has_bank=bank is not None)
     tasks = [choose_task(queries, reference, part) for part in folds or [config]]
+    for task in tasks:
+        refuse_overlap(task, config)
     inputs = _list_inputs(queries, reference)
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if work.is_finished(progress.say):

@@ -208,8 +208,8 @@ def train(
     for epoch in range(1, config.epochs + 1):
         for bag in rng.permutation(np.flatnonzero(~held_out)).tolist():
             optimizer.zero_grad()
-            of_bag = F.cross_entropy(net(vectors(_sample(bags[bag], config.patches, rng))), targets[bag])
-            torch.autograd.backward(of_bag)
+            h = vectors(_sample(bags[bag], config.patches, rng))
+            F.cross_entropy(net(h), targets[bag]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         if validation:
             with torch.no_grad():

@@ -40,7 +40,8 @@ def linear_scores(task: Task, config: LinearConfig, seed: int, watch: Watch = ig
     other row of the bank is read.
     """
     probe = fit_probe(task, config, seed, watch)
-    queries, height = task.queries, max(1, _BLOCK // task.bank.embeddings.info.dim)
+    queries = task.queries
+    height = max(1, _BLOCK // queries.vectors(slice(1)).shape[1])
     scores = np.zeros((len(queries), len(task.classes)))
     for start in range(0, len(queries), height):
         block = slice(start, start + height)
