@@ -14,11 +14,11 @@ from hidisc.embeddings.embeddings import LABELS, labels_file, load_labels, save_
 from hidisc.explorer.columns import Column, choose_colours
 from hidisc.ground.columns import Columns
 from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Say
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count
 from hidisc.patches.record import SlideId
 from hidisc.patches.table import PatchTable
-from hidisc.settings.config import Say
 from hidisc.settings.evaluate import LinearConfig
 
 _OFFERED, _COMPARED = 24, 20_000

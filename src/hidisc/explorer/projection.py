@@ -17,9 +17,9 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.explorer.columns import as_rgb_table
 from hidisc.ground.columns import load_columns, save_columns
 from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Say
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count
-from hidisc.settings.config import Say
 
 CLUSTERS = 8
 """As many as have colours that differ with any colour vision."""

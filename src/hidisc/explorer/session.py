@@ -19,10 +19,10 @@ from hidisc.explorer.projection import load_map
 from hidisc.explorer.similar import SimilaritySearch
 from hidisc.explorer.slide import ShownSlide, find_files, show_slide
 from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Say
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.evaluated import find_embeddings
 from hidisc.reporting.points import judge_patches
-from hidisc.settings.config import Say
 from hidisc.settings.level_names import LEVELS, LevelNames
 
 Rows = NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Groups of settings, and how defaults, recipes and `--set` are combined."""
 
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -15,9 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import Record
-
-Say = Callable[[str], None]
-
+from hidisc.ground.progress import Say, ignore
 
 _EMPTY: tuple[Any, ...] = (None, {}, [])
 
@@ -64,7 +62,7 @@ def find_group(annotation: Any) -> type[BaseModel] | None:
 
 
 def use_new_names(
-    model: type[BaseModel], settings: Mapping[str, Any], say: Say = lambda _: None, prefix: str = ""
+    model: type[BaseModel], settings: Mapping[str, Any], say: Say = ignore, prefix: str = ""
 ) -> dict[str, Any]:
     """Settings with those that were renamed under their new names; says which."""
     renamed: Mapping[str, str] = getattr(model, "renamed", {})
@@ -141,7 +139,7 @@ class Recipe:
 
 
 def load_config(
-    model: type[AnyConfig], recipe: str | None = None, changes: Sequence[str] = (), say: Say = lambda _: None
+    model: type[AnyConfig], recipe: str | None = None, changes: Sequence[str] = (), say: Say = ignore
 ) -> AnyConfig:
     """Defaults, then the recipes (shipped names or YAML files, `a+b`: b over a), then `a.b=c` changes."""
     settings: dict[str, Any] = {}

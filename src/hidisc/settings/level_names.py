@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pydantic import field_validator, model_validator
 
 from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Say
 from hidisc.ground.text import plural
-from hidisc.settings.config import Config, Say
+from hidisc.settings.config import Config
 
 LEVELS = ("patient", "slide", "patch")
 _TAKEN = {"class", "label", "level", "site", "split", "store"}
