@@ -28,7 +28,7 @@ from hidisc.objectives.objective import list_objectives, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.sampling import operations, views
 from hidisc.sampling.batches import Batches
-from hidisc.sampling.cohort_stain import Stains, StainTable, measure_stains
+from hidisc.sampling.cohort_stain import BatchStains, StainTable, measure_stains
 from hidisc.sampling.views import DRAWS, make_views
 from hidisc.settings.train import ViewsConfig
 from hidisc.training import monitor as sanity
@@ -116,7 +116,7 @@ def objective(name: str) -> tuple[str, ...]:
 def test_views(gpu: list[str], op: Any, probability: float) -> None:
     images = torch.rand(6, 3, 24, 32, device=CUDA)
     config = ViewsConfig(ops=(op,), probability=probability)
-    of_slides = Stains(torch.zeros(6, 3, 2, device="cpu"), *torch.ones(2, 3, 2, device="cpu"))
+    of_slides = BatchStains(torch.zeros(6, 3, 2, device="cpu"), *torch.ones(2, 3, 2, device="cpu"))
     made = make_views(images, 2, config, torch.Generator().manual_seed(0), colour=True, stains=of_slides)
     assert (made.device, tuple(made.shape)) == (CUDA, (6, 2, 3, 24, 32))
     assert gpu == []

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hidisc.ground.errors import UserError
 from hidisc.models import foreign
-from hidisc.models.foreign import Prepared, TorchScriptNet, measure, size_of_timm
+from hidisc.models.foreign import Prepared, TorchScriptNet, check_output, size_of_timm
 
 
 class Gives(nn.Module):
@@ -62,7 +62,7 @@ def test_mean_and_deviation_move_with_the_module_and_are_not_saved() -> None:
 )
 def test_one_vector_a_picture(make: object, dim: int, notes: tuple[str, ...]) -> None:
     net = Prepared(Gives(make), 4)
-    assert measure(net, 3, 4, "it") == (dim, notes)
+    assert check_output(net, 3, 4, "it") == (dim, notes)
     assert net(torch.rand(7, 3, 4, 4)).shape == (7, dim)
 
 
@@ -93,7 +93,7 @@ def test_maps_are_averaged_over_the_picture() -> None:
 )
 def test_anything_else_is_refused(make: object, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        measure(Prepared(Gives(make), 4), 3, 4, "it")
+        check_output(Prepared(Gives(make), 4), 3, 4, "it")
 
 
 def test_torchscript_is_read_anew_for_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

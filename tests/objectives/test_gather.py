@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
-from hidisc.ground.tensors import gather
+from hidisc.ground.tensors import gather_ranks
 from hidisc.models.encoder import Images, build_encoder
 from hidisc.objectives.objective import Rows, find_objective, load_settings
 from hidisc.settings.train import HeadConfig
@@ -127,9 +127,9 @@ def one_rank(rank: int, port: int, folder: str) -> None:
     x = torch.full((3, 2), float(rank), requires_grad=True)
     y = torch.zeros(6, 2, requires_grad=True)
     earlier = y * 1  # autograd comes to it after `gather`, with the same gradient tensor
-    rows_of_all, first = gather(x)
+    rows_of_all, first = gather_ranks(x)
     (rows_of_all + earlier).mul(torch.arange(12.0).reshape(6, 2) + 100 * rank).sum().backward()
-    ids, _ = gather(torch.arange(4).reshape(2, 2) + 10 * rank)
+    ids, _ = gather_ranks(torch.arange(4).reshape(2, 2) + 10 * rank)
     results["gather"] = {"rows": rows_of_all.detach(), "first": first, "x": x.grad, "y": y.grad, "ids": ids}
     torch.save(results, Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
@@ -197,6 +197,6 @@ def test_rows_come_in_the_order_of_ranks_and_gradients_are_summed_over_them(by_r
 
 def test_alone_the_rows_are_ours():
     x = torch.rand(3, 2, requires_grad=True)
-    rows, first = gather(x)
+    rows, first = gather_ranks(x)
     assert rows is x
     assert first == 0

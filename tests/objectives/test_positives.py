@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hidisc.ground.errors import UserError
-from hidisc.objectives.positives import attract, group, level_weights, mean_positive, sum_groups
+from hidisc.objectives.positives import attract, group_rows, level_weights, mean_positive, sum_groups
 from tests import oracles
 
 ids_of_rows = st.lists(st.integers(-3, 3), min_size=1, max_size=12).map(torch.tensor)
@@ -19,7 +19,7 @@ def draw(rows: int, dim: int = 4, seed: int = 0) -> Tensor:
 @given(ids_of_rows)
 @settings(max_examples=50)
 def test_rows_are_in_one_group_exactly_when_their_ids_are_equal(ids):
-    groups = group(ids)
+    groups = group_rows(ids)
     assert ((groups.ids[:, None] == groups.ids) == (ids[:, None] == ids)).all()
     assert groups.sizes.tolist() == [int((groups.ids == g).sum()) for g in range(len(groups.sizes))]
     assert int(groups.anchors) == max(1, sum(int((ids == i).sum() > 1) for i in ids))
@@ -28,7 +28,7 @@ def test_rows_are_in_one_group_exactly_when_their_ids_are_equal(ids):
 @given(ids_of_rows)
 @settings(max_examples=50)
 def test_sums_of_groups_are_the_sums_of_their_rows(ids):
-    values, groups = draw(len(ids)), group(ids)
+    values, groups = draw(len(ids)), group_rows(ids)
     for g, total in enumerate(sum_groups(values, groups)):
         torch.testing.assert_close(total, values[groups.ids == g].sum(dim=0))
 
@@ -39,7 +39,7 @@ def test_the_mean_over_positives_leaves_out_the_row_itself(ids, data):
     first = data.draw(st.integers(0, len(ids) - 1))
     last = data.draw(st.integers(first + 1, len(ids)))
     queries, keys = draw(last - first, seed=1), draw(len(ids), seed=2)
-    similarity, has_any = mean_positive(queries, keys, group(ids), first)
+    similarity, has_any = mean_positive(queries, keys, group_rows(ids), first)
     for row, i in enumerate(range(first, last)):
         relatives = oracles.positives(ids[:, None], 0, i)
         assert bool(has_any[row]) == bool(relatives)

@@ -12,8 +12,8 @@ from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.cohort_stain import (
     VECTORS,
+    BatchStains,
     CohortStain,
-    Stains,
     StainTable,
     measure_pixels,
     measure_stains,
@@ -48,8 +48,8 @@ def paint(amounts: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.clip((LIGHT * np.exp(-VECTORS @ amounts) - 1) / 255, 0, 1)
 
 
-def stains(own: NDArray[np.float64], mean: NDArray[np.float64], std: NDArray[np.float64]) -> Stains:
-    return Stains(*(torch.tensor(values, dtype=torch.float32) for values in (own, mean, std)))
+def stains(own: NDArray[np.float64], mean: NDArray[np.float64], std: NDArray[np.float64]) -> BatchStains:
+    return BatchStains(*(torch.tensor(values, dtype=torch.float32) for values in (own, mean, std)))
 
 
 def test_the_axes_are_haematoxylin_eosin_and_what_is_neither() -> None:

@@ -15,7 +15,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.sampling import operations
 from hidisc.sampling import views as views_module
 from hidisc.sampling.batches import as_tensor
-from hidisc.sampling.cohort_stain import Stains
+from hidisc.sampling.cohort_stain import BatchStains
 from hidisc.sampling.views import DRAWS, Part, make_views
 from hidisc.settings.config import list_settings, load_config, to_yaml
 from hidisc.settings.train import HeadConfig, TrainConfig, ViewsConfig
@@ -72,7 +72,7 @@ def test_views_do_not_depend_on_how_many_are_made_together(monkeypatch: pytest.M
     ops = tuple(op for op in DRAWS if op != "noise")
     config, part = ViewsConfig(ops=ops, probability=0.5), Part((0.05, 0.4), 16)
     pictures = torch.from_numpy(np.random.default_rng(0).random((5, 3, 32, 32), np.float32))
-    of_slides = Stains(torch.zeros(5, 3, 2), *torch.ones(2, 3, 2))
+    of_slides = BatchStains(torch.zeros(5, 3, 2), *torch.ones(2, 3, 2))
 
     def make() -> Tensor:
         generator = torch.Generator().manual_seed(3)

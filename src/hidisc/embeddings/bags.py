@@ -50,7 +50,7 @@ _NOT_TEXT = {"na", "null", "none", "true", "false"}
 
 
 class _Settings(Config):
-    """What the bags depend on beside the embeddings."""
+    """The facts that the bags depend on beside the embeddings."""
 
     sizes_known: bool
     """Whether the store was there to say how large patches are."""
@@ -69,7 +69,7 @@ class _Bag:
 
 
 def write_bags(embeddings: Embeddings, out: Path, say: Say = ignore) -> int:
-    """Write a folder of bags; how many there are. What a killed export has written stays; `slides.csv` comes last.
+    """Write a folder of bags; returns their number. Files of a killed export are kept; `slides.csv` comes last.
 
     Memory: the table and the vectors of one slide.
     """
@@ -92,7 +92,7 @@ def write_bags(embeddings: Embeddings, out: Path, say: Say = ignore) -> int:
 def _write_all(
     embeddings: Embeddings, store: PatchStore | None, bags: Sequence[_Bag], out: Path, say: Say
 ) -> list[str]:
-    """Write what is not there, and the names of all files."""
+    """Write the files that are missing; returns the names of all files."""
     table = embeddings.table
     records = _read_records(store, bags)
     corners = np.stack([table.column("x"), table.column("y")], axis=1).astype(np.int64)
@@ -122,7 +122,7 @@ def _read_records(store: PatchStore | None, bags: Sequence[_Bag]) -> dict[str, S
 
 
 def _gather(table: PatchTable) -> list[_Bag]:
-    """The slides in the order of the table, those of a patient together."""
+    """The slides in the order of the table, with the slides of a patient together."""
     patients, by_slide = table.column("patient"), table.rows_by("slide")
     first_of_patient: dict[str, int] = {}
     for rows in by_slide.values():
@@ -155,7 +155,7 @@ def _is_plain(slide: str) -> bool:
 def _write_bag(
     embeddings: Embeddings, bag: _Bag, record: SlideRecord | None, corners: NDArray[np.int64], out: Path
 ) -> bool:
-    """Write the files of one slide that are not there; whether STAMP can read it.
+    """Write the missing files of one slide; returns whether STAMP can read it.
 
     `corners` (n, 2): level-0 px of the upper left ones, -1 where they are not known.
     """
@@ -269,7 +269,7 @@ def _slides_csv(table: PatchTable, bags: Sequence[_Bag], say: Say) -> str:
 
 
 def _one_name(codes: NDArray[np.int32], names: Sequence[str], rows: NDArray[np.int64]) -> str | None:
-    """What the patches of a slide agree on: empty when they have none, None when they do not agree."""
+    """The name that all patches of a slide share: empty when they have no name, None when they differ."""
     present = np.unique(codes[rows])
     if len(present) > 1:
         return None
@@ -331,7 +331,7 @@ def _find_places(embeddings: Embeddings) -> tuple[NDArray[np.float64], str] | No
 
 
 def _describe_source(embeddings: Embeddings) -> dict[str, Any]:
-    """What the vectors were made from; AnnData has no place for None."""
+    """The facts about the vectors; AnnData cannot hold None."""
     info = embeddings.info
     known = {
         "model": info.model.name,

@@ -15,7 +15,7 @@ from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchError, PatchStore, as_input
 
 COLOUR = "colour"
-"""What `hidisc embed STORE colour` calls it."""
+"""Its name in `hidisc embed STORE colour`."""
 _MOST = 4096
 """Most patches from which the means and deviations of the columns are computed."""
 
@@ -38,10 +38,10 @@ class Colour(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One vector per picture."""
-        return (measure_colour(x.float()) - self.centre) / self.scale
+        return (summarise_channels(x.float()) - self.centre) / self.scale
 
 
-def measure_colour(x: Tensor) -> Tensor:
+def summarise_channels(x: Tensor) -> Tensor:
     """Mean and standard deviation of every channel (B, 2C) of pictures (B, C, H, W)."""
     deviation, mean = torch.std_mean(x, dim=(2, 3), correction=0)
     return torch.cat([mean, deviation], dim=1)
@@ -60,7 +60,7 @@ def fit_colour(store: PatchStore, rows: NDArray[np.int64]) -> Colour:
 
 
 def refuse_path(name: Path) -> None:
-    """Refuse a file or folder of the floor's own name; embeddings are none that could be meant as an encoder."""
+    """Refuse a file or folder of the floor's own name, unless it holds embeddings, which cannot be meant."""
     if name.exists() and read_kind(name) != "embed":
         raise UserError(
             f"{name} is the name of the colour floor and of something that is here. Write ./{name} for what is here, "
@@ -74,4 +74,4 @@ def read_colour(store: PatchStore, row: int) -> Tensor:
         pixels = torch.from_numpy(as_input(store.read(row), store.info.input))
     except PatchError:
         return torch.empty(0, 2 * store.input_channels)
-    return measure_colour(pixels.permute(2, 0, 1)[None].double())
+    return summarise_channels(pixels.permute(2, 0, 1)[None].double())

@@ -32,10 +32,10 @@ ModelKind = Literal["run", "encoder", "timm", "torchscript", "onnx", "colour"]
 
 
 class ModelCard(Record):
-    """Whose encoder made the embeddings, and what it has seen."""
+    """The encoder that made the embeddings, and the slides it has seen."""
 
     name: str
-    """What tables call it."""
+    """Its name in tables."""
     kind: ModelKind
     source: str
     """Where it was, relative to the embeddings: a folder or a file; or `timm:NAME` or `colour`."""
@@ -48,9 +48,9 @@ class ModelCard(Record):
     objective: str | None = None
     backbone: str | None = None
     size_px: int
-    """Side of what it is fed; stored patches are resized to it."""
+    """Side of the pictures that it takes; stored patches are resized to it."""
     history: History
-    """What it has seen."""
+    """The slides and labels that it has learned from."""
 
     def relate_source(self, home: Path, out: Path) -> "ModelCard":
         """The card with its folder or file, which it names as seen from `home`, named as seen from the folder `out`."""
@@ -79,7 +79,7 @@ class EmbeddingsInfo(Record):
     """Patches that could not be read and are left out."""
     versions: dict[str, str | None]
     level_names: LevelNames = LevelNames()
-    """What people read calls the levels so."""
+    """The names of the levels in pages and messages."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ _COLUMNS = ("slide", "patch", *_PLACE, "label")
 
 
 def labels_file(folder: Path, name: str) -> Path:
-    """Where the labels called `name` lie that are about the patches in a folder; refuses what is no file name."""
+    """The file of the labels called `name` for the patches in a folder; a name that is no file name is refused."""
     if not name or len(name) > 60 or not all(letter.isalnum() or letter in "_-" for letter in name):
         raise UserError(f"{name!r} cannot name a set of labels. Use letters, digits, - and _, 60 at most.")
     return folder.resolve().parent / LABELS / f"{name}.parquet"
@@ -186,7 +186,7 @@ def save_labels(
 
 
 def load_labels(path: Path, table: PatchTable, slides: Sequence[SlideId]) -> tuple[NDArray[np.object_], Columns]:
-    """(N,) the label of each patch of a table, None where it has none; and the rows of patches that the table lacks."""
+    """(N,) the label of each patch of a table, or None; and the rows of patches that the table does not have."""
     given = load_columns(path)
     if set(given) != set(_COLUMNS):
         raise UserError(f"{path} does not hold labels of hidisc: its columns are {', '.join(given)}.")
@@ -221,7 +221,7 @@ def add_labels(embeddings: Embeddings, name: str) -> Embeddings:
 
 
 def _list_facts(table: PatchTable, slides: Sequence[SlideId]) -> Columns:
-    """(N,) each: what names a patch, and what must not have changed since it was labelled."""
+    """(N,) each: the columns that identify a patch, and those that must not have changed since it was labelled."""
     codes, names = table.codes("slide")
     checksums = {slide.slide: slide.checksum for slide in slides}
     of_code = np.array([checksums.get(name) for name in names] or [None], object)
@@ -230,7 +230,7 @@ def _list_facts(table: PatchTable, slides: Sequence[SlideId]) -> Columns:
 
 
 def _agree(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two columns are the same, what is missing included."""
+    """Whether two columns are equal; missing values equal each other."""
     if one.dtype == object:
         return bool((one == other).all())
     return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))

@@ -43,7 +43,7 @@ class BlockFile:
         self.blocks = -(-rows // block)
 
     def create(self) -> None:
-        """Make both files unless they are there; all the space is taken now, so that a small disk is said at once."""
+        """Make both files unless they are there; all space is taken now, so that a full disk is noticed at once."""
         if self.path.exists() and self.done_path.exists():
             return
         part = beside(self.path)
@@ -70,7 +70,7 @@ class BlockFile:
         return slice(block * self._block, min((block + 1) * self._block, self._rows))
 
     def write(self, block: int, values: NDArray[np.generic]) -> None:
-        """Put the values (n, dim) of a block on the disk, then say so."""
+        """Put the values (n, dim) of a block on the disk, then mark the block as done."""
         header = self.path.stat().st_size - self._rows * self._row_bytes
         data = np.ascontiguousarray(values, self._dtype).tobytes()
         _put(self.path, data, header + block * self._block * self._row_bytes)
@@ -94,7 +94,7 @@ def _put(path: Path, data: bytes, offset: int) -> None:
 _BATCHES = 16
 """Batches between two writes; at most this many are lost to a crash on each device."""
 _AT_ONCE = 64
-"""Patches that a CPU embeds at once: what a network makes of more of them fits neither its caches nor kept memory."""
+"""Patches that a CPU embeds at once: the activations of more patches do not fit its caches."""
 _ROWS = 4096
 """Rows copied at once."""
 _FEW = 1000
@@ -161,7 +161,7 @@ def extract(
 
 
 def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor, list[tuple[int, str]]]:
-    """Pixels (B, C, H, W) of rows, and the places that could not be read with why; those stay black.
+    """Pixels (B, C, H, W) of rows, and the unreadable places with the reasons; these pixels stay black.
 
     `pin` puts them in page-locked memory, for a GPU.
     """
@@ -196,7 +196,7 @@ def _check(vectors: NDArray[Any], store: PatchStore, rows: NDArray[np.int64], dt
 
 
 def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out: Path, config: EmbedConfig) -> None:
-    """Leave out what could not be read, then write the table and the record.
+    """Leave out patches that could not be read, then write the table and the record.
 
     The table is there before the file shrinks, so that a process killed between the two knows which rows it has.
     """

@@ -1,4 +1,4 @@
-"""Any encoder in one form (run, encoder alone, timm name, TorchScript, ONNX, colour), and which patches it sees.
+"""Any encoder in one form (run, encoder alone, timm name, TorchScript, ONNX, colour), and which patches are embedded.
 
 What a run was fed is known and kept to. An encoder from elsewhere is fed what `config.model` says, else what came with
 it (`preprocessing.json` beside it, the sizes in an ONNX file, timm's own notes), else pixels in [0, 1] as they are.
@@ -37,7 +37,7 @@ from hidisc.models.foreign import (
     OnnxNet,
     Prepared,
     TorchScriptNet,
-    measure,
+    check_output,
     open_timm_folder,
     size_of_timm,
 )
@@ -85,11 +85,11 @@ class OpenedModel:
     dim: int
     """D, the width of the embedding."""
     notes: tuple[str, ...]
-    """What the user should know, a sentence each."""
+    """Notes for the user, a sentence each."""
 
     @property
     def checksum(self) -> str:
-        """Names its weights and what is known of them."""
+        """Digest of its weights and of what is known of them."""
         return digest([self.card.checksum, self.card.history.model_dump(), self.card.group])
 
     @property
@@ -116,7 +116,7 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
         card, network, fed = _open(spec, store, config)
     _refuse_other_input(spec, fed, store)
     net = Prepared(network, card.size_px, fed.mean, fed.std).eval()
-    dim, notes = measure(net, store.input_channels, store.info.size_px, spec)
+    dim, notes = check_output(net, store.input_channels, store.info.size_px, spec)
     own_name = spec.removeprefix(TIMM) if spec.startswith(TIMM) else Path(spec).resolve().name
     card = card.model_copy(update={"name": name or own_name, "source": spec})
     return OpenedModel(card, net, dim, (*_notes_on(card, fed, store), *notes))
@@ -234,7 +234,7 @@ def _open_colour(store: PatchStore, config: EmbedConfig) -> _Found:
 
 
 def _open_folder(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
-    """What `hidisc export` wrote, or a timm folder from elsewhere."""
+    """A folder that `hidisc export` wrote, or a timm folder from elsewhere."""
     there = [file for file in FILES.values() if (path / file).is_file()]
     if not there:
         raise UserError(
@@ -266,7 +266,7 @@ def _open_file(path: Path, store: PatchStore, given: ForeignConfig) -> _Found:
 
 
 def _open_onnx(path: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig) -> _Found:
-    """An ONNX file; sizes that are written in it are what it takes."""
+    """An ONNX file; it takes the sizes that are written in it."""
     net = OnnxNet(path)
     _, channels, height, width = net.shape
     if height != width and None not in (height, width):
@@ -283,7 +283,7 @@ def _open_onnx(path: Path, known: Preprocessing, store: PatchStore, given: Forei
 def _foreign(
     kind: ModelKind, net: nn.Module, file: Path, known: Preprocessing, store: PatchStore, given: ForeignConfig
 ) -> _Found:
-    """An encoder from elsewhere with what it is fed: as the user says, else as is known, else as pixels are."""
+    """An encoder from elsewhere with what it is fed: the user's settings, else its own file, else plain pixels."""
     _refuse_settings(str(file), given, ForeignConfig(size_px=given.size_px, mean=given.mean, std=given.std))
     mean, std = _given_scale(given, store)
     if known.mean_and_std_are_applied == "inside the network":
@@ -355,7 +355,7 @@ def _refuse_other_input(source: str, fed: Preprocessing, store: PatchStore) -> N
 
 
 def _notes_on(card: ModelCard, fed: Preprocessing, store: PatchStore) -> tuple[str, ...]:
-    """What the user should know before trusting the numbers."""
+    """Notes for the user before the numbers are trusted."""
     notes = []
     stored_px = store.info.size_px
     if card.size_px != stored_px:
@@ -377,7 +377,7 @@ def _notes_on(card: ModelCard, fed: Preprocessing, store: PatchStore) -> tuple[s
 
 
 def _hash_tensors(net: nn.Module) -> str:
-    """SHA-256 of weights that lie in no file of the user's."""
+    """SHA-256 of weights that are in no file."""
     digest = hashlib.sha256()
     for name, value in sorted(net.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())

@@ -47,7 +47,7 @@ class _Gather(Function):
         return grad[first : first + ctx.count]
 
 
-def gather(rows: Tensor) -> tuple[Tensor, int]:
+def gather_ranks(rows: Tensor) -> tuple[Tensor, int]:
     """Rows (N, ...) of all ranks, each with as many, and the place of our first row; our own rows when we are alone."""
     if count_ranks() == 1:
         return rows, 0

@@ -38,7 +38,7 @@ class Architecture:
 
 
 def find_architecture(name: str, options: dict[str, Any]) -> Architecture:
-    """What a name stands for: `hf-hub:owner/name` is looked up on the hub, any other name is timm's own."""
+    """The architecture of a name: `hf-hub:owner/name` is looked up on the hub, any other name is timm's own."""
     if not name.startswith(HUB_NAMES):
         return Architecture(name, options)
     import timm
@@ -57,7 +57,7 @@ def find_architecture(name: str, options: dict[str, Any]) -> Architecture:
 
 
 def fetch_weights(name: str, notes: dict[str, Any] | None) -> str:
-    """The safetensors file that the hub holds for a model; timm itself would go on to a pickle where there is none."""
+    """The safetensors file that the hub holds for a model; without such a file, timm itself would load a pickle."""
     if notes is None:
         import timm
 
@@ -86,7 +86,7 @@ def fetch_weights(name: str, notes: dict[str, Any] | None) -> str:
 
 
 def push_files(folder: Path, files: Sequence[str], repo: str) -> str:
-    """Put files of a folder into a repository of the hub, a new private one if there is none; its address."""
+    """Copy files of a folder to a repository of the hub, which is made (private) if needed; returns its address."""
     try:
         api = HfApi()
         address = api.create_repo(repo, private=True, exist_ok=True)
@@ -118,7 +118,7 @@ def _safe_file(named: str | None) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, without what follows."""
+    """The first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -179,7 +179,7 @@ def _create(name: str, channels: int, options: dict[str, Any], extra: dict[str, 
 
 
 def _refuse_name(name: str, said_by: str) -> None:
-    """Refuse what is not in timm's registry: a folder, a name of the hub, a slip of the pen."""
+    """Refuse names that are not in timm's registry: folders, names of the hub, misspelt names."""
     import timm
 
     if name.startswith("local-dir:"):
@@ -216,7 +216,7 @@ def _load_weights(backbone: nn.Module, path: Path, name: str) -> None:
 
 
 def _fit_channels(state: dict[str, Tensor], own: dict[str, Tensor], backbone: nn.Module) -> None:
-    """Turn a first layer for red, green and blue into one for other channels, as timm does for weights of the hub."""
+    """Adapt the weights of a first layer for red, green and blue to other channels, as timm does for the hub."""
     from timm.models import adapt_input_conv
 
     first = _first_layer(backbone)
@@ -234,7 +234,7 @@ def count_depths(backbone: nn.Module) -> dict[str, int]:
 
 
 def list_tokens(backbone: nn.Module) -> set[str]:
-    """Parameters of a timm model that are no vectors and need no weight decay all the same, as timm says: tokens."""
+    """Parameters of a timm model that timm excludes from weight decay although they are no vectors: tokens."""
     return backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()  # type: ignore[operator]
 
 
@@ -263,7 +263,7 @@ def count_features(
     size_px: int,
     advice: str = "Change model.backbone or model.options, or prepare patches of another size.",
 ) -> int:
-    """Width of what a backbone gives for a picture; one that takes no such pictures is refused with the advice."""
+    """Width of a backbone's output; a backbone that does not take such pictures is refused with `advice`."""
     was_training = backbone.training
     backbone.eval()
     try:

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.tensors import count_ranks, gather
+from hidisc.ground.tensors import count_ranks, gather_ranks
 
 _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -110,7 +110,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     exact = x if x.dtype == torch.float64 else x.float()
     variance, mean = torch.var_mean(exact, rest, correction=0)
     count, channels = mean.new_full((1,), x.numel() / x.shape[1]), x.shape[1]
-    of_all, _ = gather(torch.cat([mean, variance, count])[None])
+    of_all, _ = gather_ranks(torch.cat([mean, variance, count])[None])
     means, variances, counts = of_all[:, :channels], of_all[:, channels:-1], of_all[:, -1:]  # (ranks, C) and (ranks, 1)
     share = counts / counts.sum()
     mean = (share * means).sum(dim=0)

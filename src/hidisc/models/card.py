@@ -21,9 +21,9 @@ class History(Record):
     slides: tuple[SlideId, ...] = ()
     """Every slide that was learned from, as far as known."""
     is_complete: bool = True
-    """Whether that is all: false after starting from weights of which it is not known what they have seen."""
+    """Whether `slides` is complete: false if the training started from weights of unknown history."""
     labels_used: tuple[str, ...] = ()
-    """What labels were used for; empty: not at all, as far as known."""
+    """The purposes that labels were used for; empty: none, as far as known."""
 
     def then(self, slides: tuple[SlideId, ...], labels_used: tuple[str, ...]) -> "History":
         """This history, and a training after it."""
@@ -51,7 +51,7 @@ UNKNOWN = History(is_complete=False)
 
 
 def trust_history(history: History | None) -> History:
-    """The history of weights that come without their run: an empty one proves nothing."""
+    """The history of weights that come without their run: an empty history counts as not known."""
     return history if history is not None and history.slides else UNKNOWN
 
 
@@ -111,7 +111,7 @@ def read_preprocessing(folder: Path) -> Preprocessing | None:
 
 
 def hash_weights(file: Path) -> str:
-    """SHA-256 of a file of weights, and of the one beside it that large ONNX files keep them in."""
+    """SHA-256 of a file of weights, together with the `.data` file in which large ONNX files keep them."""
     beside = file.with_name(f"{file.name}.data")
     if not beside.is_file():
         return hash_file(file)
@@ -120,7 +120,7 @@ def hash_weights(file: Path) -> str:
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
 BOTH = "Copy both files from one run."
-"""What to do about two files that do not belong together."""
+"""The advice when the two files do not belong together."""
 
 
 class EncoderCard(Record):
@@ -142,13 +142,13 @@ class EncoderCard(Record):
     """The rule by which stored pixels become the input, float in [0, 1] (`patches.store.as_input`)."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """The encoder itself subtracts the mean and divides by this; one value per channel."""
+    """The encoder itself subtracts `mean` and divides by `std`; one value per channel."""
     features: int
     """Width of the embedding."""
     classes: tuple[str, ...] = ()
     """Labels a supervised run can predict, in the order of its scores."""
     history: History = NOTHING
-    """What it has seen, for leakage checks."""
+    """The slides and labels it has learned from, for leakage checks."""
     weights: str = ""
     """SHA-256 of encoder.safetensors beside it."""
 

@@ -34,11 +34,11 @@ Scale = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 Images = Tensor | tuple[Tensor, ...]
-"""Pictures (B, C, H, W), or views (M, V, C, H, W) of the same patches, one tensor per size of theirs."""
+"""Pictures (B, C, H, W), or views (M, V, C, H, W) of the same patches, one tensor per size."""
 
 
 class Encoder(nn.Module):
-    """`features(x)` is the embedding (B, features) that is kept, `project(x)` what the loss sees (B, dim).
+    """`features(x)` is the embedding (B, features) that is kept, `project(x)` (B, dim) is the input of the loss.
 
     x (B, C, H, W) float in [0, 1]. Of views in several sizes, the rows of a patch come next to each other, those of
     the first size first.
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.card = card
         self.note = ""
-        """What the user should know about its input; empty: nothing."""
+        """A note for the user about its input; may be empty."""
         self.keeps_statistics = False
         """Whether batch normalisation in the backbone keeps its statistics in training too."""
         self.backbone = backbone
@@ -61,7 +61,7 @@ class Encoder(nn.Module):
         self.register_buffer("std", torch.tensor(card.std)[:, None, None], persistent=False)
 
     def train(self, mode: bool = True) -> "Encoder":
-        """Training or evaluation mode; batch statistics that are kept are those of evaluation in both."""
+        """Set training or evaluation mode; batch statistics that are kept are used in both."""
         super().train(mode)
         if self.keeps_statistics:
             for module in self.backbone.modules():
@@ -81,12 +81,12 @@ class Encoder(nn.Module):
         return self.project_features(self.features(x))
 
     def project_features(self, features: Tensor) -> Tensor:
-        """(B, dim) what the loss sees of features (B, features)."""
+        """(B, dim) the input of the loss, from features (B, features)."""
         return self.head(features) if self.head is not None else features
 
     @property
     def dim(self) -> int:
-        """Width of what the loss sees."""
+        """Width of the input of the loss."""
         return self.card.head.dim if self.card.head else self.card.features
 
     def classify_features(self, features: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def build_encoder(
     scale: Scale | None = None,
     classes: tuple[str, ...] = (),
 ) -> Encoder:
-    """A new encoder, its random weights from torch's seed; `scale` (mean, std) counts before what weights expect."""
+    """A new encoder, its random weights from torch's seed; `scale` (mean, std) replaces that of the weights."""
     weights = find_weights(weights)
     made_as = find_architecture(backbone, options)
     net, options = create_backbone(made_as.name, channels, size_px, made_as.options, weights, made_as.notes)
@@ -183,7 +183,7 @@ def find_weights(given: str | None) -> str | None:
 def _choose_scale(
     given: Scale | None, weights: str | None, beside: Preprocessing, of_timm: dict[str, Any], channels: int
 ) -> tuple[Scale, str]:
-    """The (mean, std) of the input, and what to say of it where it is a guess."""
+    """The (mean, std) of the input, and a note for the user where they are a guess."""
     if given is not None:
         if {len(values) for values in given} != {channels}:
             raise UserError(
@@ -216,7 +216,7 @@ def _for_channels(scale: Scale, channels: int) -> Scale:
 
 
 def describe_weights(given: str | Path | None) -> Preprocessing:
-    """What the files beside weights say of them: `encoder.json`, else `preprocessing.json`; nothing without either.
+    """The description in the file beside weights: `encoder.json`, else `preprocessing.json`; an empty one without both.
 
     A history counts only where it is bound to this very file by its SHA-256. A `preprocessing.json` of another file
     counts for nothing; one that names no file, as people write it, says what to feed.

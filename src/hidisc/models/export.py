@@ -52,7 +52,7 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
 
 
 def compare_exported(encoder: Encoder, out: Path, to: Target) -> float:
-    """The largest difference of an exported encoder's embeddings from ours; one beyond rounding is refused."""
+    """The largest difference of an exported encoder's embeddings from ours; more than rounding is refused."""
     x = draw_pictures(encoder)
     with torch.inference_mode():
         ours = encoder.eval().features(x)
@@ -73,7 +73,7 @@ def draw_pictures(encoder: Encoder) -> Tensor:
 
 
 def run_exported(folder: Path, to: Target, x: Tensor) -> Tensor:
-    """Embeddings (B, features) of x (B, C, H, W) in [0, 1] by what `export_encoder` wrote."""
+    """Embeddings (B, features) of x (B, C, H, W) in [0, 1] by the files that `export_encoder` wrote."""
     if to == "onnx":
         return OnnxNet(folder / FILES[to])(x)["features"]
     if to == "torchscript":
@@ -167,7 +167,7 @@ _NEVER = -1e4
 """Logit of a class that the classifier does not know."""
 
 
-class PatchClassifier(nn.Module):
+class EncoderWithClassifier(nn.Module):
     """Logits (B, L) of pictures (B, C, H, W) whose mean and standard deviation were applied before."""
 
     def __init__(self, encoder: Encoder, weights: Tensor, biases: Tensor) -> None:
@@ -185,7 +185,7 @@ class PatchClassifier(nn.Module):
 
 
 def fill_classes(weights: Tensor, biases: Tensor, present: Any, classes: int) -> tuple[Tensor, Tensor]:
-    """The layer of some classes (codes `present`) as one of all classes; the others are never predicted."""
+    """A linear layer of the classes `present` (codes) as a layer of all classes; the added ones are never predicted."""
     full, bias = torch.zeros(classes, weights.shape[1], dtype=weights.dtype), torch.full((classes,), _NEVER)
     full[present], bias[present] = weights, biases.to(bias.dtype)
     return full, bias
@@ -196,7 +196,7 @@ def write_wsinfer(
 ) -> None:
     """Write both files; `size_px` and `mpp`: of the patches that are cut and then resized to the encoder's input."""
     card = encoder.card
-    model = PatchClassifier(encoder.eval(), *layer).eval()
+    model = EncoderWithClassifier(encoder.eval(), *layer).eval()
     save_script(model, torch.rand(2, card.channels, card.size_px, card.size_px), out / SCRIPT)
     config = {
         "spec_version": "1.0",

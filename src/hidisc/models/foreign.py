@@ -1,4 +1,4 @@
-"""Encoders made elsewhere, TorchScript or ONNX, as modules; and what stands between stored patches and any encoder."""
+"""Encoders made elsewhere (TorchScript, ONNX, a timm folder) as modules; the steps between patches and any encoder."""
 
 import json
 import warnings
@@ -62,8 +62,8 @@ class Prepared(nn.Module):
 
 
 @torch.inference_mode()
-def measure(net: Prepared, channels: int, size_px: int, name: str) -> tuple[int, tuple[str, ...]]:
-    """(D, what is to be said of the output), by encoding two grey pictures; a network without vectors is refused."""
+def check_output(net: Prepared, channels: int, size_px: int, name: str) -> tuple[int, tuple[str, ...]]:
+    """(D, notes on the output for the user), by encoding two grey pictures; an output without vectors is refused."""
     try:
         given = net.encode(torch.full((2, channels, size_px, size_px), 0.5))
     except _errors_of_running() as error:
@@ -99,7 +99,7 @@ def measure(net: Prepared, channels: int, size_px: int, name: str) -> tuple[int,
 
 
 def _tensors_of(given: Any, key: str = "0") -> list[tuple[str, Tensor]]:
-    """The tensors in what a network returns, each with its key or place."""
+    """The tensors in the output of a network, each with its key or position."""
     if isinstance(given, Tensor):
         return [(key, given)]
     if isinstance(given, Mapping):
@@ -110,7 +110,7 @@ def _tensors_of(given: Any, key: str = "0") -> list[tuple[str, Tensor]]:
 
 
 class TorchScriptNet(nn.Module):
-    """A TorchScript file; read anew for the device of what it is given, because frozen weights do not move.
+    """A TorchScript file; read anew for the device of its input, because frozen weights cannot be moved.
 
     A TorchScript file is a program, though one that cannot reach Python or the file system: nothing is unpickled by
     Python, but what it computes is for its author to answer for.
@@ -205,7 +205,7 @@ _ONNX_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tens
 
 
 def _split(images: np.ndarray[Any, Any], batch: int | None) -> Iterator[np.ndarray[Any, Any]]:
-    """Pictures in pieces of a fixed size, the last one filled up with its last picture; all at once when it is free."""
+    """Pictures in pieces of a fixed size; the last piece is filled up with its last picture. None: one piece."""
     if batch is None:
         yield images
         return
@@ -216,24 +216,24 @@ def _split(images: np.ndarray[Any, Any], batch: int | None) -> Iterator[np.ndarr
 
 
 def _errors_of_running() -> tuple[type[Exception], ...]:
-    """What a network raises that cannot take its input."""
+    """The exceptions of a network that cannot take its input."""
     return (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError, *_runtime_errors())
 
 
 def _runtime_errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises; its errors have no parent of their own."""
+    """The exceptions of onnxruntime, which have no common base class."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     return tuple(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception))
 
 
 def _last_words(error: BaseException) -> str:
-    """onnxruntime tells codes and paths before it tells what."""
+    """The end of a message of onnxruntime, which begins with codes and paths."""
     return first_line(error).rpartition(" : ")[2].rpartition("failed:")[2]
 
 
 def _last_line(error: BaseException) -> str:
-    """TorchScript tells where before it tells what."""
+    """The last line of a message of TorchScript, which begins with a traceback."""
     return (str(error).strip() or type(error).__name__).splitlines()[-1]
 
 
@@ -251,7 +251,7 @@ def size_of_timm(name: str) -> int | None:
 
 
 def open_timm_folder(folder: Path) -> tuple[nn.Module, Preprocessing]:
-    """The network (B, C, H, W) -> (B, D) in a timm folder (`config.json`, `model.safetensors`), and what it takes.
+    """The network (B, C, H, W) -> (B, D) in a timm folder (`config.json`, `model.safetensors`), and what to feed it.
 
     `preprocessing.json` counts before config.json. Nothing is unpickled, as timm itself might.
     """

@@ -1,4 +1,4 @@
-"""BYOL (Grill et al., NeurIPS 2020), and its hierarchical form: predict what a slow copy says of one's relatives.
+"""BYOL (Grill et al., NeurIPS 2020), and its hierarchical form: predict a slow copy's output for relatives.
 
 With the levels `[patch]` and two views this is the paper's symmetric loss; with more levels, every row that shares an
 ancestor is a target, level by level, as in HiDisc.

@@ -1,7 +1,7 @@
 """DINO (Caron et al., ICCV 2021), and its hierarchical form: relatives predict a teacher's output for a view.
 
-The teacher follows the student slowly. Both say how alike a view is to each of K prototypes, as probabilities. A
-student's view of any relative predicts those that the teacher has for a global view i:
+The teacher follows the student slowly. Both give the similarity of a view with each of K prototypes, as probabilities.
+The student's probabilities for any relative predict the teacher's for a global view i:
 
     L_l = mean over i of 1 / |P_l(i)| sum over p in P_l(i) of H(t_i, s_p),  H(t, s) = - sum over k of t_k log s_k
 
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from hidisc.ground.tensors import gather
+from hidisc.ground.tensors import gather_ranks
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows, follow, make_teacher, spread_out
 from hidisc.objectives.positives import attract
@@ -89,7 +89,7 @@ class Loss(Objective):
         z = F.normalize(self.teacher.project(images).float(), dim=1)
         logits = compare(z, self.teacher_prototypes.weight)
         if self.settings.balance == "sinkhorn":
-            of_all, first = gather(logits / self._teacher_temperature())
+            of_all, first = gather_ranks(logits / self._teacher_temperature())
             return z, sinkhorn(of_all)[first : first + len(z)]
         target = F.softmax((logits - self.centre) / self._teacher_temperature(), dim=1)
         if self.training:
@@ -103,7 +103,7 @@ class Loss(Objective):
         return first + (last - first) * (self.progress / self.settings.warmup).clamp(max=1)
 
     def _learned_prototypes(self) -> Tensor:
-        """The prototypes' weights; in the first steps their gradient is 0, so that every rank still has one."""
+        """The prototypes' weights; in the first steps their gradient is 0, not missing, as ranks share gradients."""
         weight = self.prototypes.weight
         learns = (self.progress >= self.settings.freeze_prototypes).to(weight.dtype)
         return weight.detach() + learns * (weight - weight.detach())
@@ -149,4 +149,4 @@ def _entropy(p: Tensor) -> Tensor:
 
 def _mean_of_all(rows: Tensor) -> Tensor:
     """(K,) mean of the rows (G, K) of all ranks, each of which has as many."""
-    return gather(rows.mean(dim=0, keepdim=True))[0].mean(dim=0)
+    return gather_ranks(rows.mean(dim=0, keepdim=True))[0].mean(dim=0)

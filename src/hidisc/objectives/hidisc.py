@@ -1,4 +1,4 @@
-"""HiDisc (Jiang et al., CVPR 2023): at every level, pull together what shares an ancestor and push apart the rest."""
+"""HiDisc (Jiang et al., CVPR 2023): at every level, rows that share an ancestor attract each other, others repel."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.tensors import constant, gather
+from hidisc.ground.tensors import constant, gather_ranks
 from hidisc.ground.text import count
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
@@ -18,8 +18,6 @@ from hidisc.objectives.positives import group_level, mean_positive
 
 _BLOCK = 2**20
 """Similarities in memory at once."""
-
-
 _TAU = 0.7
 """The paper's temperature."""
 
@@ -104,7 +102,7 @@ def contrast_ranks(
     across: Sequence[int | None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`hidisc_loss` of this rank's anchors z (N, D) with ids (N, L) against the keys of all ranks."""
-    (keys, first), (all_ids, _) = gather(z), gather(ids)
+    (keys, first), (all_ids, _) = gather_ranks(z), gather_ranks(ids)
     keys_of_all = keys, all_ids, first
     return hidisc_loss(z, ids, weights, temperature, reduction=reduction, keys=keys_of_all, across=across)
 
@@ -172,7 +170,7 @@ class _LogSumExp(Function):
 def _similarities(
     z: Tensor, keys: Tensor, rows: slice, first: int, temperature: float, apart: tuple[Tensor, Tensor] | None
 ) -> Tensor:
-    """(rows, M) z_i . z_a / tau, and the lowest number for a row with itself (infinities would make NaN of one row)."""
+    """(rows, M) z_i . z_a / tau, and the lowest number for a row with itself (minus infinity could lead to NaN)."""
     block, lowest = (z[rows] / temperature) @ keys.T, torch.finfo(z.dtype).min
     if apart is not None:
         return block.masked_fill_(apart[0][rows, None] == apart[1], lowest)  # a row with itself among them
@@ -186,7 +184,7 @@ def _blocks(rows: int, columns: int) -> list[slice]:
 
 
 def _check(z: Tensor, ancestry: Tensor, weights: Sequence[float], temperatures: Sequence[float]) -> None:
-    """Say what does not fit together."""
+    """Refuse inputs whose shapes or values do not fit together."""
     if z.ndim != 2 or not z.is_floating_point():
         raise UserError(f"z is {z.dtype} of shape {tuple(z.shape)}. Give (N, D) floating-point unit vectors.")
     if ancestry.ndim != 2 or len(ancestry) != len(z) or ancestry.is_floating_point():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hidisc import objectives
 from hidisc.ground.errors import UserError
-from hidisc.ground.tensors import gather
+from hidisc.ground.tensors import gather_ranks
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.positives import level_across, level_weights
 from hidisc.settings.config import Config, validate
@@ -58,13 +58,13 @@ _EPSILON = 1e-8
 
 
 def spread_out(x: Tensor, ids: Tensor) -> Tensor:
-    """Minus the mean logarithm of each row's distance from the nearest one of another patch, x (M, V, D), ids (M,).
+    """Minus the mean logarithm of each row's distance to the nearest row of another patch, x (M, V, D), ids (M,).
 
     Rows are made unit vectors and are compared within a view, with those of all ranks, as views of a patch are meant
     to be alike. A row without another patch counts as 0.
     """
     x = F.normalize(x, dim=2).transpose(0, 1)  # (V, M, D)
-    keys, of_keys = gather(x.transpose(0, 1))[0].transpose(0, 1), gather(ids)[0]
+    keys, of_keys = gather_ranks(x.transpose(0, 1))[0].transpose(0, 1), gather_ranks(ids)[0]
     is_same = ids[:, None] == of_keys  # (M, keys)
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         nearest = (x @ keys.transpose(1, 2)).masked_fill(is_same, -2).argmax(dim=2)  # (V, M)
@@ -75,12 +75,12 @@ def spread_out(x: Tensor, ids: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rows:
-    """To whom the N = M V images of a batch belong; views of a patch are next to each other."""
+    """Ancestors and labels of the N = M V images of a batch; views of a patch are next to each other."""
 
     ancestry: Tensor
     """(N, L) ids from coarse to fine."""
     labels: Tensor
-    """(N,) label codes, -1 where there is none."""
+    """(N,) label codes; -1: no label."""
     views: int
     """V."""
     global_views: int | None = None
@@ -94,13 +94,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Losses:
-    """The loss of a batch and what is logged of it."""
+    """The loss of a batch, and the values that are logged."""
 
     total: Tensor
     parts: dict[str, Tensor]
     """Values to log, by name: one per level, or the terms of the loss."""
     embeddings: Tensor
-    """(N, D) what the loss saw, detached: its effective rank shows a collapse."""
+    """(N, D) the vectors that the loss was computed from, detached: their effective rank shows a collapse."""
 
 
 class LevelSettings(Config):
@@ -121,7 +121,7 @@ class Objective(nn.Module):
     uses_head: ClassVar[bool] = True
 
     def __init__(self, settings: Any, encoder: Encoder, levels: Sequence[str], classes: Sequence[str]) -> None:
-        """Keep the settings, the levels of the batch and their weights, which are 1 where settings name none."""
+        """Keep the settings, the levels of the batch and their weights."""
         super().__init__()
         self.settings, self.levels = settings, tuple(levels)
         self.weights = level_weights(getattr(settings, "weights", {}), levels)
@@ -132,7 +132,7 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def after_step(self, encoder: Encoder, progress: float) -> None:
-        """What follows an optimiser step; `progress` from 0 to 1 over the run."""
+        """Update what no gradient updates, after each optimiser step; `progress` goes from 0 to 1 over the run."""
 
     def name_levels(self, values: Tensor) -> dict[str, Tensor]:
         """The values (L,) of the levels whose weight is not 0, by name."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.tensors import constant, gather
+from hidisc.ground.tensors import constant, gather_ranks
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Groups:
     sizes: Tensor
     """(M,) how many rows each group has."""
     inner: "Groups | None" = None
-    """Groups within these, whose rows are no positives of each other; None: a row alone is none of itself."""
+    """Finer groups, within which rows are no positives of each other; None: each row is a group of its own."""
 
     @property
     def counts(self) -> Tensor:
@@ -33,8 +33,8 @@ class Groups:
         return (self.counts > 0).sum().clamp(min=1)
 
 
-def group(ids: Tensor, inner: Tensor | None = None) -> Groups:
-    """Rows with equal ids (M,) in one group, numbered in the order of the ids; `inner` (M,) are ids within these.
+def group_rows(ids: Tensor, inner: Tensor | None = None) -> Groups:
+    """Group rows by equal ids (M,), in the order of the ids; `inner` (M,) are the ids of finer groups.
 
     There is room for M groups and those behind the last are empty: how many there are, only the device knows, and to
     ask it (as `torch.unique` does) is to wait for it.
@@ -43,7 +43,7 @@ def group(ids: Tensor, inner: Tensor | None = None) -> Groups:
     number = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
     numbers = torch.empty_like(order).scatter_(0, order, number)
     sizes = torch.zeros_like(numbers).scatter_add_(0, numbers, torch.ones_like(numbers))
-    return Groups(numbers, sizes, None if inner is None else group(inner))
+    return Groups(numbers, sizes, None if inner is None else group_rows(inner))
 
 
 def sum_groups(values: Tensor, groups: Groups) -> Tensor:
@@ -96,17 +96,17 @@ def attract(
 
 def _mean_anchors(has_any: Tensor) -> Tensor:
     """How many of the rows (N,) have a positive, as a mean over ranks, so that the anchors of all ranks weigh alike."""
-    of_all, _ = gather(has_any.long())
+    of_all, _ = gather_ranks(has_any.long())
     return of_all.sum().clamp(min=1) * len(has_any) / len(of_all)
 
 
 def group_level(ancestry: Tensor, level: int, inner: int | None) -> Groups:
     """Rows (M,) grouped by their ancestor at a level; `inner`: a finer level at which positives must differ."""
-    return group(ancestry[:, level], None if inner is None else ancestry[:, inner])
+    return group_rows(ancestry[:, level], None if inner is None else ancestry[:, inner])
 
 
 def level_across(across: dict[str, str], levels: Sequence[str]) -> tuple[int | None, ...]:
-    """For each level the finer one at which positives must differ, None where there is none."""
+    """For each level the index of the finer level at which positives must differ, or None."""
     for level, inner in across.items():
         if level not in levels or inner not in levels[levels.index(level) + 1 :]:
             raise UserError(
@@ -117,7 +117,7 @@ def level_across(across: dict[str, str], levels: Sequence[str]) -> tuple[int | N
 
 
 def level_weights(weights: dict[str, float], levels: Sequence[str]) -> tuple[float, ...]:
-    """One weight per level, 1 where none is given."""
+    """One weight per level; the default is 1."""
     values = tuple(weights.get(level, 1.0) for level in levels)
     if not set(weights) <= set(levels) or min(values) < 0 or max(values) == 0:
         raise UserError(

@@ -1,4 +1,4 @@
-"""SimSiam (Chen and He, CVPR 2021), and its hierarchical form: predict the projection of one's relatives.
+"""SimSiam (Chen and He, CVPR 2021), and its hierarchical form: predict the projections of relatives.
 
 With the levels `[patch]` and two views this is the paper's symmetric loss; with more levels, every row that shares an
 ancestor is a target, level by level, as in HiDisc. There are no negatives: the stopped gradient keeps it from collapse.

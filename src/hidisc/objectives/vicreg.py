@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hidisc.ground.tensors import constant, gather
+from hidisc.ground.tensors import constant, gather_ranks
 from hidisc.models.encoder import Encoder, Images
 from hidisc.objectives.objective import LevelSettings, Losses, Objective, Rows
 from hidisc.objectives.positives import Groups, group_level, sum_groups
@@ -38,7 +38,7 @@ class Loss(Objective):
 
     def forward(self, encoder: Encoder, images: Images, rows: Rows) -> Losses:
         """Every rank computes the loss of the whole batch, as the paper's code does."""
-        (z, _), (ancestry, _) = gather(encoder.project(images).float()), gather(rows.ancestry)
+        (z, _), (ancestry, _) = gather_ranks(encoder.project(images).float()), gather_ranks(rows.ancestry)
         levels = enumerate(zip(self.weights, self.across, strict=True))
         groups = [group_level(ancestry, level, inner) if weight else None for level, (weight, inner) in levels]
         values = [invariance(z, of_level) if of_level else z.new_zeros(()) for of_level in groups]

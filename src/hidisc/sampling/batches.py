@@ -20,7 +20,7 @@ from hidisc.settings.train import DataConfig
 _TRIES = 8
 _SIGN = np.uint16(2**15)
 _FEW = 1000
-"""Patches read before the share of bad ones says anything."""
+"""Patches that are read before the share of bad patches is judged."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Batch:
     ancestry: Tensor
     """(M, levels) int64."""
     labels: Tensor
-    """(M,) int64 codes of the label column, -1 where there is none."""
+    """(M,) int64 codes of the label column; -1: no label."""
     bad: tuple[str, ...]
-    """What was wrong with each patch that was replaced."""
+    """The reason why each replaced patch could not be read."""
 
 
 class Batches:
@@ -101,7 +101,7 @@ class Batches:
         )
 
     def _candidates(self, leaf: int, step: int, index: int) -> Iterator[int]:
-        """The leaf itself, then a few others of its slide with the same parent, in random order."""
+        """The leaf itself, then a few other leaves of its slide with the same parent, in random order."""
         yield leaf
         first, last = self._tree.siblings(leaf)
         slides = self._slides[self._tree.leaves[first:last]]
@@ -110,7 +110,7 @@ class Batches:
         yield from rng.permutation(same_slide[same_slide != leaf])[:_TRIES]
 
     def _count(self, batch: Batch) -> None:
-        """Stop when more than the set share of what was read is bad."""
+        """Stop when the share of bad patches is above `max_bad_share`."""
         self.read += len(batch.pixels)
         self.bad += len(batch.bad)
         share = self._config.max_bad_share
@@ -132,7 +132,7 @@ def as_tensor(pixels: NDArray[np.generic]) -> Tensor:
 
 
 def to_input(pixels: Tensor, rule: InputRule) -> Tensor:
-    """Float32 input in [0, 1] of what `as_tensor` made, on its device; as `patches.inputs.as_input` defines it."""
+    """Float32 input in [0, 1] from the pixels of `as_tensor`, on their device; the same as `patches.store.as_input`."""
     is_small = pixels.dtype == torch.uint8
     values = pixels.float() if is_small else pixels.float().add_(2**15)
     if rule == "unit":

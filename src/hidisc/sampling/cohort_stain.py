@@ -2,7 +2,7 @@
 
 The idea is that of RandStainNA (Shen et al., MICCAI 2022): normalise a picture to a stain that is drawn from the
 distribution of stains that there are. Here a stain is the mean and the spread of the amounts of haematoxylin, of eosin
-and of what is neither, over a slide. A view moves the whole slide to a drawn stain, so that patches of a slide with
+and of the residual, over a slide. A view moves the whole slide to a drawn stain, so that patches of a slide with
 many nuclei stay darker than those with few.
 """
 
@@ -27,7 +27,7 @@ _MIN_STD = 0.01
 _MOST_SD = 2.0
 """Drawn stains are at most so many standard deviations from the cohort's mean."""
 VECTORS = np.column_stack([REFERENCE.vectors, np.cross(*REFERENCE.vectors.T)])
-"""(3, 3) optical density of haematoxylin, of eosin and of what is neither, as columns."""
+"""(3, 3) optical density of haematoxylin, of eosin and of the residual, as columns."""
 
 Stain = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 """(mean, logarithm of the standard deviation) of each of the three amounts."""
@@ -40,7 +40,7 @@ class CohortStain(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Stains:
+class BatchStains:
     """The stains of a batch's slides, and those of the cohort."""
 
     own: Tensor
@@ -76,13 +76,13 @@ class StainTable:
         self._codes, self._stains = torch.from_numpy(codes.astype(np.int64)), stains
         self._mean, self._std = stains.mean(dim=0), stains.std(dim=0, correction=0)
 
-    def look_up(self, rows: Tensor) -> Stains:
+    def look_up(self, rows: Tensor) -> BatchStains:
         """The stains of patches, given by their rows (N,) of the table."""
-        return Stains(self._stains[self._of_slide[self._codes[rows]]], self._mean, self._std)
+        return BatchStains(self._stains[self._of_slide[self._codes[rows]]], self._mean, self._std)
 
 
 def measure_stains(store: PatchStore, rows: NDArray[np.integer], seed: int) -> CohortStain:
-    """The stains of all slides that some rows of the table are of, from those rows alone."""
+    """The stain of every slide that has one of some rows of the table, measured from these rows alone."""
     if not store.is_colour or store.dtype != np.uint8:
         raise UserError(
             f"views.ops: 'cohort_stain' measures stains in 8-bit red, green and blue, and {store.path} has no such "
@@ -96,7 +96,7 @@ def measure_stains(store: PatchStore, rows: NDArray[np.integer], seed: int) -> C
 
 
 def _measure_slide(store: PatchStore, rows: NDArray[np.integer], name: str, seed: int) -> Stain:
-    """The stain of a slide from a few of its patches; those that cannot be read are passed over."""
+    """The stain of a slide from a few of its patches; patches that cannot be read are passed over."""
     pixels: list[NDArray[np.generic]] = []
     for row in make_rng(seed, Purpose.COHORT_STAIN, name).permutation(rows):
         try:

@@ -1,4 +1,4 @@
-"""Hierarchy: the ordered levels everything else takes its levels from; Tree: who is below whom in a patch table."""
+"""Hierarchy: the levels from coarse to fine; Tree: the units of each level and their children in a patch table."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +17,7 @@ class Hierarchy:
     levels: tuple[str, ...] = ("patient", "slide", "patch")
 
     def __post_init__(self) -> None:
-        """Refuse levels that are no hierarchy."""
+        """Refuse levels that do not form a hierarchy."""
         if not self.levels or self.levels[-1] != "patch" or len(set(self.levels)) != len(self.levels):
             raise UserError(
                 f"levels {list(self.levels)} are no hierarchy. Name each level once, from coarse to fine, `patch` "

@@ -125,7 +125,7 @@ def add_noise(images: Tensor, sigma: Tensor, generator: torch.Generator) -> Tens
 
 
 def start_generator(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """A generator on a device, started by the next number of one on the CPU."""
+    """A generator on a device, seeded by the next number of a generator on the CPU."""
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
     return torch.Generator(device).manual_seed(seed)
 
@@ -147,7 +147,7 @@ Range = tuple[float, float]
 
 
 def draw_erasing(uniform: Tensor, size: tuple[int, int], scale: Range, ratio: Range) -> Tensor:
-    """Boxes (n, 4) to erase in pictures of `size` (H, W), of size 0 where none fitted; `ratio` is height : width."""
+    """Boxes (n, 4) to erase in pictures of `size` (H, W), of size 0 where no box fitted; `ratio` is height : width."""
     area, aspect = _draw_shapes(uniform, size, scale, ratio)
     height, width = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
     fits = (height < size[0]) & (width < size[1])
@@ -156,7 +156,7 @@ def draw_erasing(uniform: Tensor, size: tuple[int, int], scale: Range, ratio: Ra
 
 
 def draw_crop(uniform: Tensor, size: tuple[int, int], scale: Range, ratio: Range) -> Tensor:
-    """Boxes (n, 4) to keep of pictures of `size` (H, W), central ones where none fitted; `ratio` is width : height."""
+    """Boxes (n, 4) to keep of pictures of `size` (H, W), central where no box fitted; `ratio` is width : height."""
     area, aspect = _draw_shapes(uniform, size, scale, ratio)
     height, width = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
     fits = (height > 0) & (height <= size[0]) & (width > 0) & (width <= size[1])
@@ -191,7 +191,7 @@ def _draw_shapes(uniform: Tensor, size: tuple[int, int], scale: Range, ratio: Ra
 def _place_first(
     height: Tensor, width: Tensor, fits: Tensor, uniform: Tensor, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """The first box that fits, at any place alike, and whether (n,) there was one among the tries (n, TRIES)."""
+    """The first box among the tries (n, TRIES) that fits, at a uniformly drawn place, and whether (n,) any fits."""
     first = fits.int().argmax(dim=1, keepdim=True)
     extent = torch.cat([height.gather(1, first), width.gather(1, first)], dim=1)  # (n, 2)
     free = extent.new_tensor(size) - extent

@@ -38,7 +38,7 @@ def shuffled(positions: Ints, size: int, rng: np.random.Generator) -> Ints:
 
 
 def _permute(values: NDArray[np.uint64], keys: NDArray[np.uint64], grid: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One-to-one on the numbers of the places of a grid (rows, columns): each half in turn moves the other around."""
+    """A permutation of the numbers of a grid's cells (rows, columns): row and column shift each other in turn."""
     rows, columns = grid
     row, column = values // columns, values % columns
     for row_key, column_key in keys:
@@ -126,7 +126,7 @@ class Sampler:
         return Draw(nodes[mine], np.stack(ids, axis=1)[mine])
 
     def _roots(self, step: int) -> Ints:
-        """(P,) roots of a step, those of a rank next to each other."""
+        """(P,) roots of a step; the roots of a rank are next to each other."""
         if self._groups is None:
             return self._take(self._tree.roots, self.roots, step, 0).ravel()
         share = self.roots // len(self._groups)

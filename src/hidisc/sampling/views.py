@@ -17,7 +17,7 @@ from torch import Tensor
 from hidisc.ground.errors import UserError
 from hidisc.ground.tensors import to_device
 from hidisc.sampling import operations
-from hidisc.sampling.cohort_stain import Stains
+from hidisc.sampling.cohort_stain import BatchStains
 from hidisc.sampling.operations import BOX_DRAWS, between
 from hidisc.settings.train import Op, ViewsConfig
 
@@ -42,7 +42,7 @@ DRAWS: dict[Op, int] = {
 
 @dataclass(frozen=True)
 class Part:
-    """What a view shows of an image: by default all of it, in its own size."""
+    """The part of an image that a view shows: by default all of it, in its own size."""
 
     scale: tuple[float, float] | None = None
     """Range of the share of the image; None: all of it."""
@@ -52,7 +52,7 @@ class Part:
     """Range of how much coarser than the image it is: a square of that many times its side, shrunk."""
 
     def find_size(self, height: int, width: int) -> tuple[int, int]:
-        """(H, W) of the view of an image of this size; refuses one that would need more pixels than there are."""
+        """(H, W) of the view of an image of this size; a view that needs more pixels than the image has is refused."""
         if self.coarser is None:
             return (height, width) if self.size_px is None else (self.size_px, self.size_px)
         coarsest, side = self.coarser[1], min(height, width)
@@ -70,7 +70,7 @@ ALL = Part()
 
 
 def list_kinds(config: ViewsConfig, views: int) -> list[tuple[int, Part]]:
-    """How many views there are of each kind, and what they show: global ones, then local ones if there are any."""
+    """The number of views of each kind, and the part they show: global views, then local views if there are any."""
     kinds = [(views, Part(config.global_.scale, config.global_.size_px, config.global_.coarser))]
     local = Part(config.local.scale, config.local.size_px)
     return [*kinds, (config.local.number, local)] if config.local.number else kinds
@@ -96,7 +96,7 @@ def make_views(
     generator: torch.Generator,
     *,
     colour: bool,
-    stains: Stains | None = None,
+    stains: BatchStains | None = None,
     to_float: Callable[[Tensor], Tensor] = lambda images: images,
     out: Tensor | None = None,
     part: Part = ALL,
@@ -143,7 +143,7 @@ def make_views(
 
 
 def _repeat(images: Tensor, views: int, first: int, out: Tensor, boxes: Tensor | None, start: int) -> Tensor:
-    """Every image `views` times, as many as `out` holds from number `first` on; of boxes, those from `start` on."""
+    """Repeat every image `views` times; fills `out` from view `first` on, with the boxes from `start` on."""
     source = torch.arange(first, first + len(out), device=images.device) // views
     if boxes is None:
         return torch.index_select(images, 0, source, out=out)
@@ -185,7 +185,7 @@ def _plan(
     config: ViewsConfig,
     generator: torch.Generator,
     colour: bool,
-    stains: Stains | None,
+    stains: BatchStains | None,
 ) -> Iterator[_Step]:
     """Yield the steps of the config's operations, in its order, from uniform numbers (N, sum of their DRAWS)."""
     columns = torch.split(uniform, [DRAWS[op] for op in config.ops], dim=1)
@@ -259,7 +259,7 @@ def _about(centre: float, reach: float, uniform: Tensor) -> Tensor:
 
 
 def _check(images: Tensor, config: ViewsConfig, colour: bool) -> tuple[int, ...]:
-    """The images' shape (C, H, W); raises unless they are such as the operations need."""
+    """The images' shape (C, H, W); raises if the operations cannot take them."""
     if images.ndim != 4 or images.dtype != torch.float32 or (colour and images.shape[1] != 3):
         kind = "(N, 3, H, W), red, green and blue," if colour else "(N, C, H, W)"
         raise ValueError(f"images: {tuple(images.shape)} of {images.dtype}; {kind} of float32 is needed.")

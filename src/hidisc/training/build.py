@@ -34,10 +34,10 @@ class TrainingSet:
     classes: tuple[str, ...]
     """Names of the label codes of batches; empty when labels are not used."""
     labels_used: tuple[str, ...]
-    """What labels are used for; empty when they are not."""
+    """The purposes that labels are used for; empty: labels are not used."""
 
     def sampler(self, config: TrainConfig, world: int) -> Sampler:
-        """The sampler of a run; balanced, a root counts as of the label of its first patch."""
+        """The sampler of a run; with `batch.balance`, the label of a root is that of its first patch."""
         labels = None
         if config.batch.balance:
             labels = self.store.table.codes("label")[0][self.tree.leaves[self.tree.root_leaves()]]
@@ -64,7 +64,7 @@ class TrainingSet:
 
 
 def rows_to_learn(store: PatchStore, data: DataConfig) -> NDArray[np.bool_]:
-    """(N,) which patches are learned from: those of some splits and scales, without some patients."""
+    """(N,) mask of the patches to learn from: of the given splits and scales, without the patients left out."""
     rows = store.table.in_splits(data.splits, "data.splits", store.path)
     if data.mpp is not None:
         rows &= store.table.at_scales(data.mpp, "data.mpp", store.path)
@@ -72,7 +72,7 @@ def rows_to_learn(store: PatchStore, data: DataConfig) -> NDArray[np.bool_]:
 
 
 def list_slides(store: PatchStore, codes: NDArray[np.int32], names: Sequence[str]) -> tuple[SlideId, ...]:
-    """The slides of a store that codes (N,) of names stand for, with the checksums of their files."""
+    """The slides of a store that occur among codes (N,) of names, with the checksums of their files."""
     present = {names[code] for code in np.unique(codes)}
     return tuple(
         SlideId(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
@@ -82,7 +82,7 @@ def list_slides(store: PatchStore, codes: NDArray[np.int32], names: Sequence[str
 
 
 def find_start(config: TrainConfig) -> dict[str, str]:
-    """The checksum of the file of starting weights, by the name of its setting; refuses settings that need one."""
+    """The checksum of the file of starting weights, by the name of its setting; settings that lack it are refused."""
     model, optim = config.model, config.optim
     if model.weights is None:
         needing = {

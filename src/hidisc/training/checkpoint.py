@@ -25,7 +25,7 @@ _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
 class CheckpointInfo(Record):
-    """What stands in a checkpoint's header."""
+    """The header of a checkpoint."""
 
     format: Literal["hidisc-checkpoint-1"] = "hidisc-checkpoint-1"
     step: int
@@ -72,7 +72,7 @@ def remove_old(run: Path, config: CheckpointConfig) -> None:
 
 
 def load_checkpoint(path: Path, learner: torch.nn.Module, optimizer: torch.optim.Optimizer) -> CheckpointInfo:
-    """Put a checkpoint's state into a learner and its optimiser; one that is damaged or not ours is refused."""
+    """Put a checkpoint's state into a learner and its optimiser; a damaged or foreign file is refused."""
     info, tensors = read_checkpoint(path)
     weights = {name.removeprefix("learner."): value for name, value in tensors.items() if name.startswith("learner.")}
     state: dict[int, dict[str, Tensor]] = {}
@@ -108,7 +108,7 @@ def read_checkpoint(path: Path) -> tuple[CheckpointInfo, dict[str, Tensor]]:
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
-    """Where the checkpoint of a step is, if there is one."""
+    """The file of a step's checkpoint, which need not exist."""
     return run / FOLDER / f"step-{step:08d}.safetensors"
 
 

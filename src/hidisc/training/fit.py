@@ -95,7 +95,7 @@ def fit(
 
 
 def _wrap(fabric: Fabric, plan: Plan) -> tuple[Any, Any]:
-    """Learner and optimiser as this device trains them; made anew when other weights learn, which ranks must know."""
+    """Learner and optimiser as Fabric wraps them; needed anew when other weights learn: ranks share gradients."""
     module: Any = plan.learner
     learner, optimizer = fabric.setup(module, plan.optimizer)
     learner.train()
@@ -103,7 +103,7 @@ def _wrap(fabric: Fabric, plan: Plan) -> tuple[Any, Any]:
 
 
 def _find_scaler(fabric: Fabric) -> Any:
-    """What scales the loss of float16; None in other precisions."""
+    """The scaler of the loss in float16; None in other precisions."""
     return getattr(fabric.strategy.precision, "scaler", None)
 
 

@@ -23,14 +23,14 @@ class Metrics:
     """Rows of numbers by column name; a number is written so that it reads back bit for bit."""
 
     def __init__(self, path: Path, resumed_at: int) -> None:
-        """Keep what was written up to step `resumed_at`; later rows, and one cut short, are written anew."""
+        """Keep what was written up to step `resumed_at`; later rows, and a last row that is cut short, are removed."""
         self._path = path
         kept = [row for row in read_metrics(path) if row["step"] <= resumed_at]
         self._columns = list(kept[0]) if kept else []
         write_atomic(path, "".join([self._header(), *map(self._line, kept)]).encode())
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Append a row; the first one names the columns."""
+        """Append a row; the first row names the columns."""
         new = not self._columns
         self._columns = self._columns or list(row)
         with self._path.open("a", encoding="utf-8") as file:
@@ -47,7 +47,7 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The whole rows of a metrics file, none when it is not there."""
+    """The complete rows of a metrics file; empty when there is no file."""
     if not path.is_file():
         return []
     header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
@@ -74,7 +74,7 @@ class TrainingLog:
         """The last row, for the progress bar."""
 
     def show(self, step: int, values: dict[str, float]) -> None:
-        """Make a row for the progress bar: values and the speed since the last one that was written."""
+        """Make a row for the progress bar: values, and the speed since the last written row."""
         elapsed = max(time.monotonic() - self._since, 1e-9)
         speed = {"images_per_s": self._images * (step - self._step) / elapsed, "wait_share": self.waited / elapsed}
         self.row = {"step": step, **values, **speed}
@@ -108,7 +108,7 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the values that are still in memory."""
         self._writer.close()
 
 
@@ -125,7 +125,7 @@ class Wandb:
         self._run.log(dict(values), step=step, commit=True)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the values that are still in memory."""
         self._run.finish()
 
 

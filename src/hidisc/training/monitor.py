@@ -1,4 +1,4 @@
-"""Nearest neighbours during training, and what stops a useless run: collapse, NaN, a loss that stands still."""
+"""Nearest neighbours during training, and the checks that stop a useless run: collapse, values that are not finite."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +54,7 @@ def check_rank(fabric: Fabric, rank: float, step: int, config: TrainConfig, out:
 
 
 def check_entropy(fabric: Fabric, row: Mapping[str, float], step: int, config: TrainConfig, out: Path) -> None:
-    """Stop when, after the warm-up, a teacher says the same of all images; most objectives have none."""
+    """Stop when, after the warm-up, a teacher gives all images the same output; most objectives have no teacher."""
     if "teacher_entropy" not in row:
         return
     least, most = config.log.entropy
@@ -85,7 +85,7 @@ _BATCH = 64
 
 
 class Monitor:
-    """Accuracy of k nearest neighbours: a fixed sample of the split to predict against one of those learned from.
+    """Accuracy of k nearest neighbours: a fixed sample of one split, against a sample of the splits learned from.
 
     Neighbours vote with their similarities; `hidisc evaluate` has the paper's protocol.
     """
@@ -111,7 +111,7 @@ class Monitor:
         self._labels = torch.from_numpy(labels.astype(np.int64))
 
     def _sample(self, mask: NDArray[np.bool_], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """As many rows of a mask (N,) as are asked for, less those whose patch cannot be read."""
+        """At most `count` rows of a mask (N,), in ascending order, without the rows whose patch cannot be read."""
         rows = np.flatnonzero(mask)
         drawn = np.sort(rng.choice(rows, min(count, len(rows)), replace=False))
         return drawn[np.array([self._is_readable(row) for row in drawn], bool)]

@@ -24,7 +24,7 @@ from hidisc.training.step import Learner, ViewMaker, check_compiler, is_backbone
 
 @dataclass(frozen=True)
 class Plan:
-    """What is learned from what, and where the run is written; only the weights inside change."""
+    """The patches, the learner and all that a training step needs; only the weights inside change."""
 
     store: PatchStore
     out: Path

@@ -1,4 +1,4 @@
-"""The processes of a run on several devices, and how a failure of one ends all of them."""
+"""The processes of a run on several devices; a failure of one process ends all of them."""
 
 import gc
 import json
@@ -27,6 +27,7 @@ from torch import Tensor
 from hidisc.artefacts.artefact import Work
 from hidisc.ground.errors import ReportedElsewhereError, UserError
 from hidisc.ground.machine import keep_freed_memory
+from hidisc.ground.progress import Say
 
 _EVERY_S = 0.5
 """Seconds between two readings of the store."""
@@ -43,7 +44,7 @@ _numbers = count()  # the store may outlive a process group (torchrun's does), s
 
 
 class RankError(Exception):
-    """What ended another process of the run, where the user is not at fault."""
+    """A failure of another process of the run that the user cannot fix."""
 
 
 class OthersEndedError(Exception):
@@ -51,7 +52,7 @@ class OthersEndedError(Exception):
 
 
 @dataclass(frozen=True)
-class Failure:
+class ProcessFailure:
     """The reason why a process ended."""
 
     rank: int
@@ -60,7 +61,7 @@ class Failure:
     reason: str
 
     @classmethod
-    def of(cls, error: BaseException, rank: int, world: int) -> "Failure":
+    def of(cls, error: BaseException, rank: int, world: int) -> "ProcessFailure":
         """The failure that an exception stands for."""
         if isinstance(error, UserError):
             return cls(rank, 2, str(error))
@@ -80,7 +81,7 @@ class Failure:
         return f"hidisc: {self.reason}" if self.code == 2 else f"hidisc: {RankError.__name__}: {self.reason}"
 
     def as_error(self) -> BaseException:
-        """What the first process raises in place of what happened to it."""
+        """The exception that the first process raises, so that the user reads this reason."""
         if self.code == 2:
             return UserError(self.reason)
         return SystemExit(self.code) if self.code >= 128 else RankError(self.reason)
@@ -93,7 +94,7 @@ class FailureWatch:
         """`store` is that of the process group of `world` processes."""
         self._store = dist.PrefixStore(f"hidisc/{next(_numbers)}", store)  # type: ignore[attr-defined]
         self._rank, self._world = rank, world
-        self._failure: Failure | None = None
+        self._failure: ProcessFailure | None = None
         self._is_leaving = threading.Event()
         self._has_departed = threading.Lock()
         self._thread = threading.Thread(target=self._wait_for_failure, name="hidisc-failures", daemon=True)
@@ -105,11 +106,11 @@ class FailureWatch:
             raise OthersEndedError(self._failure.reason)
 
     def report(self, error: BaseException) -> BaseException:
-        """Tell the others what ended this process, unless one of them was first; what to raise here instead.
+        """Tell the other processes why this one ends, unless another failed first; returns the exception to raise here.
 
         Call it before any connection is closed.
         """
-        own = Failure.of(error, self._rank, self._world)
+        own = ProcessFailure.of(error, self._rank, self._world)
         try:
             if isinstance(error, OthersEndedError):
                 self._store.wait([_FAILURE], timedelta(seconds=_FAREWELL_S))
@@ -128,7 +129,7 @@ class FailureWatch:
         return error if isinstance(error, UserError) else failure.as_error()
 
     def depart(self) -> None:
-        """Stop the thread. The first process, which may keep the store, waits until the others need it no more."""
+        """Stop the thread. The first process, which may keep the store, waits until the others have left."""
         self._is_leaving.set()
         self._thread.join(_FAREWELL_S)
         try:
@@ -140,20 +141,20 @@ class FailureWatch:
         except RuntimeError:
             pass  # the process that kept it is gone
 
-    def _publish(self, own: Failure) -> Failure:
-        """Write down our failure if it is the first; the one that is."""
+    def _publish(self, own: ProcessFailure) -> ProcessFailure:
+        """Write our failure to the store unless another is there; returns the first failure."""
         return _parse(self._store.compare_set(_FAILURE, "", json.dumps(asdict(own))))
 
-    def _read(self) -> Failure | None:
+    def _read(self) -> ProcessFailure | None:
         return _parse(self._store.get(_FAILURE)) if self._store.check([_FAILURE]) else None
 
     def _count_as_departed(self) -> None:
-        """Count this process, once, as one that does without the store from now on."""
+        """Count this process, once, as a process that no longer needs the store."""
         if self._has_departed.acquire(blocking=False):
             self._store.add(_DEPARTED, 1)
 
     def _wait_for_failure(self) -> None:
-        """Read the store until a process fails or this one leaves; end this one if it does not leave after that."""
+        """Read the store until a process fails or this one leaves; after a failure, end this process if it hangs."""
         try:
             while (failure := self._read()) is None:
                 if self._is_leaving.wait(_EVERY_S):
@@ -169,8 +170,8 @@ class FailureWatch:
             os._exit(failure.code)
 
 
-def _parse(text: bytes) -> Failure:
-    return Failure(**json.loads(text))
+def _parse(text: bytes) -> ProcessFailure:
+    return ProcessFailure(**json.loads(text))
 
 
 def _is_lost_connection(error: BaseException) -> bool:
@@ -201,7 +202,7 @@ _PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 @contextmanager
 def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterator[Fabric]:
-    """This process, or one per device; torchrun and SLURM are recognised by Lightning.
+    """Begin this process, or one process per device; Lightning recognises torchrun and SLURM.
 
     A failure of one process ends all of them: the first rank raises the reason, the others raise
     `ReportedElsewhereError`.
@@ -266,7 +267,7 @@ def check_others(fabric: Fabric) -> None:
 
 
 def run_on_first_rank(fabric: Fabric, begin: Callable[[], None]) -> None:
-    """Do something on the first rank while the others wait; what it refuses ends them all."""
+    """Call `begin` on the first rank while the other ranks wait; a UserError of the first rank ends all of them."""
     refusal = None
     if fabric.is_global_zero:
         try:
@@ -286,8 +287,8 @@ def made_by_first(fabric: Fabric, made: AbstractContextManager[Work]) -> Iterato
         yield works[0] if works else None
 
 
-def finished_before(fabric: Fabric, work: Work | None, say: Callable[[str], None]) -> bool:
-    """Whether the artefact was finished before, and is undamaged; what the first rank sees counts for all."""
+def finished_before(fabric: Fabric, work: Work | None, say: Say) -> bool:
+    """Whether the artefact was finished before and is undamaged, as the first rank sees it."""
     return on_any(fabric, work is not None and work.is_finished(say))
 
 
@@ -316,7 +317,7 @@ def sum_of_all(fabric: Fabric, value: int) -> int:
 
 
 def first_of_all(fabric: Fabric, step: int) -> int:
-    """The smallest step of any rank; -1 is none."""
+    """The smallest step of any rank that is not -1; -1 if there is none."""
     if fabric.world_size == 1:
         return step
     steps = fabric.all_gather(torch.tensor(step, device=fabric.device)).flatten().tolist()  # type: ignore[union-attr]

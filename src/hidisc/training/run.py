@@ -20,7 +20,7 @@ RUN, STAIN = "run.json", "stain.json"
 
 
 class RunInfo(Record):
-    """`run.json`: what was learned from what, by which code, in which time."""
+    """`run.json`: the objective, the patches learned from, the versions and the time of a training."""
 
     objective: str
     backbone: str
@@ -36,17 +36,17 @@ class RunInfo(Record):
     """Checksum of the patches that were learned from."""
     splits: tuple[str, ...]
     patients: tuple[str, ...]
-    """Whom it learned from; the slides and their checksums are in encoder.json."""
+    """The patients it learned from; the slides and their checksums are in encoder.json."""
     slides: int
     patches: int
     """Patches there were to draw from."""
     labels_used: tuple[str, ...]
-    """What labels were used for; empty: not at all."""
+    """The purposes that labels were used for; empty: no labels were used."""
     bad_patches: int
-    """Unreadable patches that were replaced by others of their slides."""
+    """Unreadable patches that were replaced by other patches of their slides."""
     versions: dict[str, str | None]
     level_names: LevelNames = LevelNames()
-    """What people read calls the levels so."""
+    """The names of the levels in pages and messages."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Run:
         return Encoder.load(self.path)
 
     def encoder_at(self, step: int) -> "Encoder":
-        """The encoder as it was after a step that has a checkpoint still."""
+        """The encoder as it was after a step whose checkpoint still exists."""
         from hidisc.training.checkpoint import checkpoint_path, read_checkpoint
 
         path = checkpoint_path(self.path, step)

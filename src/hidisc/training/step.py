@@ -1,6 +1,6 @@
 """One training step: encoder and objective as one module, its learning rate, and whether it is compiled."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import cos, inf, pi
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from hidisc.artefacts.artefact import read_settings
 from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Say
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.encoder import Encoder
 from hidisc.objectives.objective import Objective, Rows
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, to_input
-from hidisc.sampling.cohort_stain import Stains, StainTable
+from hidisc.sampling.cohort_stain import BatchStains, StainTable
 from hidisc.sampling.views import list_kinds, make_views
 from hidisc.settings.train import OptimConfig, TrainConfig
 
@@ -29,12 +30,12 @@ LONG_RUN_STEPS = 10_000
 
 
 def pays_to_compile(device: str, steps: int) -> bool:
-    """Whether a run of so many steps on a kind of device is compiled where nobody says so."""
+    """Whether a run of so many steps on a kind of device is compiled when `compute.compile` is `auto`."""
     return device == "cuda" and steps >= LONG_RUN_STEPS
 
 
-def decide_compile(config: TrainConfig, out: Path, fabric: Fabric, say: Callable[[str], None]) -> TrainConfig:
-    """The config with true or false for `compute.compile=auto`: as the run was begun, else what pays on the device."""
+def decide_compile(config: TrainConfig, out: Path, fabric: Fabric, say: Say) -> TrainConfig:
+    """The config with true or false for `compute.compile=auto`: the run's first choice, else the faster one here."""
     if config.compute.compile != "auto":
         return config
     decided = ((read_settings(out) or {}).get("compute") or {}).get("compile")
@@ -59,7 +60,7 @@ def check_compiler(config: TrainConfig, device: str) -> None:
 
 
 def find_missing_compiler(device: str) -> str | None:
-    """What torch.compile lacks on this machine to compile for a kind of device, None if nothing."""
+    """The program that torch.compile lacks on this machine for a kind of device; None: it lacks nothing."""
     if device == "cuda" and find_spec("triton") is None:
         return "the package triton"
     variable, *names = ("CC", "cc", "gcc", "clang") if device == "cuda" else ("CXX", "c++", "g++", "clang++")
@@ -107,7 +108,7 @@ class StepResult:
     losses: dict[str, Tensor]
     """`loss` and its parts, means over the batches of the step."""
     embeddings: Tensor
-    """(N, D) what the loss of the last batch saw."""
+    """(N, D) the vectors that the loss of the last batch was computed from."""
     norm: float | Tensor
     """Of the gradient before it was clipped; 0 when it was not asked for."""
 
@@ -121,14 +122,16 @@ class ViewMaker:
         self._memory: dict[int, Tensor] = {}
 
     @torch.no_grad()
-    def __call__(self, pixels: Tensor, generator: torch.Generator, stains: Stains | None = None) -> tuple[Tensor, ...]:
+    def __call__(
+        self, pixels: Tensor, generator: torch.Generator, stains: BatchStains | None = None
+    ) -> tuple[Tensor, ...]:
         """Views (M, V, C, H, W) of a batch's pixels (M, ...), on their device; the next ones overwrite them.
 
         The global views come first, then the local ones if there are any.
         """
         return tuple(self._make(kind, pixels, generator, stains) for kind in range(len(self._kinds)))
 
-    def _make(self, kind: int, pixels: Tensor, generator: torch.Generator, stains: Stains | None) -> Tensor:
+    def _make(self, kind: int, pixels: Tensor, generator: torch.Generator, stains: BatchStains | None) -> Tensor:
         memory, (number, part) = self._memory.get(kind), self._kinds[kind]
         views = make_views(
             pixels,
