@@ -345,7 +345,7 @@ def _find_inner(path: Path) -> Iterator[Path]:
 
 
 def read_kind(path: Path) -> str | None:
-    """Which verb began a folder; None when none of ours did."""
+    """The kind of artefact that a folder holds, by its config.yaml; None where hidisc did not begin the folder."""
     config = _read_config(path)
     return str(config["kind"]) if config else None
 
@@ -363,7 +363,7 @@ def damaged(path: Path, kind: str, problem: str) -> DamagedError:
 
 
 def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
-    """Why there is no finished artefact of some kinds in a folder."""
+    """The error that a folder holds no finished artefact of some kinds."""
     commands = " or ".join(f"`hidisc {KINDS[name].command}`" for name in kinds if name != "encoder")
     if not path.exists():
         return no_such_path(path, f"Make it with {commands}.")

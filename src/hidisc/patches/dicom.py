@@ -73,7 +73,7 @@ class DicomSeries:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Everything that is read."""
+        """All files of the series."""
         return tuple(instance.path for instance in self.instances)
 
     def read(self) -> Volume:

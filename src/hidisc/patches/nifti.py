@@ -39,7 +39,7 @@ class NiftiFile:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Everything that is read."""
+        """All files of the volume."""
         return (self.path,) if self.mask is None else (self.path, self.mask)
 
     def read(self) -> Volume:

@@ -188,7 +188,7 @@ class VolumeFiles(Protocol):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Everything that is read, in order."""
+        """All files of the volume, in order."""
 
     def read(self) -> Volume:
         """The volume; raises SlideError with what is wrong, without names of files or patients."""
