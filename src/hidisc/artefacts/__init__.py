@@ -1,1 +1,1 @@
-"""The life of every output folder: `artefact` (begin, finish, open, verify), `checksums`, `files`, `lock`."""
+"""The life of every output folder: begun, finished, opened and verified, with one writer at a time."""

@@ -10,7 +10,7 @@ verify(...)        check every file of it, and of the artefacts inside it
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,15 +36,15 @@ from hidisc.ground.files import (
     unseal,
     write_atomic,
 )
+from hidisc.ground.progress import Say, ignore
 from hidisc.settings.config import Config, differences, keep_facts
 
 CONFIG, MANIFEST = "config.yaml", "artefact.json"
 FORMAT = "hidisc-2"
 """Of all folders; those of hidisc 0.1 have none in their config.yaml."""
-_ONLY_BEFORE_0_3 = re.compile(r"^ *(ahead|looks|opinions):", re.MULTILINE)
-"""Settings in the config.yaml of runs, embeddings, scores and benchmarks of hidisc 0.2."""
-_ONLY_SINCE_0_3 = re.compile(r"^(annotations|level_names):", re.MULTILINE)
-"""Settings that the config.yaml of a store of hidisc 0.2 lacks."""
+_ONLY_BEFORE_0_3 = re.compile(rb"^ *(ahead|looks|opinions):", re.MULTILINE)
+_SINCE_0_3 = re.compile(rb"^(annotations|level_names):", re.MULTILINE)
+"""Settings by which config.yaml is known to be of hidisc 0.2; the second ones are of stores."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Artefact:
 
     @cached_property
     def files(self) -> dict[str, FileEntry]:
-        """What every file must be, by its path."""
+        """Size and checksums that every file must have, by its path."""
         return {entry.path: entry for entry in self.manifest.files}
 
     def use(self, name: str) -> Path:
@@ -153,7 +153,7 @@ class Work:
             return None
         return {entry.path: problem for entry in manifest.files if (problem := find_problem(self.out, entry))}
 
-    def is_finished(self, say: Callable[[str], None] = lambda _: None) -> bool:
+    def is_finished(self, say: Say = ignore) -> bool:
         """Whether nothing is left to do; a damaged artefact loses what is damaged, and is unfinished again."""
         problems = self.find_problems()
         if problems:
@@ -175,7 +175,7 @@ class Work:
         """Write `artefact.json`: the artefact is whole. `files` and `optional` ones are relative to it."""
         if _read_config(self.out) != self._config:  # settings were taken over, or the file was lost
             self.reopen()
-            _write_config(self.out, self._config)
+            write_atomic(self.out / CONFIG, _dump(self._config))
         entries = [describe_file(self.out / CONFIG)]
         entries += [describe_file(self.out / file, file) if isinstance(file, str) else file for file in files]
         entries += [describe_file(self.out / name, name, needed=False) for name in optional]
@@ -223,17 +223,15 @@ def begin_together(
 
 
 def _declare(kind: str, settings: Config, inputs: Mapping[str, str] | None) -> dict[str, Any]:
-    """What `config.yaml` says."""
+    """The content of `config.yaml`."""
     return {"kind": kind, "format": FORMAT, "inputs": dict(inputs or {}), **settings.model_dump(mode="json")}
 
 
 def _begin(out: Path, new: dict[str, Any], model: type[Config], taken_over: frozenset[str], hint: str) -> None:
     """Write `config.yaml`, or compare it with the one there."""
     _restore_config(out, new)
-    old = _read_config(out)
-    if old is None:
-        _refuse_other_content(out)
-    else:
+    _refuse_other_content(out)
+    if (old := _read_config(out)) is not None:
         if old["kind"] == new["kind"]:
             _refuse_old(out, old["kind"])
         changed = _compare(old, new, model, taken_over)
@@ -243,7 +241,7 @@ def _begin(out: Path, new: dict[str, Any], model: type[Config], taken_over: froz
                 f"or give a new --out.{hint}"
             )
     if old != new and not (out / MANIFEST).is_file():
-        _write_config(out, new)
+        write_atomic(out / CONFIG, _dump(new))
 
 
 def _restore_config(out: Path, new: dict[str, Any]) -> None:
@@ -258,11 +256,7 @@ def _restore_config(out: Path, new: dict[str, Any]) -> None:
                 f"{out / CONFIG} is damaged, and the settings given are not those that {out} was made with. Give "
                 "those, or a new --out."
             )
-        _write_config(out, new)
-
-
-def _write_config(out: Path, config: dict[str, Any]) -> None:
-    write_atomic(out / CONFIG, _dump(config))
+        write_atomic(out / CONFIG, _dump(new))
 
 
 def _dump(config: dict[str, Any]) -> bytes:
@@ -295,7 +289,7 @@ def _refuse_other_content(out: Path) -> None:
 
 
 def open_artefact(path: Path, *kinds: str, check: Iterable[str] | None = None) -> Artefact:
-    """A finished artefact of one of the kinds; `check`: the files verified now, null all of them."""
+    """A finished artefact of one of the kinds; `check`: the files that are verified now, None: all of them."""
     try:
         manifest = read_manifest(path)
     except ValueError as error:
@@ -325,7 +319,6 @@ def verify(path: Path) -> list[str]:
         manifest = read_manifest(path)
     except ValueError as error:
         return [f"{MANIFEST}: {error}"]
-    problems = []
     if manifest is None:
         kind = read_kind(path)
         if kind not in KINDS:
@@ -334,9 +327,9 @@ def verify(path: Path) -> list[str]:
                 f"{path} is no artefact of hidisc (no {MANIFEST}). Give a folder that hidisc made: "
                 f"{', '.join(kinds)} or {last}."
             )
-        problems.append(str(_absent(path, (kind,))))
+        problems = [str(_absent(path, (kind,)))]
     else:
-        problems += filter(None, (find_problem(path, entry, "sha256") for entry in manifest.files))
+        problems = [*filter(None, (find_problem(path, entry, "sha256") for entry in manifest.files))]
     for folder in _find_inner(path):
         problems += [f"{folder.relative_to(path)}: {problem}" for problem in verify(folder)]
     return problems
@@ -352,7 +345,7 @@ def _find_inner(path: Path) -> Iterator[Path]:
 
 
 def read_kind(path: Path) -> str | None:
-    """Which verb began a folder; None when none of ours did."""
+    """The kind of artefact that a folder holds, by its config.yaml; None where hidisc did not begin the folder."""
     config = _read_config(path)
     return str(config["kind"]) if config else None
 
@@ -360,25 +353,22 @@ def read_kind(path: Path) -> str | None:
 def read_settings(path: Path) -> dict[str, Any] | None:
     """The settings in a folder's config.yaml; None when hidisc did not begin it."""
     config = _read_config(path)
-    if config is None:
-        return None
-    return {name: value for name, value in config.items() if name not in ("kind", "format", "inputs")}
+    return config and {name: value for name, value in config.items() if name not in ("kind", "format", "inputs")}
 
 
 def damaged(path: Path, kind: str, problem: str) -> DamagedError:
-    """That an artefact is not as it was written, and what to do."""
+    """The error that an artefact is not as it was written, with what to do."""
     of = KINDS[kind]
     return DamagedError(f"{of.noun} {path} {of.be} damaged: {problem}. Run {of.again}: it repairs that.")
 
 
 def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
-    """Why there is no finished artefact of some kinds in a folder."""
+    """The error that a folder holds no finished artefact of some kinds."""
     commands = " or ".join(f"`hidisc {KINDS[name].command}`" for name in kinds if name != "encoder")
     if not path.exists():
         return no_such_path(path, f"Make it with {commands}.")
-    config = _read_config(path)
-    kind = str(config["kind"]) if config else ""
-    if kind in kinds and config is not None:
+    kind = read_kind(path) or ""
+    if kind in kinds:
         _refuse_old(path, kind)
         of = KINDS[kind]
         return UserError(f"{of.noun} {path} {of.be} not finished. Run {of.again}; it goes on.")
@@ -390,12 +380,9 @@ def _absent(path: Path, kinds: tuple[str, ...]) -> UserError:
 
 def _refuse_old(path: Path, kind: str) -> None:
     """Raise for a folder that hidisc 0.1 or 0.2 began, by the text of its config.yaml."""
-    try:
-        text = (path / CONFIG).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return  # the checksum of the file says what is wrong
-    lacks = kind in ("prepare", "import") and not _ONLY_SINCE_0_3.search(text)
-    if lacks or _ONLY_BEFORE_0_3.search(text) or f"\nformat: {FORMAT}\n" not in text:
+    text = (path / CONFIG).read_bytes() if (path / CONFIG).is_file() else b""
+    lacks = kind in ("prepare", "import") and not _SINCE_0_3.search(text)
+    if text and (lacks or _ONLY_BEFORE_0_3.search(text) or f"\nformat: {FORMAT}\n".encode() not in text):
         of = KINDS[kind]
         raise UserError(
             f"{of.noun} {path} {of.be} of hidisc 0.2 or older, and folders of these versions are not read. Run `hidisc "

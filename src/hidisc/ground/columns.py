@@ -32,7 +32,7 @@ def save_columns(path: Path, columns: Mapping[str, NDArray[Any]], notes: Mapping
 
 
 def load_columns(path: Path) -> Columns:
-    """Read them back."""
+    """Read the columns that `save_columns` wrote."""
     table = _read(pq.read_table, path)
     return {name: _decode(table.column(name)) for name in table.column_names}
 

@@ -1,4 +1,4 @@
-"""The errors that the command line knows: what a user can fix, and what another process says already."""
+"""The errors that the command line knows: those a user can fix, and those another process has reported already."""
 
 import difflib
 from pathlib import Path

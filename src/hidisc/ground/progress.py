@@ -1,4 +1,4 @@
-"""How long work tells of itself: with sentences for the user, with how much more is done, and with its result."""
+"""Progress of long work: sentences for the user, how much more is done, and the result of a command."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ Watch = Callable[[int], None]
 
 
 def ignore(_: object) -> None:
-    """Take what is said or done where nobody asked for it."""
+    """Do nothing: the default where nobody wants to hear of progress."""
 
 
 class Progress:
-    """What long work tells: sentences for the user, and how much more is done. This one is silent."""
+    """Takes the sentences and counts that long work reports; this base class shows nothing."""
 
     def say(self, sentence: str) -> None:
         """Tell the user a sentence."""

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What random numbers are drawn for, and behind it where; results depend on the numbers, so none is used again."""
+    """The purposes of random numbers; comments name the rest of the key. No number is ever given to another purpose."""
 
     DRAWN_PATIENT = 1  # patient
     DRAWN_SLIDE = 2  # patient, slide

@@ -57,7 +57,7 @@ _SILENT = logging.CRITICAL + 1
 
 @dataclass(frozen=True)
 class TaskOutcome(Generic[_Task, _Result]):
-    """What became of a task: its result, or the error that ended it."""
+    """The result of a task, or the error that ended it."""
 
     task: _Task
     result: _Result | None

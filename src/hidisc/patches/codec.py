@@ -77,9 +77,10 @@ def decode(
 
 
 def _take_differences(pixels: Pixels) -> Pixels:
-    """Of colours the differences from green, of every value that from the one to its left, modulo 256 or 65,536.
+    """The difference of every value from the one to its left, modulo 256 or 65,536.
 
-    Of 16 bits, the low bytes of all values come first and then the high ones, which are nearly all 0 or 255.
+    Before that, green is subtracted from red and blue (8-bit RGB). Differences of 16 bits become two blocks: the low
+    bytes of all values, and then the high bytes, which are nearly all 0 or 255.
     """
     if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
         pixels = pixels.copy()
@@ -90,7 +91,7 @@ def _take_differences(pixels: Pixels) -> Pixels:
 
 
 def _add_differences(differences: Pixels, out: Pixels | None) -> Pixels:
-    """What `_take_differences` was given; 16-bit values have their bytes together again."""
+    """The pixels that `_take_differences` was given, from differences whose 16-bit values are joined again."""
     pixels: Pixels = imagecodecs.delta_decode(differences, axis=1, out=out)
     if pixels.shape[2] == 3 and pixels.dtype == np.uint8:
         for channel in (0, 2):  # one at a time: both at once is an inner loop of two values
@@ -99,7 +100,7 @@ def _add_differences(differences: Pixels, out: Pixels | None) -> Pixels:
 
 
 def _join_bytes(halves: Pixels, out: Pixels | None) -> Pixels:
-    """16-bit values whose low bytes, and then whose high ones, are those of `halves`, into `out` if given."""
+    """16-bit values from `halves`, which has all low bytes and then all high bytes; into `out` if given."""
     out = np.empty_like(halves) if out is None else out
     low, high = halves.reshape(-1).view(np.uint8).reshape(2, *out.shape)
     out[...] = high

@@ -5,7 +5,6 @@ of the names of files or series is kept either.
 """
 
 import hashlib
-import logging
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,7 +20,16 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
 from hidisc.ground.text import count, printable
 from hidisc.patches.people import People
-from hidisc.patches.volume import FoundVolume, Volume, VolumeSource, check_size, gather_scans, orient, walk_files
+from hidisc.patches.volume import (
+    FoundVolume,
+    Volume,
+    VolumeSource,
+    check_size,
+    gather_scans,
+    load_library,
+    orient,
+    walk_files,
+)
 from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.slide import SlideError
@@ -65,7 +73,7 @@ class DicomSeries:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Everything that is read."""
+        """All files of the series."""
         return tuple(instance.path for instance in self.instances)
 
     def read(self) -> Volume:
@@ -228,9 +236,4 @@ def _count_frames(instances: Sequence[Instance], config: VolumesConfig) -> int:
 
 
 def _load_pydicom() -> Any:
-    try:
-        import pydicom
-    except ImportError as error:
-        raise UserError("DICOM series need pydicom. Install it: pip install 'hidisc[volumes]'") from error
-    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # damage is ours to report, in one sentence
-    return pydicom
+    return load_library("pydicom", "DICOM series", "pydicom")

@@ -1,6 +1,5 @@
 """NIfTI files in folders (`patient/scan.nii.gz`) or listed in a CSV -> volumes to import."""
 
-import logging
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
 from hidisc.patches.people import People
-from hidisc.patches.volume import Volume, VolumeSource, check_size, gather_scans, orient, walk_files
+from hidisc.patches.volume import Volume, VolumeSource, check_size, gather_scans, load_library, orient, walk_files
 from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.cohort import Cohort, Name, SlideRow, find_twins, fold, refuse
 from hidisc.slides.slide import SlideError
@@ -40,7 +39,7 @@ class NiftiFile:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Everything that is read."""
+        """All files of the volume."""
         return (self.path,) if self.mask is None else (self.path, self.mask)
 
     def read(self) -> Volume:
@@ -183,9 +182,4 @@ def _check(image: Any, frame: int | None) -> None:
 
 
 def _load_nibabel() -> Any:
-    try:
-        import nibabel
-    except ImportError as error:
-        raise UserError("NIfTI volumes need nibabel. Install it: pip install 'hidisc[volumes]'") from error
-    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)  # damage is ours to report, in one sentence
-    return nibabel
+    return load_library("nibabel", "NIfTI volumes", "nibabel.global")

@@ -34,7 +34,7 @@ SHARDS = "shards"
 
 
 class SlideId(Record):
-    """Which slide it is, wherever it turns up again."""
+    """The identity of a slide, to know it again in another store or under another name."""
 
     patient: str
     slide: str

@@ -47,7 +47,7 @@ def as_input(pixels: Pixels, rule: InputRule) -> NDArray[np.float32]:
 
 STORE, PATCHES, DROPPED, FAILURES = "store.json", "patches.parquet", "dropped.parquet", "failures.csv"
 _KINDS = ("prepare", "import")
-"""What makes a store."""
+"""The kinds of artefact that are stores."""
 
 
 class PatchError(UserError):
@@ -88,7 +88,7 @@ class StoreInfo(Record):
     slides: tuple[SlideEntry, ...]
     failures: tuple[SlideFailure, ...]
     level_names: LevelNames = LevelNames()
-    """What people read calls the levels so."""
+    """The words for patient, slide and patch in all that people read."""
     scales: tuple[float, ...] = ()
     """Micrometres per patch px of a store of several scales, the finest first."""
 

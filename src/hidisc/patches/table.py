@@ -128,7 +128,7 @@ class PatchTable:
         return mpp[~np.isnan(mpp)].astype(np.float64).round(4)
 
     def at_scales(self, scales: Sequence[float], setting: str, where: Path) -> NDArray[np.bool_]:
-        """(N,) which rows are of some scales; refuses a scale that there is not, in the words of the `setting`."""
+        """(N,) which rows are of some scales; refuses an unknown scale, under the name of the `setting`."""
         present = self.scales()
         unknown = [scale for scale in scales if not np.isclose(present, scale, rtol=SAME_SCALE).any()]
         if unknown:
@@ -144,7 +144,7 @@ class PatchTable:
         return tuple(names[code] for code in np.unique(codes[codes >= 0]))
 
     def in_splits(self, splits: Sequence[str], setting: str, where: Path) -> NDArray[np.bool_]:
-        """(N,) which rows are in some splits; refuses a split that there is not, in the words of the `setting`."""
+        """(N,) which rows are in some splits; refuses an unknown split, under the name of the `setting`."""
         codes, names = self.codes("split")
         present = self.splits
         unknown = [split for split in splits if split not in present]
@@ -156,7 +156,7 @@ class PatchTable:
         return np.isin(codes, [names.index(split) for split in splits])
 
     def of_patients(self, patients: Sequence[str], setting: str, where: Path) -> NDArray[np.bool_]:
-        """(N,) which rows are of some patients; refuses a patient that there is not, in the words of the `setting`."""
+        """(N,) which rows are of some patients; refuses an unknown patient, under the name of the `setting`."""
         codes, names = self.codes("patient")
         number_of = {name: number for number, name in enumerate(names)}
         unknown = [patient for patient in patients if patient not in number_of]

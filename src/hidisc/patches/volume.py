@@ -1,16 +1,19 @@
 """A volume as slices, and a scan cut into its folder in the store."""
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import permutations
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hidisc.ground.errors import UserError
 from hidisc.ground.files import digest, new_folder, sample_file
 from hidisc.ground.progress import Watch
 from hidisc.patches.people import People
@@ -185,7 +188,7 @@ class VolumeFiles(Protocol):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Everything that is read, in order."""
+        """All files of the volume, in order."""
 
     def read(self) -> Volume:
         """The volume; raises SlideError with what is wrong, without names of files or patients."""
@@ -219,6 +222,16 @@ def gather_scans(
             name = known.slide if frame is None else f"{known.slide}/frame{frame + 1:03}"
             scans.append((replace(known, slide=name), choose_frame(frame)))
     return VolumeSource(root, tuple(scans), (*warnings, *people.find_warnings()), is_private, people.key_file)
+
+
+def load_library(name: str, what: str, logger: str) -> Any:
+    """The library that reads some files; refuses to go on without it, and silences its `logger`."""
+    try:
+        library = import_module(name)
+    except ImportError as error:
+        raise UserError(f"{what} need {name}. Install it: pip install 'hidisc[volumes]'") from error
+    logging.getLogger(logger).setLevel(logging.CRITICAL)  # damage is ours to report, in one sentence
+    return library
 
 
 def walk_files(root: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from hidisc.settings.config import Config, find_group, flatten, list_recipes, re
 
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Any: "value"}
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-"""What a setting's marks call its ends."""
+"""Words for the bounds of a setting, by their names in pydantic."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from hidisc.settings.config import Config, TakenOver
 from hidisc.settings.level_names import LevelNames
 
 PLAUSIBLE_MPP = (0.01, 15.0)
-"""Micrometres per pixel of a scan, whoever says it: cohort, file or user.
+"""Smallest and largest plausible micrometres per pixel of a scan, from the cohort, the file or the user.
 
-What lies outside is a slip of the pen (nanometres, a magnification of 20) or a print resolution left in the file (72
-dpi is 353), and no microscope's scale.
+A value outside is a typing error (nanometres, a magnification of 20) or a print resolution left in the file (72 dpi is
+353).
 """
 
 

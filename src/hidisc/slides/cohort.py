@@ -52,7 +52,7 @@ def find_twins(names: Iterable[Name]) -> list[str]:
 
 
 def fold(name: str) -> str:
-    """The name without what tells twins apart: case, width, composition, invisible characters, kinds of spaces."""
+    """The name without the differences of twins: case, width, composition, invisible characters, kinds of spaces."""
     seen = "".join(character for character in name if unicodedata.category(character) != "Cf")
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
     return " ".join(folded.split())

@@ -57,7 +57,7 @@ _JPEG = (tifffile.COMPRESSION.JPEG, tifffile.COMPRESSION.OJPEG)
 
 
 def sniff(path: Path) -> str | None:
-    """Who should read this TIFF: "tiff" (us), "wsi" (OpenSlide first), "picture" (palette); None: no TIFF."""
+    """Which reader opens a TIFF: "tiff" (this one), "wsi" (OpenSlide first), "picture" (palette); None: no TIFF."""
     refuse_circle(path)
     try:
         with tifffile.TiffFile(path) as tif:
@@ -100,7 +100,7 @@ class TiffSlide(Slide):
         self._cache = TileCache(CACHE_BYTES)
 
     def _describe(self) -> None:
-        """Find the pyramid and what is to be known of it."""
+        """Find the pyramid, its size, its channels and its scale."""
         _check_ends(self._tif)
         series = _pyramid(self._tif)
         self._levels = [_pages(level) for level in series.levels]
