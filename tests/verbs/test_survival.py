@@ -95,12 +95,18 @@ def test_workers_end_with_a_command_that_is_killed(cohort: Path, forks: Forks, t
     assert ended.code == -signal.SIGKILL  # and nobody of its group is left, which `run` waits for
 
 
+FILES = ("config.yaml", PATCHES, DROPPED, "failures.csv", STORE, "P00*.jpg", "contact_sheet.jpg", COUNTS)
+
+
 @pytest.mark.parametrize("step", ["file.written", "file.renamed"])
+@pytest.mark.parametrize(
+    "files", [(PATCHES, STORE, COUNTS), pytest.param(FILES, marks=pytest.mark.slow)], ids=["few", "every file"]
+)
 def test_kill_while_the_tables_and_pictures_are_written(
-    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path, step: str
+    cohort: Path, uninterrupted: dict[str, bytes], forks: Forks, tmp_path: Path, step: str, files: tuple[str, ...]
 ) -> None:
     out = tmp_path / "store"
-    for file in ("config.yaml", PATCHES, DROPPED, "failures.csv", STORE, "P00*.jpg", "contact_sheet.jpg", COUNTS):
+    for file in files:
         before = (out / STORE).exists()
         assert forks.run(*command(cohort, out), at=signal_at(step, 1, file)).code == -signal.SIGKILL
         assert (out / STORE).exists() == (before or (step, file) == ("file.renamed", STORE))
