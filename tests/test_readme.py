@@ -168,7 +168,11 @@ STARTED = commands(ROOT / "README.md")[:4]
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.xdist_group(f"test_readme {page.name}")) for page in PAGES_THAT_RUN],
+    ids=lambda page: page.name,
+)
 def test_every_command_and_snippet_runs(page: Path, started: Path, forks: Forks, tmp_path: Path) -> None:
     lab = Lab(tmp_path / "lab", forks)
     shutil.copytree(started, lab.folder)

@@ -85,7 +85,7 @@ def test_kill_everyone_while_workers_are_at_slides(
         assert half_written_slides(out) >= 1 or step == "slide.done"
         assert not (out / STORE).exists()
     assert 1 <= finished <= SLIDES
-    last = forks.run(*command(cohort, out, workers=2))
+    last = forks.run(*command(cohort, out))
     assert f"{finished} of {SLIDES} slides are in" in last.said or f"all {finished} slides are in" in last.said
     assert contents(out) == uninterrupted
 
