@@ -17,6 +17,7 @@ from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.evaluation.scores import SCORES, Scores
 from hidisc.patches.nifti import find_nifti
 from hidisc.patches.store import STORE
+from hidisc.reporting import figures
 from hidisc.reporting.heatmap import draw_heatmap
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
@@ -53,6 +54,12 @@ def learn_and_judge(folder: Path, said: list[str], recipe: str) -> Scores:
     return evaluate(folder / "embeddings", folder / "scores", judged, device="cpu", progress=Said(said))
 
 
+def skip_pdf(patch: pytest.MonkeyPatch) -> None:
+    """Have figures written as PNG and SVG only: the fonts of PDF files would take half of the time."""
+    render = figures.render
+    patch.setattr(figures, "render", lambda figure, suffix: b"" if suffix == "pdf" else render(figure, suffix))
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A folder in which all commands have run on drawn scans, and all that they said."""
@@ -63,8 +70,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     source = find_nifti(root, config, folder / "patients.csv")
     said.append(import_volumes(source, folder / "store", config, workers=0, say=said.append).sentence())
     said.append(learn_and_judge(folder, said, "hidisc-patient+mri").verdict())
-    audit([folder / "embeddings"], folder / "audit", AuditConfig(), device="cpu", say=said.append)
-    report([folder / "scores"], folder / "report.html", ReportConfig(perplexity=5), say=said.append)
+    with pytest.MonkeyPatch.context() as patch:
+        skip_pdf(patch)
+        audit([folder / "embeddings"], folder / "audit", AuditConfig(), device="cpu", say=said.append)
+        report([folder / "scores"], folder / "report.html", ReportConfig(perplexity=5), say=said.append)
     suite = SuiteConfig.model_validate(
         {
             "title": "Tiny",
@@ -74,7 +83,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
             "evaluate": {"knn": {"k": 5}, "probes": ["knn"], "bootstrap": {"resamples": 20}},
         }
     )
-    benchmark(suite, folder / "store", folder / "benchmark", workers=1, device="cpu", say=said.append)
+    with pytest.MonkeyPatch.context() as patch:
+        skip_pdf(patch)
+        benchmark(suite, folder / "store", folder / "benchmark", workers=1, device="cpu", say=said.append)
     return folder, said
 
 
