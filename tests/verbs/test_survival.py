@@ -1,5 +1,6 @@
 """`kill -9` at every step that matters, workers that die, two commands at once: the store is the same in the end."""
 
+import re
 import signal
 from pathlib import Path
 
@@ -46,6 +47,11 @@ def finished_slides(out: Path) -> int:
 
 def half_written_slides(out: Path) -> int:
     return len(list(out.glob(f"shards/{PART}*")))
+
+
+def without_progress(said: str) -> list[str]:
+    """The lines that a command said, but for those that only a slow machine shows: `3/8 slides  2 s left`."""
+    return [line for line in said.splitlines() if not re.match(r"[\d,]+/[\d,]+ slides  ", line)]
 
 
 # Killed
@@ -130,7 +136,7 @@ def test_a_signal_stops_cleanly_and_the_same_command_goes_on(
     ended = started.ended()
     assert (ended.code, ended.result) == (code, "")
     assert ended.said.endswith(GO_ON)
-    assert ended.said.count("\n") == 2, "the plan and the end, no traceback and no line of a library"
+    assert len(without_progress(ended.said)) == 2, "the plan and the end, no traceback and no line of a library"
     started.wait_for_group()
     assert finished_slides(out) >= 1
     assert not (out / STORE).exists()
@@ -147,7 +153,7 @@ def test_a_signal_while_workers_start_is_not_lost(
     ended = started.ended()
     assert (ended.code, ended.result) == (code, "")
     assert ended.said.endswith(GO_ON)
-    assert ended.said.count("\n") == 2
+    assert len(without_progress(ended.said)) == 2
     started.wait_for_group()
 
 

@@ -17,7 +17,6 @@ from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
 from hidisc.evaluation.scores import SCORES, Scores
 from hidisc.patches.nifti import find_nifti
 from hidisc.patches.store import STORE
-from hidisc.reporting import figures
 from hidisc.reporting.heatmap import draw_heatmap
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
@@ -39,6 +38,7 @@ from hidisc.verbs.train import train
 from hidisc.verbs.words import find_names
 from tests.commands import Forks
 from tests.patches.volumes import draw_volume, write_cohort, write_nifti
+from tests.reporting.pdf import skip_pdf
 from tests.said import Said
 from tests.training.stores import TINY
 
@@ -52,12 +52,6 @@ def learn_and_judge(folder: Path, said: list[str], recipe: str) -> Scores:
     embed(folder / "store", folder / "run", folder / "embeddings", device="cpu", devices=1, say=said.append)
     judged = load_config(EvaluateConfig, None, ["knn.k=5", "bootstrap.resamples=20", "mil.epochs=2"])
     return evaluate(folder / "embeddings", folder / "scores", judged, device="cpu", progress=Said(said))
-
-
-def skip_pdf(patch: pytest.MonkeyPatch) -> None:
-    """Have figures written as PNG and SVG only: the fonts of PDF files would take half of the time."""
-    render = figures.render
-    patch.setattr(figures, "render", lambda figure, suffix: b"" if suffix == "pdf" else render(figure, suffix))
 
 
 @pytest.fixture(scope="module")
