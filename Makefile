@@ -4,13 +4,15 @@ PYTHON  ?= $(shell command -v python3.11 || echo python3)
 BIN     := $(VENV)/bin
 APT     := $(if $(filter 0,$(shell id -u)),,sudo )apt-get
 READY   := $(VENV)/.ready
-# one file of tests per core, each on one thread: networks this small are slower on two. `tests/conftest.py` puts the files
-# that take longest first, and xdist is to keep that order.
-PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+# one group of tests per core, each on one thread: networks this small are slower on two. `tests/conftest.py` makes the
+# groups and puts those first that take longest, and xdist is to keep that order.
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadgroup --no-loadscope-reorder
 # how much `make fuzz` tries
 INPUTS  := 2000
 KILLS   := 20
 SEED    := 0
+# `make test RECORD=--record-seconds` notes what each group of tests takes, by which they are put in order
+RECORD  :=
 
 .PHONY: help install system browser demo test lint check slow bench docs fuzz lock clean
 
@@ -46,7 +48,7 @@ check: lint      ## style, types and the fast tests
 	$(PYTEST) -m "not slow and not whole"
 
 test: $(READY) browser ## all tests but the slow ones
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(RECORD)
 
 slow: $(READY)   ## the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow

@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ class Artefacts(Kind):
         known = {name: read(here) for name, read in READERS.items() if name in self.names}
 
         def say(rng: Rng, index: int) -> Outcome:
-            name = self.names[index % len(self.names)]
+            name = self.group_of(index)
             path, entry = _choose(here, name, rng)
             before = path.read_bytes()
             done = _damage(path, home / "other" / path.relative_to(here), rng)
@@ -80,7 +79,7 @@ class Artefacts(Kind):
                 path.write_bytes(before)
             if outcome.verdict == "fell through":
                 outcome = Outcome("fell through", f"{path.relative_to(here)} ({done}): {outcome.said}")
-            return replace(outcome, group=name)
+            return outcome
 
         return say
 

@@ -10,6 +10,7 @@ import time
 import traceback
 import zlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -36,8 +37,6 @@ class Outcome:
     said: str = ""
     tried: int = 1
     """How many inputs (of kills: kills) it was."""
-    group: str = ""
-    """Which of the kind's groups the input is of."""
 
 
 class Wrong(Exception):  # noqa: N818 - not an error of the code that raises it
@@ -45,7 +44,7 @@ class Wrong(Exception):  # noqa: N818 - not an error of the code that raises it
 
 
 Judge = Callable[[np.random.Generator, int], Outcome]
-"""Tries the input of some random numbers and of an index: index modulo the number of groups is the input's group."""
+"""Tries the input of some random numbers and of an index, from which `Kind.group_of` finds the input's group."""
 
 
 class Kind(ABC):
@@ -57,7 +56,7 @@ class Kind(ABC):
     memory_bytes: int | None = None
     """Address space that a judge may take beyond what it begins with."""
     groups: tuple[str, ...] = ("",)
-    """Kinds of input within this kind; a run that has tried none of a group has failed."""
+    """Sorts of input within this kind, which take turns."""
 
     @abstractmethod
     def prepare(self, home: Path) -> None:
@@ -71,6 +70,10 @@ class Kind(ABC):
         """How many cases make a number of inputs."""
         return number
 
+    def group_of(self, index: int) -> str:
+        """The group of an input."""
+        return self.groups[index % len(self.groups)]
+
 
 @dataclass
 class Tally:
@@ -83,16 +86,31 @@ class Tally:
     seconds: float = 0
     fell: list[str] = field(default_factory=list)
     """A line for each input that fell through."""
+    cases: int = 0
+    groups: Counter[str] = field(default_factory=Counter)
+    """How many inputs of each group were tried."""
 
-    def add(self, outcome: Outcome, index: int) -> None:
+    def add(self, outcome: Outcome, index: int, group: str = "") -> None:
         """Count an outcome."""
         self.tried += outcome.tried
+        self.cases += 1
+        self.groups[group] += outcome.tried
         if outcome.verdict == "fell through":
             self.fell.append(f"{self.kind} {index}: {outcome.said}")
         elif outcome.verdict == "refused":
             self.refused += outcome.tried
         else:
             self.accepted += outcome.tried
+
+
+def find_untried(kind: Kind, tally: Tally) -> str | None:
+    """What a run should have tried and did not; it may leave out groups only when it has fewer cases than groups."""
+    if tally.tried == 0:
+        return f"{kind.name}: 0 tried"
+    untried = [group for group in kind.groups if not tally.groups[group]]
+    if untried and tally.cases >= len(kind.groups):
+        return f"{kind.name}: 0 tried of {', '.join(untried)}"
+    return None
 
 
 def rng_of(seed: int, kind: str, index: int) -> np.random.Generator:
@@ -135,14 +153,16 @@ def _shorten(text: str) -> str:
 
 def try_all(kind: Kind, number: int, seed: int, *, workers: int, keep: Path, only: int | None = None) -> Tally:
     """Judge a number of inputs of a kind; those that fell through are kept below `keep`."""
-    tally, begun = Tally(kind.name, kind.groups), time.monotonic()
+    tally, begun = Tally(kind.name), time.monotonic()
+    if number == 0:
+        return tally
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{kind.name}-") as temporary:
         home = Path(temporary) / "home"
         home.mkdir()
         _prepare(kind, home)
         indices = iter(range(kind.count_cases(number, seed)) if only is None else [only])
         for index, outcome, folder in _judge_all(kind, indices, seed, home, workers):
-            tally.add(outcome, index)
+            tally.add(outcome, index, kind.group_of(index))
             if outcome.verdict == "fell through":
                 print(tally.fell[-1], flush=True)
                 _keep(folder, keep / f"{kind.name}-{seed}-{index}", outcome)

@@ -21,7 +21,8 @@ class Kills(Kind):
         self, names: tuple[str, ...] = tuple(world.COMMANDS), times: tuple[int, ...] = (1, 1, 1, 2, 2, 3)
     ) -> None:
         """`names`: of the commands that are killed; `times`: how often, before they may end."""
-        self.names, self.times = names, times
+        self.names = self.groups = names
+        self.times = times
 
     def prepare(self, home: Path) -> None:
         """A world that nothing happened to, and the steps that each command goes through."""
@@ -54,7 +55,7 @@ class Kills(Kind):
 
         def say(rng: Rng, index: int) -> Outcome:
             times = int(rng.choice(self.times))
-            name = self.names[index % len(self.names)]
+            name = self.group_of(index)
             orders = _order(traces[name], times, rng)
             (folder / INPUT / "orders.txt").write_text(f"{name}\n" + "\n".join(orders) + "\n")
             killed: list[str] = []
@@ -65,7 +66,7 @@ class Kills(Kind):
                     shutil.copytree(here / world.COMMANDS[name].home, folder / INPUT / name)
                 said = f"{name}, {'; '.join(orders)}: {said}"
             world.restore(here, home / "whole", name)
-            return Outcome(outcome.verdict, said, tried=len(killed), group=name)
+            return Outcome(outcome.verdict, said, tried=len(killed))
 
         return say
 

@@ -1,4 +1,6 @@
-"""Tries mangled inputs and kills, prints what fell through and a table of counts, and exits with 1 if anything did.
+"""Tries mangled inputs and kills, and prints what fell through and a table of counts.
+
+The exit code is 1 if an input fell through, or if no input of some kind was tried.
 
 python -m fuzz.run --inputs 10000 --kills 100      tables, slides and artefacts share the inputs
 python -m fuzz.run --only slides --index 17        one input again, by the number that was printed
@@ -13,7 +15,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy and torch are imported; a judge is a core
 
 from fuzz.artefacts import Artefacts
-from fuzz.harness import Kind, Tally, try_all
+from fuzz.harness import Kind, Tally, find_untried, try_all
 from fuzz.kills import Kills
 from fuzz.slides import Slides
 from fuzz.tables import Tables
@@ -24,17 +26,22 @@ SHARES = {"tables": 0.4, "slides": 0.4, "artefacts": 0.2}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Try what is asked for; 1 when anything fell through."""
-    asked = _parse(words)
-    workers = asked.workers or os.cpu_count() or 1
-    tallies = []
+    """Try the numbers of inputs that the words give; 1 when an input fell through or a kind was not tried."""
+    given = _parse(words)
+    workers = given.workers or os.cpu_count() or 1
+    tallies, untried = [], []
     for name, kind in KINDS.items():
-        number = asked.kills if name == "kills" else round(SHARES[name] * asked.inputs)
-        if number and asked.only in (None, name):
-            tallies.append(try_all(kind, number, asked.seed, workers=workers, keep=asked.keep, only=asked.index))
-            print(f"{name}: {tallies[-1].tried:,} tried, {len(tallies[-1].fell)} fell through", file=sys.stderr)
+        if given.only not in (None, name):
+            continue
+        number = given.kills if name == "kills" else round(SHARES[name] * given.inputs)
+        tally = try_all(kind, number, given.seed, workers=workers, keep=given.keep, only=given.index)
+        print(f"{name}: {tally.tried:,} tried, {len(tally.fell)} fell through", file=sys.stderr)
+        tallies.append(tally)
+        untried += [problem for problem in [find_untried(kind, tally)] if problem and given.index is None]
     print(format_table(tallies))
-    return 1 if any(tally.fell for tally in tallies) else 0
+    for problem in untried:
+        print(f"{problem}. Raise --inputs or --kills, or name one kind with --only.", file=sys.stderr)
+    return 1 if untried or any(tally.fell for tally in tallies) else 0
 
 
 def format_table(tallies: Sequence[Tally]) -> str:
@@ -56,7 +63,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=None, help="judges at once (default: one per core)")
     parser.add_argument("--keep", type=Path, default=Path("fuzz/found"), help="where what fell through is kept")
-    parser.add_argument("--only", default=None, help="one kind: tables, slides, artefacts or kills")
+    parser.add_argument("--only", default=None, choices=list(KINDS), help="one kind")
     parser.add_argument("--index", type=int, default=None, help="one input of that kind")
     return parser.parse_args(words)
 

@@ -31,6 +31,10 @@ class Slides(Kind):
 
     name, limit_s, memory_bytes = "slides", 60, 3 * 2**30
 
+    def __init__(self) -> None:
+        """Every file of `MAKERS` is damaged in turn."""
+        self.groups = tuple(MAKERS)
+
     def prepare(self, home: Path) -> None:
         """One whole file of every kind."""
         pixels = _draw()
@@ -43,12 +47,11 @@ class Slides(Kind):
         import logging
 
         logging.disable(logging.CRITICAL)
-        wholes = sorted(home.iterdir())
 
-        def say(rng: Rng) -> Outcome:
-            whole = wholes[int(rng.integers(len(wholes)))]
-            path = folder / INPUT / whole.name
-            path.write_bytes(damage(whole.read_bytes(), rng))
+        def say(rng: Rng, index: int) -> Outcome:
+            name = self.group_of(index)
+            path = folder / INPUT / name
+            path.write_bytes(damage((home / name).read_bytes(), rng))
             return judge(lambda: read_slide(path))
 
         return say

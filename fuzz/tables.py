@@ -53,6 +53,10 @@ class Tables(Kind):
 
     name, limit_s, memory_bytes = "tables", 20, 2**31
 
+    def __init__(self) -> None:
+        """The readers of tables take turns."""
+        self.groups = tuple(READERS)
+
     def prepare(self, home: Path) -> None:
         """The files that the tables name, all of different content."""
         (home / "slides").mkdir()
@@ -72,7 +76,7 @@ class Tables(Kind):
             (folder / name).symlink_to(home / name)
 
         def say(rng: Rng, index: int) -> Outcome:
-            reader = READERS[int(rng.integers(len(READERS)))]
+            reader = READERS[self.group_of(index)]
             written = write(folder, folder / INPUT, rng)
             return judge(lambda: reader(written, folder))
 
@@ -260,7 +264,11 @@ def read_patients(written: _Written, folder: Path) -> None:
             raise Wrong(f"patient {slide.patient!r} is {[slide.label, slide.site, slide.split]}, not {expected}")
 
 
-READERS: tuple[Callable[[_Written, Path], None], ...] = (read_cohort, read_cohort, read_table, read_patients)
+READERS: dict[str, Callable[[_Written, Path], None]] = {
+    "cohort.csv": read_cohort,
+    "import table": read_table,
+    "import folder --patients": read_patients,
+}
 
 
 def _expect_consistent(source: Source) -> None:

@@ -43,12 +43,12 @@ def become(order):
     os.environ.update(order["environment"])
     if steps.VARIABLE in os.environ:
         steps.watch_steps(steps.signal_at(os.environ[steps.VARIABLE]))
-    for rank in range(1, order["ranks"]):
+    for number, path in enumerate(order["output"], 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    for rank in range(1, order["ranks"]):  # after the files are open, so that ranks do not write over each other
         if os.fork() == 0:
             os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
             break
-    for number, path in enumerate(order["output"], 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     if order["script"]:
         sys.argv = [order["script"], *order["words"]]
         runpy.run_path(order["script"], run_name="__main__")

@@ -1,7 +1,9 @@
 """What several test files share."""
 
+import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -18,10 +20,51 @@ settings.load_profile("same everywhere")
 SHARED = Path(__file__).parents[2] / "shared"
 
 
+SECONDS = Path(__file__).with_name("seconds.json")
+"""What groups of tests take: those that take at least a second. `pytest --record-seconds` writes it anew."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-seconds", action="store_true", help=f"write tests/{SECONDS.name} anew")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist, which makes the group a part of a test's name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files with whole commands first: a long one that came last would keep one core waiting."""
-    whole = {item.path for item in items if item.get_closest_marker("whole")}
-    items.sort(key=lambda item: item.path not in whole)
+    """Make every file a group, unless its tests are in groups of their own, and put the longest group first.
+
+    A worker of xdist runs whole groups, so that what a file makes is made once; a long group that came last would keep
+    one core waiting. A group that has no entry is taken for a short one.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(SECONDS.parent).with_suffix(""))))
+    seconds = json.loads(SECONDS.read_text()) if SECONDS.is_file() else {}
+    items.sort(key=lambda item: -seconds.get(group_of(item), 0.0))
+
+
+def group_of(item: pytest.Item) -> str:
+    """The group of a test, which one worker of xdist runs."""
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else ""
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Note what each phase of a test takes, where the process that writes the times will find it."""
+    item.user_properties.append(("group and seconds", (group_of(item), call.duration)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write what every group took, when that is asked for."""
+    if not config.getoption("--record-seconds"):
+        return
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") == "teardown":
+                for name, (group, taken) in report.user_properties:
+                    seconds[group] += taken if name == "group and seconds" else 0.0
+    rounded = {group: round(taken) for group, taken in sorted(seconds.items()) if taken >= 1}
+    SECONDS.write_text(json.dumps(rounded, indent=1) + "\n")
 
 
 @pytest.hookimpl(tryfirst=True)

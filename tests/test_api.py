@@ -16,6 +16,7 @@ import hidisc
 from hidisc.ground.files import AnyPath
 from tests.patches.pictures import pictures_of, write_pictures
 from tests.patches.test_opensrh import study, write_opensrh
+from tests.reporting.pdf import skip_pdf
 from tests.training.stores import TINY
 
 SOURCE = Path(hidisc.__file__)
@@ -111,6 +112,7 @@ def test_every_artefact_opens_by_text_and_by_path(
 def test_every_verb_takes_text_and_paths(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read is given as something else that names a file, what is written as text."""
     monkeypatch.chdir(work)
+    skip_pdf(monkeypatch)
     kind = Elsewhere
 
     def out(name: str) -> str:

@@ -4,6 +4,9 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,8 @@ LOADED = {
     ),
 }
 """Modules of ours, and all that importing them may load of LIBRARIES; the rest waits until it is used."""
+BROUGHT = {"sklearn": "scipy", "timm": "torchvision"}
+"""Heavy libraries that others of LIBRARIES import."""
 POSIX = {"fcntl", "grp", "pwd", "resource", "termios", "syslog"}
 DOORS = {
     "openslide": {"slides", "verbs"},  # verbs/doctor.py asks for its version
@@ -132,14 +137,62 @@ def test_nothing_is_unpickled_and_no_label_picture_is_reached() -> None:
         assert "torch.load" not in text
 
 
+def imported_at_once(node: ast.AST) -> Iterator[str]:
+    """What a piece of code imports when it is loaded: not what functions do, and not what is for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield from [child.module or "", *(f"{child.module}.{alias.name}" for alias in child.names)]
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            yield from imported_at_once(ast.Module(child.orelse, []))
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from imported_at_once(child)
+
+
+@cache
+def imported_by(module: str) -> tuple[str, ...]:
+    """What loading one of our modules imports, with the folders above it; nothing where no such module is."""
+    path = ROOT.parent.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if not path.is_file():
+        return ()
+    parents = accumulate(module.split(".")[:-1], lambda folder, name: f"{folder}.{name}")
+    return (*parents, *imported_at_once(ast.parse(path.read_text())))
+
+
+def loaded_by(modules: str) -> tuple[set[str], set[str]]:
+    """All that loading modules of ours loads, by way of others of ours: (modules of ours, heavy libraries)."""
+    ours, libraries = set(), set()
+    waiting = [f"hidisc.{module}" for module in modules.split()]
+    while waiting:
+        name = waiting.pop()
+        if not name.startswith("hidisc"):
+            libraries.add(name.split(".")[0])
+        elif name not in ours and imported_by(name):
+            ours.add(name)
+            waiting += imported_by(name)
+    return ours, libraries & set(LIBRARIES.split())
+
+
 @pytest.mark.parametrize("modules", LOADED)
 def test_a_verb_loads_only_what_it_uses(modules: str) -> None:
-    """In a fresh process; Fabric imports torchmetrics, and sklearn pandas, where these are: here, not at a user's."""
+    assert loaded_by(modules)[1] - set(LOADED[modules].split()) == set()
+
+
+@pytest.mark.parametrize("modules", ["cli verbs.doctor verbs.settings", " ".join(LOADED)], ids=["light", "all"])
+def test_a_fresh_process_loads_what_the_imports_say(modules: str) -> None:
+    """Without torchmetrics and pandas, which Fabric and sklearn import where these are: here, not at a user's."""
     code = "import sys; sys.modules['torchmetrics'] = sys.modules['pandas'] = None\n"
     code += "".join(f"import hidisc.{module}\n" for module in modules.split())
+    code += "print(*(name for name in sys.modules if name.startswith('hidisc')))\n"
     code += f"print(*(name for name in {LIBRARIES.split()} if sys.modules.get(name)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
-    assert set(done.stdout.split()) - set(LOADED[modules].split()) == set()
+    ours, libraries = (set(line.split()) for line in done.stdout.splitlines())
+    expected_ours, expected_libraries = loaded_by(modules)
+    assert ours == expected_ours
+    brought = {name for library in expected_libraries for name in BROUGHT.get(library, "").split()}
+    assert libraries == expected_libraries | brought
 
 
 def test_public_api_is_lazy_and_whole() -> None:

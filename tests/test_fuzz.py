@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from fuzz.artefacts import Artefacts
-from fuzz.harness import Judge, Kind, Outcome, Tally, Wrong, find_fault, judge, rng_of, try_all
+from fuzz.harness import Judge, Kind, Outcome, Tally, Wrong, find_fault, find_untried, judge, rng_of, try_all
 from fuzz.kills import Kills
 from fuzz.mutations import Rng, mutate
-from fuzz.run import format_table
-from fuzz.slides import Slides
+from fuzz.run import KINDS, format_table, main
+from fuzz.slides import MAKERS, Slides
 from fuzz.tables import Tables
 
 from hidisc.ground.errors import UserError
@@ -16,15 +16,28 @@ from hidisc.ground.errors import UserError
 pytestmark = pytest.mark.whole
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    [(Tables(), 20), (Slides(), 20), (Artefacts(("store",)), 20), (Kills(("store",), times=(1,)), 1)],
-    ids=lambda value: value.name if isinstance(value, Kind) else "",
-)
-def test_nothing_falls_through(kind: Kind, number: int, tmp_path: Path) -> None:
+FEW = {"tables": (Tables(), 20), "slides": (Slides(), len(MAKERS)), "artefacts": (Artefacts(("store",)), 20)}
+FEW["kills"] = (Kills(("store",), times=(1,)), 1)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_falls_through(name: str, tmp_path: Path) -> None:
+    kind, number = FEW[name]
     tally = try_all(kind, number, seed=0, workers=1, keep=tmp_path)
     assert tally.fell == []
     assert tally.tried == tally.refused + tally.accepted == number
+    assert find_untried(kind, tally) is None
+
+
+def test_a_kind_of_which_nothing_was_tried_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--inputs", "0", "--only", "slides"]) == 1
+    assert "slides: 0 tried. Raise --inputs" in capsys.readouterr().err
+    tally = Tally("slides")
+    for name in tuple(MAKERS)[1:]:
+        tally.add(Outcome("accepted"), 0, name)
+    assert find_untried(Slides(), tally) is None, "fewer inputs than groups"
+    tally.add(Outcome("refused"), 0, "plain.bmp")
+    assert find_untried(Slides(), tally) == "slides: 0 tried of pyramid.tiff"
 
 
 class _Bad(Kind):

@@ -1,10 +1,13 @@
 """Files and folders appear whole or not at all; only what is ours is swept away."""
 
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hidisc.ground import files
+from hidisc.ground import files, stop
 from hidisc.ground.files import LOCK, PART, beside, is_part, new_folder, relate, sweep, write_atomic
 
 
@@ -81,6 +84,50 @@ def test_what_killed_processes_left_is_swept_away(tmp_path: Path) -> None:
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == [
         "shards/S1/slide.json"
     ]
+
+
+def write_file(home: Path) -> None:
+    write_atomic(home / "a", b"new")
+
+
+def write_folder(home: Path) -> None:
+    with new_folder(home / "x") as part:
+        (part / "inside").write_bytes(b"new")
+
+
+def contents(home: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("write", "step", "old", "new"),
+    [
+        (write_file, "file.written", {}, {"a": b"new"}),
+        (write_file, "file.renamed", {}, {"a": b"new"}),
+        (write_file, "file.written", {"a": b"old"}, {"a": b"new"}),
+        (write_file, "file.renamed", {"a": b"old"}, {"a": b"new"}),
+        (write_folder, "folder.written", {}, {"x/inside": b"new"}),
+        (write_folder, "folder.renamed", {}, {"x/inside": b"new"}),
+    ],
+)
+def test_a_process_killed_at_any_step_leaves_the_old_or_the_new(
+    tmp_path: Path, write: Callable[[Path], None], step: str, old: dict[str, bytes], new: dict[str, bytes]
+) -> None:
+    """Every artefact is written by these two, so that commands need only be killed at a few of their files."""
+    for name, data in old.items():
+        (tmp_path / name).write_bytes(data)
+    child = os.fork()
+    if child == 0:
+        stop.watch_steps(stop.signal_at(f"SIGKILL process 1 {step} *"))
+        write(tmp_path)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    is_renamed = step.endswith("renamed")
+    assert bool(list(tmp_path.glob(f"{PART}*"))) == (not is_renamed)
+    sweep(tmp_path)
+    assert contents(tmp_path) == (new if is_renamed else old)
+    write(tmp_path)  # the same command again
+    assert contents(tmp_path) == new
 
 
 def test_what_is_not_ours_is_not_swept_away(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Two real gloo processes with unequal batches against torch's own layers on the whole batch in one process."""
 
 import copy
+import multiprocessing
 import os
 import socket
 from collections.abc import Callable
@@ -121,7 +122,8 @@ def by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = start_processes(one_rank, (port, str(folder)), RANKS, join=False, start_method="spawn")
+    multiprocessing.set_forkserver_preload([__name__])  # torch is imported once for both
+    context = start_processes(one_rank, (port, str(folder)), RANKS, join=False, start_method="forkserver")
     try:
         for _ in range(RANKS):
             if context.join(timeout=SECONDS):

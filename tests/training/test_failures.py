@@ -1,6 +1,7 @@
 """Three real processes, one of which fails: each learns the reason, and the first is the one to say it."""
 
 import json
+import multiprocessing
 import os
 import signal
 import time
@@ -186,7 +187,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     folder = tmp_path_factory.mktemp("failures")
     stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(len(CASES) + 2)]
     arguments = ([store.port for store in stores], str(folder))
-    processes = start_processes(all_cases, arguments, RANKS, join=False, start_method="spawn").processes
+    multiprocessing.set_forkserver_preload([__name__])  # torch is imported once for all of them
+    processes = start_processes(all_cases, arguments, RANKS, join=False, start_method="forkserver").processes
     until = time.monotonic() + SECONDS
     for process in processes:
         process.join(max(0.0, until - time.monotonic()))

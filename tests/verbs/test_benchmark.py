@@ -103,23 +103,29 @@ def command(suite: Path, store: Path, out: Path, *more: str) -> list[str]:
     return ["benchmark", str(suite), str(store), "--out", str(out), "--device", "cpu", *more]
 
 
+KILLS = (
+    ("file.written", 1, "config.yaml", 0),
+    ("step.done", 2, "*", 0),
+    ("cell.trained", 1, "*", 0),
+    ("block.done", 1, "*", 0),
+    ("file.written", 1, "scores.json", 0),
+    ("cell.done", 1, "*", 1),
+    ("cell.trained", 2, "*", 2),
+    ("cell.done", 2, "*", 4),
+    ("file.written", 1, "benchmark.html", 4),
+)
+"""Steps at which the same command is killed, one after the other, and the cells that are done then."""
+FEW_KILLS = (("cell.trained", 2, "*", 1), ("file.written", 1, "benchmark.html", 4))
+
+
 @pytest.mark.whole
-def test_killed_at_every_step_the_tables_are_the_same(
-    whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path
+@pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.slow)], ids=["few", "every step"])
+def test_killed_at_a_step_the_tables_are_the_same(
+    whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path, kills: tuple[tuple[str, int, str, int], ...]
 ) -> None:
     out = tmp_path / "out"
     words = command(suite, store, out, "--workers", "1")
-    for step, number, file, done in (
-        ("file.written", 1, "config.yaml", 0),
-        ("step.done", 2, "*", 0),
-        ("cell.trained", 1, "*", 0),
-        ("block.done", 1, "*", 0),
-        ("file.written", 1, "scores.json", 0),
-        ("cell.done", 1, "*", 1),
-        ("cell.trained", 2, "*", 2),
-        ("cell.done", 2, "*", 4),
-        ("file.written", 1, "benchmark.html", 4),
-    ):
+    for step, number, file, done in kills:
         assert forks.run(*words, at=signal_at(step, number, file)).code == -signal.SIGKILL
         assert len(list(out.glob("cells/*/scores-*/scores.json"))) == done
     last = forks.run(*words)

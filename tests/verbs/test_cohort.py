@@ -100,7 +100,7 @@ def test_tcga_slides_need_no_editing(shared_data: Path, tmp_path: Path) -> None:
     assert (said, len(draft.rows), draft.patients) == ([], 16, 16)
     truth = {row["path"].split("/")[-1]: row["patient"] for row in rows_of(shared_data / "monusac" / "cohort_svs.csv")}
     assert {row.path.name: row.names["patient"] for row in draft.rows} == truth
-    built = prepare(tmp_path / "cohort.csv", tmp_path / "store", load_config(PrepareConfig, "small-regions"), workers=2)
+    built = prepare(tmp_path / "cohort.csv", tmp_path / "store", load_config(PrepareConfig, "small-regions"), workers=0)
     assert (built.summary()["patients"], built.info.failures) == (16, ())
 
 

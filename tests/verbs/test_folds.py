@@ -157,22 +157,28 @@ def test_a_report_has_one_row_for_the_seeds_and_says_who_was_learned_from(whole:
     assert dict(describe(model))["Trained on"].endswith(", each encoder without its fold")
 
 
+KILLS = (
+    ("cell.trained", 1, "*"),
+    ("file.written", 1, "scores.json"),
+    ("cell.done", 2, "*"),
+    ("cell.done", 6, "*"),  # all cells
+    ("file.written", 1, "scores.json"),  # the pooled ones of the first seed
+    ("file.written", 1, "scores.json"),
+    ("file.written", 2, "scores.json"),
+    ("file.written", 1, "benchmark.html"),
+)
+"""Steps at which the same command is killed, one after the other."""
+FEW_KILLS = (("cell.done", 8, "*"), ("file.written", 2, "scores.json"))
+
+
 @pytest.mark.whole
-def test_killed_at_every_step_the_tables_are_the_same(
-    whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path
+@pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.slow)], ids=["few", "every step"])
+def test_killed_at_a_step_the_tables_are_the_same(
+    whole: Path, store: Path, suite: Path, forks: Forks, tmp_path: Path, kills: tuple[tuple[str, int, str], ...]
 ) -> None:
     out = tmp_path / "out"
     words = ["benchmark", str(suite), str(store), "--out", str(out), "--device", "cpu", "--workers", "1"]
-    for step, number, file in (
-        ("cell.trained", 1, "*"),
-        ("file.written", 1, "scores.json"),
-        ("cell.done", 2, "*"),
-        ("cell.done", 6, "*"),  # all cells
-        ("file.written", 1, "scores.json"),  # the pooled ones of the first seed
-        ("file.written", 1, "scores.json"),
-        ("file.written", 2, "scores.json"),
-        ("file.written", 1, "benchmark.html"),
-    ):
+    for step, number, file in kills:
         killed = forks.run(*words, at=signal_at(step, number, file))
         assert killed.code == -signal.SIGKILL, (step, file, killed.said)
     last = forks.run(*words)

@@ -38,6 +38,20 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_cohort(tmp_path_factory.mktemp("drawn"), patients=8, slides=2, fields=4, seed=3)
 
 
+@pytest.fixture(scope="module")
+def plain(cohort: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of the cohort with the settings EXACT."""
+    out = tmp_path_factory.mktemp("plain") / "store"
+    prepare(cohort, out, config(*EXACT), workers=0)
+    return out
+
+
+@pytest.fixture
+def plain_store(plain: Path, tmp_path: Path) -> None:
+    """A copy of that store, `store` in the folder of a test."""
+    shutil.copytree(plain, tmp_path / "store")
+
+
 @pytest.fixture
 def own_cohort(cohort: Path, tmp_path: Path) -> Path:
     """A copy whose files a test may damage."""
@@ -69,8 +83,8 @@ def one_slide(folder: Path, pixels: np.ndarray, name: str = "slide.tif", mpp: st
     return folder / "cohort.csv"
 
 
+@pytest.mark.usefixtures("plain_store")
 def test_stored_patches_are_the_slides_pixels_at_their_coordinates(cohort: Path, tmp_path: Path) -> None:
-    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     store = PatchStore.load(tmp_path / "store")
     paths = {row["slide"]: cohort.parent / row["path"] for row in rows_of(cohort)}
     slides = store.table.column("slide")
@@ -127,8 +141,8 @@ def test_columns_of_the_users_own_are_levels_nuisances_and_labels(own_cohort: Pa
     assert {"block", "scanner"} <= {*store.table.names}  # what audit takes as nuisance and evaluate as label
 
 
+@pytest.mark.usefixtures("plain_store")
 def test_glass_is_not_read_and_blank_boxes_stay_in_the_side_table(cohort: Path, tmp_path: Path) -> None:
-    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     store = PatchStore.load(tmp_path / "store")
     dropped = store.dropped()
     assert dropped.column("is_blank").all()
@@ -200,8 +214,8 @@ def test_pictures_and_counts_are_drawn(cohort: Path, tmp_path: Path) -> None:
     assert sum(int(row["patients"]) for row in counted) == 8
 
 
+@pytest.mark.usefixtures("plain_store")
 def test_a_damaged_picture_is_drawn_again(cohort: Path, tmp_path: Path) -> None:
-    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     before = contents(tmp_path / "store")
     sheet = tmp_path / "store" / "pictures" / "contact_sheet.jpg"
     sheet.write_bytes(sheet.read_bytes()[:-9] + b"something")
@@ -396,8 +410,8 @@ def assert_same_patches(one: Path, other: Path) -> None:
     np.testing.assert_array_equal(a.read_many(indices), b.read_many(indices))
 
 
+@pytest.mark.usefixtures("plain_store")
 def test_a_finished_store_is_left_alone(cohort: Path, tmp_path: Path) -> None:
-    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     before = contents(tmp_path / "store")
     said: list[str] = []
     again = prepare(cohort, tmp_path / "store", config(*EXACT), workers=0, say=said.append)
@@ -432,10 +446,10 @@ def test_patients_that_move_to_another_split_are_named(own_cohort: Path, tmp_pat
         ("filter.min_pixel_std=3", r"filter.min_pixel_std: 10.0 -> 3.0\).* add --refilter"),
     ],
 )
+@pytest.mark.usefixtures("plain_store")
 def test_other_settings_on_an_existing_store_are_refused(
     cohort: Path, tmp_path: Path, change: str, sentence: str
 ) -> None:
-    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     with pytest.raises(UserError, match=sentence):
         prepare(cohort, tmp_path / "store", config(*EXACT, change), workers=0)
 
@@ -543,9 +557,9 @@ def test_a_replaced_reference_picture_is_refused(cohort: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["slide.json", "boxes.parquet", "thumbnail.jpg", "samples.jpg"])
+@pytest.mark.usefixtures("plain_store")
 def test_a_damaged_file_of_a_slide_is_repaired(cohort: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "store"
-    prepare(cohort, out, config(*EXACT), workers=0)
     before = contents(out)
     victim = sorted(out.glob(f"shards/*/{name}"))[2]
     data = bytearray(victim.read_bytes())
@@ -638,8 +652,8 @@ def test_refilter_without_a_store_is_refused(cohort: Path, tmp_path: Path) -> No
         prepare(cohort, tmp_path / "store", refilter=True, workers=0)
 
 
+@pytest.mark.usefixtures("plain_store")
 def test_a_shard_that_was_lost_or_cut_short_is_made_anew(cohort: Path, tmp_path: Path) -> None:
-    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     before = contents(tmp_path / "store")
     lost, short = sorted((tmp_path / "store").rglob("*.arrow"))[:2]
     lost.unlink()
@@ -650,8 +664,8 @@ def test_a_shard_that_was_lost_or_cut_short_is_made_anew(cohort: Path, tmp_path:
 
 
 @pytest.mark.parametrize("victim", ["patches.parquet", "dropped.parquet", "store.json", MANIFEST, "failures.csv"])
+@pytest.mark.usefixtures("plain_store")
 def test_a_table_that_was_cut_short_or_changed_is_written_anew(cohort: Path, tmp_path: Path, victim: str) -> None:
-    prepare(cohort, tmp_path / "store", config(*EXACT), workers=0)
     before = contents(tmp_path / "store")
     flipped = bytearray(before[victim])
     flipped[len(flipped) // 2] ^= 1

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.whole
 
 def test_aperio_regions_are_cut_at_one_scale_whatever_theirs_is(shared_data: Path, tmp_path: Path) -> None:
     config = load_config(PrepareConfig, "small-regions")
-    built = prepare(shared_data / "monusac" / "cohort_svs.csv", tmp_path / "store", config, workers=2)
+    built = prepare(shared_data / "monusac" / "cohort_svs.csv", tmp_path / "store", config, workers=0)
     assert built.info.failures == ()
     assert built.summary()["slides"] == 16
     assert verify(tmp_path / "store") == []

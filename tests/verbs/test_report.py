@@ -18,7 +18,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchStore
 from hidisc.reporting import compose as composing
-from hidisc.reporting import curves, figures
+from hidisc.reporting import curves
 from hidisc.reporting import figures as writing
 from hidisc.reporting.evaluated import gather
 from hidisc.reporting.points import choose_points, find_map_input
@@ -31,6 +31,7 @@ from tests.evaluation.made import make_embeddings
 from tests.finished import refinish
 from tests.reporting.browser import Watched, open_browser, open_page, wait_for_drawing
 from tests.reporting.judged import LACK, LEAK, LEFT, make_scores
+from tests.reporting.pdf import skip_pdf
 from tests.reporting.test_page import Reader
 from tests.reporting.test_pictures import alike, embed_store
 from tests.training.stores import make_store
@@ -77,12 +78,8 @@ def made(judged: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """The page of both, and what was said on the way."""
     said: list[str] = []
     out = tmp_path_factory.mktemp("report") / "my report.html"
-
-    def render(figure: Any, suffix: str) -> bytes:
-        return b"" if suffix == "pdf" else figures.render(figure, suffix)  # fonts would take half of the time
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "render", render)
+        skip_pdf(patch)
         assert report(judged, out, QUICK, said.append) == out
     return out, said
 

@@ -90,22 +90,28 @@ def finished_slides(out: Path) -> int:
 # Killed
 
 
-def test_kill_at_every_step_then_the_same_command(
-    cohort: Path, uninterrupted: Path, forks: Forks, tmp_path: Path
+KILLS = (
+    ("folder.written", 1, "*", 0),
+    ("folder.renamed", 1, "*", 1),
+    ("slide.done", 1, "*", 2),
+    ("folder.written", 2, "*", 3),
+    ("file.written", 1, PATCHES, 4),
+    ("file.renamed", 1, PATCHES, 4),
+    ("file.written", 1, DROPPED, 4),
+    ("file.renamed", 1, STORE, 4),
+    ("file.written", 1, "P00*.jpg", 4),
+    ("file.renamed", 1, COUNTS, 4),
+)
+"""Steps at which the same command is killed, one after the other, and the slides that are finished then."""
+FEW_KILLS = (("folder.written", 2, "*", 1), ("file.written", 1, PATCHES, 4))
+
+
+@pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.slow)], ids=["few", "every step"])
+def test_kill_at_a_step_then_the_same_command(
+    cohort: Path, uninterrupted: Path, forks: Forks, tmp_path: Path, kills: tuple[tuple[str, int, str, int], ...]
 ) -> None:
     out = tmp_path / "store"
-    for step, number, file, finished in (
-        ("folder.written", 1, "*", 0),
-        ("folder.renamed", 1, "*", 1),
-        ("slide.done", 1, "*", 2),
-        ("folder.written", 2, "*", 3),
-        ("file.written", 1, PATCHES, 4),
-        ("file.renamed", 1, PATCHES, 4),
-        ("file.written", 1, DROPPED, 4),
-        ("file.renamed", 1, STORE, 4),
-        ("file.written", 1, "P00*.jpg", 4),
-        ("file.renamed", 1, COUNTS, 4),
-    ):
+    for step, number, file, finished in kills:
         ended = forks.run(*command(cohort, out), at=signal_at(step, number, file))
         assert ended.code == -signal.SIGKILL, (step, file)
         assert finished_slides(out) == finished
@@ -113,6 +119,7 @@ def test_kill_at_every_step_then_the_same_command(
     assert contents(out) == contents(uninterrupted)
 
 
+@pytest.mark.slow  # test_survival.py does it with one scale
 def test_kill_everyone_while_workers_are_at_slides(
     cohort: Path, uninterrupted: Path, forks: Forks, tmp_path: Path
 ) -> None:
@@ -125,14 +132,22 @@ def test_kill_everyone_while_workers_are_at_slides(
     assert contents(out) == contents(uninterrupted)
 
 
+SHARDS = ("patches-1.scale-2.arrow", "patches-1.scale-1.arrow", "patches-1.arrow", RECORD)
+REFILTER_KILLS = tuple((step, file) for file in SHARDS for step in ("file.written", "file.renamed"))
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [REFILTER_KILLS[1::4], pytest.param(REFILTER_KILLS, marks=pytest.mark.slow)],
+    ids=["few", "every step"],
+)
 def test_kill_while_a_looser_filter_adds_places(
-    cohort: Path, refiltered: tuple[Path, Path], forks: Forks, tmp_path: Path
+    cohort: Path, refiltered: tuple[Path, Path], forks: Forks, tmp_path: Path, kills: tuple[tuple[str, str], ...]
 ) -> None:
     few, all_places = refiltered
     out = tmp_path / "store"
     shutil.copytree(few, out)
-    names = ("patches-1.scale-2.arrow", "patches-1.scale-1.arrow", "patches-1.arrow", RECORD)
-    for step, file in [(step, file) for file in names for step in ("file.written", "file.renamed")]:
+    for step, file in kills:
         ended = forks.run(*command(cohort, out, "--refilter"), at=signal_at(step, 1, file))
         assert ended.code == -signal.SIGKILL, (step, file)
         with pytest.raises(UserError, match="is not finished"):
@@ -155,7 +170,7 @@ def test_a_refiltered_store_has_the_patches_of_one_that_was_not(
 # On a scheduler
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_scheduler_makes_the_same_store_also_when_a_worker_dies(
     cohort: Path, uninterrupted: Path, forks: Forks, tmp_path: Path, is_killed: bool
 ) -> None:

@@ -158,16 +158,18 @@ KILLS = (
     ("file.written", 1, RUN, STEPS),
 )
 """Steps at which a run is killed, one after the other, and the training step whose checkpoint is the last one then."""
+FEW_KILLS = (("file.written", 3, "step-*", 2), ("step.done", 3, "*", 4), ("file.written", 1, RUN, STEPS))
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("changes", [(), BYOL, BF16], ids=["hidisc", "byol", "bf16"])
-def test_kill_at_every_step_then_the_same_command(
-    store: Path, forks: Forks, tmp_path: Path, changes: tuple[str, ...]
+@pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.slow)], ids=["few", "every step"])
+def test_kill_at_a_step_then_the_same_command(
+    store: Path, forks: Forks, tmp_path: Path, changes: tuple[str, ...], kills: tuple[tuple[str, int, str, int], ...]
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert forks.run(*words(store, whole, *LONG, *changes)).code == 0
-    for step, number, file, resumed in KILLS:
+    for step, number, file, resumed in kills:
         ended = forks.run(*words(store, out, *LONG, *changes), at=signal_at(step, number, file))
         assert ended.code == -signal.SIGKILL
         assert bool(list(out.rglob(f"{PART}*"))) == (step == "file.written"), "a file was to be half written"
@@ -375,7 +377,7 @@ def test_two_devices_say_what_is_wrong_once(
     on_two: tuple[Path, Ended], store: Path, forks: Forks, tmp_path: Path, changes: tuple[str, ...], sentence: str
 ) -> None:
     out = on_two[0] if changes == ("seed=1",) else tmp_path / "run"
-    ended = forks.run(*words(store, out, *ALIKE, "batch.images=48", *changes), "--devices", "2")
+    ended = forks.run(*words(store, out, *ALIKE, "batch.images=48", *changes), "--devices", "2", ranks=2)
     assert (ended.code, ended.result) == (2, "")
     assert sentence in ended.said
     assert len(ended.said.splitlines()) == 1

@@ -37,6 +37,7 @@ from hidisc.verbs.report import report
 from hidisc.verbs.train import train
 from tests.commands import Forks
 from tests.patches.volumes import draw_volume, write_cohort, write_nifti
+from tests.reporting.pdf import skip_pdf
 from tests.said import Said
 from tests.training.stores import TINY
 
@@ -62,8 +63,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     source = find_nifti(root, config, folder / "patients.csv")
     results.append(import_volumes(source, folder / "store", config, workers=0, say=said.append).sentence())
     results.append(learn_and_judge(folder, said, "hidisc-patient+mri").verdict())
-    audit([folder / "embeddings"], folder / "audit", AuditConfig(), device="cpu", say=said.append)
-    report([folder / "scores"], folder / "report.html", ReportConfig(perplexity=5), say=said.append)
+    with pytest.MonkeyPatch.context() as patch:
+        skip_pdf(patch)
+        audit([folder / "embeddings"], folder / "audit", AuditConfig(), device="cpu", say=said.append)
+        report([folder / "scores"], folder / "report.html", ReportConfig(perplexity=5), say=said.append)
     suite = SuiteConfig.model_validate(
         {
             "title": "Tiny",
@@ -73,7 +76,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
             "evaluate": {"knn": {"k": 5}, "probes": ["knn"], "bootstrap": {"resamples": 20}},
         }
     )
-    benchmark(suite, folder / "store", folder / "benchmark", workers=1, device="cpu", say=said.append)
+    with pytest.MonkeyPatch.context() as patch:
+        skip_pdf(patch)
+        benchmark(suite, folder / "store", folder / "benchmark", workers=1, device="cpu", say=said.append)
     return folder, results
 
 
