@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.explorer.columns import (
     Column,
     as_rgb_table,
@@ -86,7 +87,8 @@ def test_columns_are_those_of_the_table(session: Session) -> None:
 
 def test_predictions_are_of_the_patches_that_were_judged() -> None:
     scores = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
-    predictions = Predictions("patch", ("a", "b"), {}, np.array([0, 1, 1]), scores)
+    endpoint = Classes(label="label", classes=("a", "b"), positive=1)
+    predictions = Predictions(Key(ENCODER, "knn", "patch"), endpoint, {}, np.array([0, 1, 1]), scores)
     known = {"label": Column("class", ("b", "a"), np.zeros(5, np.int32), ("#111111", "#222222"))}
     columns = score_columns(predictions, np.array([4, 0, 2]), 5, "", known)
     assert list(columns) == ["predicted", "right", "score 0", "score 1"]

@@ -153,8 +153,8 @@ def test_evaluate_predicts_names_and_is_out_of_date_when_they_change(made: Embed
     sets.give("mine", "other", np.flatnonzero(~first)[::2])
     config = JUDGING.model_copy(update={"label": "mine"})
     scores = evaluate(made.path, tmp_path / "scores", config, device="cpu")
-    assert scores.info.classes == ("first", "other")
-    assert scores.info.probes[0].levels[0].metrics["accuracy"].value > 0.7
+    assert scores.info.endpoint.classes == ("first", "other")
+    assert scores.info.list_levels()[0].metrics["accuracy"].value > 0.7
     found = find_embeddings(scores, scores.info.embeddings)
     assert found is not None
     assert "mine" in found.table.names
