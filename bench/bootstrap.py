@@ -19,8 +19,10 @@ from sklearn.metrics import (
 )
 
 from harness import Claim, best_of, on_one_thread
-from hidisc.evaluation.compare import draw_weights, name_clusters, resample, score_level
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.compare import draw_weights, name_clusters
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions
+from hidisc.evaluation.table import score
 from hidisc.settings.evaluate import BootstrapConfig
 
 PATIENTS, CLASSES, RESAMPLES, LOOPED = 200, 7, 2000, 4
@@ -36,7 +38,8 @@ def make_level(level: str) -> Predictions:
     logits[np.arange(len(truth)), truth] += 1.5
     scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     names = np.array([f"P{number:03}" for number in patient], object)
-    return Predictions(level, tuple("abcdefg"), {"patient": names}, truth.astype(np.int64), scores)
+    endpoint = Classes(label="label", classes=tuple("abcdefg"), positive=0)
+    return Predictions(Key(ENCODER, "knn", level), endpoint, {"patient": names}, truth.astype(np.int64), scores)
 
 
 def loop(made: Predictions, weights: NDArray[np.int16], names: NDArray[np.object_]) -> list[dict[str, float]]:
@@ -74,7 +77,7 @@ def measure() -> list[Claim]:
     config = BootstrapConfig(resamples=RESAMPLES)
     seconds = best_of(
         3,
-        ours=lambda: [score_level(made, 0, config, 0) for made in levels],
+        ours=lambda: [score(made, config, 0) for made in levels],
         loop=lambda: [loop(made, few, names) for made in levels],
     )
     rates = RESAMPLES / seconds["ours"], LOOPED / seconds["loop"]
@@ -93,11 +96,11 @@ def claims() -> list[Claim]:
 def _check_equal(levels: list[Predictions], weights: NDArray[np.int16], names: NDArray[np.object_]) -> None:
     """Both sides compute the same thing (but for patches' scores, which we group), or the comparison would be void."""
     for made in levels:
-        ours, theirs = resample(made, 0, weights, names), loop(made, weights, names)
+        ours, theirs = made.endpoint.resample(made, weights, names)[0], loop(made, weights, names)
         for metric, values in ours.items():
             gap = np.abs(values - [row[metric] for row in theirs]).max()
-            if not gap < (1e-3 if made.level == "patch" and metric in ("auroc", "auprc") else 1e-12):
-                raise RuntimeError(f"{metric} of {made.level}: the sides differ by {gap}: nothing to compare.")
+            if not gap < (1e-3 if made.key.level == "patch" and metric in ("auroc", "auprc") else 1e-12):
+                raise RuntimeError(f"{metric} of {made.key.level}: the sides differ by {gap}: nothing to compare.")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from hidisc.reporting.heatmap import choose_scale_um, draw_heatmap, paint
 from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs import heatmap as verb
+from hidisc.verbs import report as verb
 from hidisc.verbs.prepare import prepare
 from hidisc.verbs.report import heatmap
 from tests.finished import finish, refinish

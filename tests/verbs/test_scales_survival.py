@@ -26,7 +26,7 @@ from hidisc.settings.config import load_config
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs import heatmap as verb
+from hidisc.verbs import report as verb
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.explore import save_page
