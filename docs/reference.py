@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pdoc
 import pdoc.render
+from typer.models import ArgumentInfo, OptionInfo
 
 import hidisc
 from hidisc.settings.config import Pace, TakenOver
@@ -16,8 +17,8 @@ def build(out: Path) -> None:
         setattr(hidisc, name, getattr(hidisc, name))  # pdoc sees only what has been loaded
     folders = {path.parent.name for path in Path(hidisc.__file__).parent.glob("*/__init__.py")}
     hidisc.__all__ += sorted(folders - {*hidisc.__all__})  # what is not listed there gets no page
-    for mark in (Pace, TakenOver):
-        mark.__repr__ = lambda self: type(self).__name__  # else types of settings show an address in memory
+    for mark in (Pace, TakenOver, ArgumentInfo, OptionInfo):
+        mark.__repr__ = lambda self: type(self).__name__  # else types show an address in memory
     pdoc.render.configure(docformat="markdown", show_source=False)
     pdoc.pdoc("hidisc", output_directory=out)
 

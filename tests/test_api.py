@@ -105,7 +105,7 @@ def test_every_artefact_opens_by_text_and_by_path(
     assert store.read(0).shape == (48, 48, 3)
     assert hidisc.Encoder.load(kind("run")).card == run.card
     assert len(hidisc.PatchTable.load(kind("store/patches.parquet"))) == len(store)
-    patches = hidisc.Predictions.load(kind("scores/predictions_patch.parquet"), "patch")
+    patches = hidisc.Predictions.load(kind("scores/predictions_patch.parquet"))
     assert len(patches) == len(scores.predictions("knn", "patch"))
 
 

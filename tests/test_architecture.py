@@ -38,7 +38,8 @@ LOADED = {
     ),
     "verbs.audit": "imagecodecs jinja2 matplotlib numpy PIL pyarrow rich scipy sklearn torch",
     "verbs.train verbs.embed verbs.export": (
-        "h5py huggingface_hub imagecodecs lightning_fabric numpy PIL pyarrow rich safetensors timm torch torchvision"
+        "h5py huggingface_hub imagecodecs jinja2 lightning_fabric numpy PIL pyarrow rich safetensors timm torch "
+        "torchvision"
     ),
 }
 """Modules of ours, and all that importing them may load of LIBRARIES; the rest waits until it is used."""

@@ -37,7 +37,7 @@ from hidisc.training.build import build_learner, build_optimizer, choose_trainin
 from hidisc.training.monitor import Monitor, note_finite
 from hidisc.training.processes import Fabric
 from hidisc.training.step import take_step
-from hidisc.verbs import prepare
+from hidisc.verbs import build
 from tests.fake_gpu import CUDA, fake_gpu, move
 from tests.training.stores import make_store, tiny
 
@@ -210,7 +210,7 @@ def test_labels_that_a_supervised_run_predicts(store: PatchStore, monkeypatch: p
     run = Training(store, *objective("supervised"))
     encoder = run.learner_on_cpu.encoder.eval()
     with fake_gpu(monkeypatch):
-        codes, scores = prepare._predict(move(encoder), np.zeros((5, 32, 32, 3), np.float32), "cuda:0")  # type: ignore[arg-type]
+        codes, scores = build._predict(move(encoder), np.zeros((5, 32, 32, 3), np.float32), "cuda:0")  # type: ignore[arg-type]
     assert codes.shape == scores.shape == (5,)
 
 

@@ -95,7 +95,7 @@ def test_it_says_what_it_is_where_nothing_of_the_repository_is(empty: Empty) -> 
     code = "from importlib.metadata import metadata as m; print(m('hidisc')['Version'], *m('hidisc').get_all({!r}))"
     version, *extras = empty.python(code.format("Provides-Extra")).split()
     assert version == known["version"]
-    assert set(extras) == set(known["optional-dependencies"]) >= {"anndata", "explore", "hub", "wandb"}
+    assert set(extras) == set(known["optional-dependencies"]) >= {"anndata", "volumes", "wandb"}
 
 
 @pytest.mark.slow

@@ -27,12 +27,12 @@ def refusal(queried: Embeddings, known: Embeddings | None = None, /, **settings:
 def test_splits_classes_and_the_positive_one(made: Embeddings) -> None:
     task = choose_task(made, made, EvaluateConfig())
     assert task.classes == ("a", "b", "c")
-    assert task.positive == 2
+    assert task.endpoint.positive == 2
     assert set(task.bank.names("split")) == {"train"}
     assert set(task.queries.names("split")) == {"test"}
     names = task.queries.names("label")
     assert [task.classes[code] for code in task.queries.labels] == names.tolist()
-    assert choose_task(made, made, EvaluateConfig(positive="a")).positive == 0
+    assert choose_task(made, made, EvaluateConfig(positive="a")).endpoint.positive == 0
 
 
 def test_some_classes_only_in_the_order_given(made: Embeddings) -> None:

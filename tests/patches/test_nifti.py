@@ -192,7 +192,7 @@ def test_one_scan_under_two_patients_is_said(tmp_path: Path) -> None:
     write_nifti(tmp_path / "scans/b/3.nii", draw_volume(1))
     _, said = make(tmp_path / "scans", tmp_path / "store")
     [warning] = [sentence for sentence in said if "same values" in sentence]
-    assert warning.startswith("warning: scans 'a/1' and 'b/2' of different patients have the same values.")
+    assert warning.startswith("warning: slides 'a/1' and 'b/2' of different patients have the same values.")
 
 
 def test_linked_folders_are_entered_once(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_the_model_card_is_read_by_the_hub_s_own_parser(run: Path, tmp_path: Pat
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert (card.data.library_name, card.data.pipeline_tag) == ("timm", "image-feature-extraction")
     assert "hidisc" in card.data.tags
-    levels = Scores.load(tmp_path / "scores").info.probes[0].levels
+    levels = Scores.load(tmp_path / "scores").info.list_levels()
     assert [result.metric_value for result in card.data.eval_results] == [
         level.metrics["accuracy"].value for level in reversed(levels)
     ]

@@ -204,23 +204,27 @@ def judge(embeddings: Embeddings, out: Path, **changes: object):
 
 def test_each_scale_is_judged_by_itself(embeddings: Embeddings, tmp_path: Path) -> None:
     scores = judge(embeddings, tmp_path / "all")
-    assert [scale.mpp for scale in scores.info.scales] == [0.5, 1.0, 2.0]
-    patches = scores.info.probes[0].level("patch").units
-    assert [scale.levels[0].units for scale in scores.info.scales] == [patches // 3] * 3
-    assert [level.level for level in scores.info.scales[0].floor] == ["patch", "slide", "patient"]
+    info = scores.info
+    assert info.scales == [0.5, 1.0, 2.0]
+    patches = info.list_levels()[0].units
+    assert [info.list_levels(scale=scale)[0].units for scale in info.scales] == [patches // 3] * 3
+    floor = info.list_levels(subject="colour", scale=0.5)
+    assert [row.level for row in floor] == ["patch", "slide", "patient"]
     alone = embed(embeddings.path / embeddings.info.store, embeddings.path / embeddings.info.model.source,
                   tmp_path / "one", EmbedConfig(mpp=(2.0,)), device="cpu", devices=1)  # fmt: skip
     judged = judge(alone, tmp_path / "two")
-    assert judged.info.scales == ()
-    assert judged.info.probes[0].level("patch").confusion == scores.info.scales[2].levels[0].confusion
-    assert scores.scale_predictions(2.0)[0].units["mpp"].tolist() == [2.0] * (patches // 3)
+    assert judged.info.scales == []
+    assert judged.info.list_levels()[0].confusion == info.list_levels(scale=2.0)[0].confusion
+    coarsest = scores.predictions("knn", "patch", scale=2.0)
+    assert coarsest.units["mpp"].tolist() == [2.0] * (patches // 3)
 
 
 def test_scales_are_pooled_over_folds(embeddings: Embeddings, tmp_path: Path) -> None:
     untrained = embed(embeddings.path / embeddings.info.store, "timm:test_resnet", tmp_path / "untrained",
                       EmbedConfig(), device="cpu", devices=1)  # fmt: skip
     scores = judge(untrained, tmp_path / "folds", folds={"number": 2})
-    assert [scale.levels[-1].units for scale in scores.info.scales] == [8, 8, 8], "every patient once"
+    patients = [scores.info.find("patient", scale=scale) for scale in scores.info.scales]
+    assert [row.units for row in patients if row is not None] == [8, 8, 8], "every patient once"
 
 
 def test_what_takes_one_scale_says_so(embeddings: Embeddings, store: PatchStore, tmp_path: Path) -> None:

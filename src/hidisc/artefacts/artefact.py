@@ -382,7 +382,8 @@ def _refuse_old(path: Path, kind: str) -> None:
     """Raise for a folder that hidisc 0.1 or 0.2 began, by the text of its config.yaml."""
     text = (path / CONFIG).read_bytes() if (path / CONFIG).is_file() else b""
     lacks = kind in ("prepare", "import") and not _SINCE_0_3.search(text)
-    if text and (lacks or _ONLY_BEFORE_0_3.search(text) or f"\nformat: {FORMAT}\n".encode() not in text):
+    is_ours = b"\nkind:" in b"\n" + text  # a damaged config.yaml is not an old one
+    if is_ours and (lacks or _ONLY_BEFORE_0_3.search(text) or f"\nformat: {FORMAT}\n".encode() not in text):
         of = KINDS[kind]
         raise UserError(
             f"{of.noun} {path} {of.be} of hidisc 0.2 or older, and folders of these versions are not read. Run `hidisc "

@@ -125,7 +125,7 @@ def build_store(
             if why:
                 say(f"slide {member.slide!r} is read again: {why}")
                 shutil.rmtree(task.folder)
-        say(_describe_work(out, len(tasks), len(todo)))
+        say(_describe_work(out, plan.level_names, len(tasks), len(todo)))
         failures = _work([task for task, _, _ in waiting], todo, len(tasks), workers, scheduler, plan.level_names)
         if len(failures) == len(tasks):
             raise _none_read(failures)
@@ -144,14 +144,14 @@ def build_store(
     return Built(out, committed.info, len(todo) - len(failures))
 
 
-def _describe_work(out: Path, slides: int, to_read: int) -> str:
+def _describe_work(out: Path, names: LevelNames, slides: int, to_read: int) -> str:
     """How many slides there are, and how many of them are to be read."""
     there = slides - to_read
     if not there:
-        return f"{count(slides, 'slide')} to read into {out}"
+        return f"{names.count(slides, 'slide')} to read into {out}"
     if not to_read:
-        return f"all {count(there, 'slide')} are in {out} already; none is read again"
-    return f"{there:,} of {count(slides, 'slide')} are in {out} already; {to_read:,} to read"
+        return f"all {names.count(there, 'slide')} are in {out} already; none is read again"
+    return f"{there:,} of {names.count(slides, 'slide')} are in {out} already; {to_read:,} to read"
 
 
 def _none_read(failures: Sequence[SlideFailure]) -> UserError:
