@@ -97,10 +97,10 @@ def audit_known_columns(
 ) -> tuple[str, ...]:
     """A sentence on each site, scanner, batch or date column of the table, for the page of an evaluation.
 
-    The audit looks at stored embeddings, so there are no sentences where aligned ones or places were judged.
+    The audit looks at stored embeddings, so there are no sentences where aligned ones were judged.
     """
     columns = tuple(list_known(embeddings, config.label))
-    if not columns or config.align is not None or config.places is not None:
+    if not columns or config.align is not None:
         return ()
     settings = AuditConfig(label=config.label, columns=columns, memory_gb=config.knn.memory_gb, seed=config.seed)
     audited = run_audit(embeddings, settings, device, say).columns

@@ -20,12 +20,17 @@ ENCODER = "encoder"
 _NOTE = "hidisc"
 
 
+def encoder_on(floor: str) -> str:
+    """The subject that is the encoder judged by the patches of a floor, where that has fewer."""
+    return f"{ENCODER}-on-{floor}"
+
+
 @dataclass(frozen=True)
 class Key:
     """What some predictions are of: the key of the table of everything that is judged."""
 
     subject: str
-    """`encoder`, or the floor whose vectors stand in place of the encoder's, such as `colour`."""
+    """`encoder`; a floor whose vectors stand in place of the encoder's, such as `colour`; or `encoder-on-colour`."""
     probe: str
     level: str
     scale: float | None = None
@@ -187,19 +192,6 @@ def _average(finer: Predictions, units: Units) -> Predictions:
         left_out=int((~has_one).sum()),
         fold=None if finer.fold is None else finer.fold[first],
     )
-
-
-def at_rows(levels: Sequence[Predictions], rows: NDArray[np.int64], second_softmax: bool) -> list[Predictions]:
-    """Predictions at every level, finest first, from the patches of some rows of the embeddings alone.
-
-    A probe that does not judge patches is returned as it is.
-    """
-    patches, *coarser = levels
-    if patches.level != "patch":
-        return list(levels)
-    patches = patches.choose(np.isin(patches.units["row"], rows))
-    scores = _soften(patches.scores) if second_softmax else patches.scores
-    return [patches, *(pool_units(replace(patches, scores=scores), level.level) for level in coarser)]
 
 
 def _soften(scores: NDArray[np.float64]) -> NDArray[np.float64]:

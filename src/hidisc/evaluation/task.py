@@ -78,7 +78,7 @@ class LabelledPatches:
     unlabelled: int
     """Patches left out because they have no label, or none of the classes."""
     exchanged: NDArray[np.float32] | None = None
-    """(N, D) vectors in place of the stored ones: aligned, joined by place, or those of a floor."""
+    """(N, D) vectors in place of the stored ones: aligned, or those of a floor."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -118,6 +118,10 @@ class Task:
     """Coarse to fine, the patch last."""
     bank: LabelledPatches
     queries: LabelledPatches
+
+    def __len__(self) -> int:
+        """Patches of bank and queries."""
+        return len(self.bank) + len(self.queries)
 
     @property
     def classes(self) -> tuple[str, ...]:

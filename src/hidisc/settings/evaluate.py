@@ -109,8 +109,6 @@ class EvaluateConfig(Config):
     """Class that sensitivity, AUROC and AUPRC refer to where there are two classes; null takes the last."""
     levels: tuple[str, ...] = ("patient", "slide", "patch")
     """Levels, coarse to fine, to which patch scores are averaged; the bootstrap resamples units of the first."""
-    places: Literal["mean", "concatenate"] | None = None
-    """How the embeddings of a place at all its scales become one; null judges every patch by itself."""
     probes: tuple[Literal["knn", "linear", "mil"], ...] = ("knn", "linear", "mil")
     """Probes to run: knn, linear, mil. Tables show the first one first."""
     knn: KnnConfig = KnnConfig()
