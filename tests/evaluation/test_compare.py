@@ -382,8 +382,8 @@ def test_what_cannot_be_compared_is_refused():
         return str(caught.value)
 
     assert refusal(replace(b, endpoint=b.endpoint.model_copy(update={"classes": ("b", "a")}))) == (
-        "evaluations of the classes [a, b] and [b, a] cannot be compared. "
-        "Evaluate both with the same classes=[...], in one order."
+        "label=label (a, b; positive b) and label=label (b, a; positive a) are two questions, so their evaluations "
+        "cannot be compared or pooled. Evaluate both with the same label, classes and positive."
     )
     assert refusal(b, replace(b, key=replace(b.key, level="slide"))) == (
         "predictions of each patch and of each slide cannot be compared. Choose the same level for both."

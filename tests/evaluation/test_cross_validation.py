@@ -86,9 +86,8 @@ def make_pooled(rng: np.random.Generator, shift: float = 0.0, classes: int = 3) 
     logits[:, 1] += shift * fold
     scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     patients = np.array([f"p{number // 2}" for number in range(48)], object)
-    return Predictions(
-        Key(ENCODER, "knn", "slide"), make_endpoint(classes), {"patient": patients}, truth, scores, 0, fold
-    )
+    units = {"patient": patients, "slide": np.arange(48).astype(str).astype(object)}
+    return Predictions(Key(ENCODER, "knn", "slide"), make_endpoint(classes), units, truth, scores, 0, fold)
 
 
 def test_areas_compare_scores_of_the_same_fold_only() -> None:
@@ -167,7 +166,7 @@ def test_pooled_predictions_are_read_back_with_their_folds(tmp_path: Path) -> No
     back = Predictions.load(tmp_path / "p.parquet")
     assert back.fold is not None
     assert back.fold.tolist() == made.fold.tolist()
-    assert list(back.units) == ["patient"]
+    assert list(back.units) == ["patient", "slide"]
 
 
 def test_folds_and_their_pool_can_be_found(pooled: Scores) -> None:

@@ -1,5 +1,6 @@
 """Scores: the evaluation of one encoder, a folder; in memory an `Evaluation`."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,8 @@ class Judged(Record):
     level: str
     scale: float | None = None
     fold: int | None = None
+    truth: str
+    """SHA-256 of the names of the units with their labels; with the endpoint, the question that is answered."""
     units: int
     left_out: int
     """Units with patches of several labels, which have no true label."""
@@ -236,10 +239,12 @@ class Scores:
         path = Path(path)
         artefact = open_artefact(path, "evaluate")
         text = (path / SCORES).read_bytes()
-        if b'"judged"' not in text:
+        judged = json.loads(text).get("judged")
+        if judged is None or any("truth" not in row for row in judged):
+            lacking = "of hidisc 0.3 or older" if judged is None else "that do not say which labels they are about"
             raise UserError(
-                f"{path} holds scores of hidisc 0.3 or older, which this version does not read. Remove this folder and "
-                "run the command that made it again; embeddings and trainings stay as they are."
+                f"{path} holds scores {lacking}, which this version does not read. Remove this folder and run the "
+                "command that made it again; embeddings and trainings stay as they are."
             )
         return cls(artefact, ScoresInfo.model_validate_json(text))
 

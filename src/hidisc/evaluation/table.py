@@ -47,6 +47,7 @@ def score(predictions: Predictions, config: BootstrapConfig, seed: int) -> Judge
         }
     return Judged(
         **predictions.key.as_dict(),
+        truth=predictions.truth_checksum,
         units=len(predictions),
         left_out=predictions.left_out,
         metrics={name: add_interval(value, resampled.get(name)) for name, value in measured.metrics.items()},

@@ -10,7 +10,7 @@ from typing import Any
 from hidisc.artefacts.artefact import read_kind
 from hidisc.embeddings.embeddings import Embeddings, add_labels
 from hidisc.evaluation.compare import Difference, compare
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.predictions import Predictions, refuse_changed_labels
 from hidisc.evaluation.scores import Judged, Scores, ScoresInfo
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import digest
@@ -201,19 +201,19 @@ def _group(scores: Scores) -> Any:
     facts["knn"].pop("keep", None)  # changes no number
     facts["folds"].pop("seed", None)  # every training has other folds of the same patients
     protocol = digest(facts)
-    return "scores", info.model.group, protocol, info.sampling["per_slide"], info.endpoint, info.levels, _tested(scores)
+    per_slide, truth = info.sampling["per_slide"], _name_truth(info)
+    return "scores", info.model.group, protocol, per_slide, info.endpoint, info.levels, truth
 
 
-def _tested(scores: Scores) -> tuple[tuple[str, str], ...]:
-    """The coarsest units (patients) that were predicted, with their labels; comparable evaluations have the same."""
-    predictions = scores.predictions(scores.info.probes[0], scores.info.levels[0])
-    pairs = zip(predictions.clusters, predictions.truth, strict=True)
-    return tuple(sorted((str(name), predictions.classes[code]) for name, code in pairs))
+def _name_truth(info: ScoresInfo) -> str:
+    """The checksum of the coarsest units (patients) that were predicted, with their labels."""
+    row = info.find(info.levels[0])
+    return row.truth if row else ""
 
 
 def is_one_test(models: Iterable[EvaluatedModel]) -> bool:
     """Whether all evaluations are of the same test patients."""
-    return len({_tested(scores) for model in models for scores in model.scores}) <= 1
+    return len({_name_truth(scores.info) for model in models for scores in model.scores}) <= 1
 
 
 def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
@@ -236,6 +236,7 @@ def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
                     f"{scores.path} has {what} {', '.join(new)}, but {home} has {what} {', '.join(old)}, "
                     "so they cannot stand in one table. Evaluate them alike, or make two reports."
                 )
+        _refuse_changed_labels(listed[0][1], scores)
         sampled = info.sampling["seed"] if info.sampling["per_slide"] is not None else None
         same = (key, info.model.checksum, info.model.seed, sampled)
         if same in seen:
@@ -244,6 +245,18 @@ def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
                 "it twice. Give one of them."
             )
         seen[same] = scores
+
+
+def _refuse_changed_labels(first: Scores, scores: Scores) -> None:
+    """Refuse scores in which a patient has another label than in the first ones."""
+    for row in scores.info.list_levels():
+        same = first.info.find(row.level)
+        if row.level == "patch" or same is None or same.truth == row.truth:
+            continue
+        try:
+            refuse_changed_labels(first.predictions(same.probe, row.level), scores.predictions(row.probe, row.level))
+        except UserError as error:
+            raise UserError(f"{first.path} and {scores.path} cannot stand in one table: {error}") from error
 
 
 def _make_model(scores: Sequence[Scores], embeddings: Sequence[Embeddings | None]) -> EvaluatedModel:
