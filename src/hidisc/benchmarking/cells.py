@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.artefacts.artefact import open_artefact
+from hidisc.evaluation.cross_validation import plan_folds
+from hidisc.evaluation.task import choose_question
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import make_folder, write_atomic
-from hidisc.patches.splits import make_folds
+from hidisc.patches.splits import Folds
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import RowConfig, ScaleConfig, SuiteConfig
 from hidisc.settings.config import load_config
@@ -112,15 +114,21 @@ def plan_cells(
 ) -> list[SuiteCell]:
     """All cells, seed by seed, so that a suite cut short has every row once before any has it twice.
 
-    `stores`: by the names that rows give them; folds are made of their patients.
+    `stores`: by the names that rows give them; folds are made of their patients, and what could not be judged after
+    the trainings is refused.
     """
     found = []
     judged = suite.evaluate.model_copy(update={"floor": False, "audit": False})  # the floors are rows
     for seed in range(suite.seeds):
-        rule = suite.folds.model_copy(update={"seed": seed})
+        rule, folds_of = suite.folds.model_copy(update={"seed": seed}), dict[str, Folds]()
+        for key, given in (stores or {}).items():
+            if rule.are_used:
+                folds_of[key] = plan_folds(given, rule, suite.evaluate)
+            elif seed == 0:
+                choose_question(given, given, suite.evaluate)
         for number, row in enumerate(list_rows(suite), 1):
             store = (stores or {})[row.store] if rule.are_used else None
-            folds = make_folds(store.table, rule, suite.evaluate.label, store.path) if store else ()
+            folds = folds_of[row.store] if store else ()
             splits = store.table.splits if store else ()
             name = f"{number:02d}-{_slug(row.name)}-{seed}"
             train = _load_training(row, scale, seed)
