@@ -129,9 +129,9 @@ def test_a_column_of_many_numbers_is_no_column_of_classes(tmp_path: Path) -> Non
     made = measured(12)
     for changes in ((), ("folds.number=2",)):
         assert judged(made, tmp_path / "out", "label=til", *changes) == (
-            f"til of {made.path} has 12 different numbers ('0.5', '1.5', '10.5' and 9 more), and each would be a class of "
-            "its own. Add a column of classes to the cohort, such as low and high til, and set label=COLUMN; or name "
-            "the classes with classes=[...]."
+            f"til of {made.path} has 12 different numbers ('0.5', '1.5', '10.5' and 9 more), and each would be a class "
+            "of its own. Add a column of classes to the cohort, such as low and high til, and set label=COLUMN; or "
+            "name the classes with classes=[...]."
         )
     quick = ["label=til", "probes=[knn]", "folds.number=2", "bootstrap.resamples=0", "audit=false", "floor=false"]
     some = load_config(EvaluateConfig, None, [*quick, "classes=['0.5', '1.5']"])

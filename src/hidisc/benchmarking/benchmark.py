@@ -8,6 +8,8 @@ from hidisc.artefacts.artefact import begin_together, make
 from hidisc.artefacts.lock import HeldError
 from hidisc.benchmarking.cells import CellTask, SuiteCell, keep_reason, plan_cells, say_reason
 from hidisc.benchmarking.results import list_results, pool_cells, write_results
+from hidisc.evaluation.cross_validation import plan_folds
+from hidisc.evaluation.leakage import refuse_leaks
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, digest, full_disk_said, hash_file, refuse_full_disk
 from hidisc.ground.machine import count_cores
@@ -85,6 +87,7 @@ def benchmark(
     begin_together(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S)
     waiting = [cell for cell in cells if not cell.is_done]
     if waiting:
+        _refuse_same_person(suite, {cell.row.store: opened[cell.row.store] for cell in waiting}, say)
         processes = 0 if scheduler else min(_count_workers(workers, device), len(waiting))
         where = f"on {scheduler}" if scheduler else f"{max(processes, 1)} at once"
         expected = f"; all of them take {size.time}" if size.time else ""
@@ -106,6 +109,20 @@ def benchmark(
         say("all trainings are done, and another process is writing the page")
         return Benchmarked(None, len(cells), done, failed)
     return Benchmarked(page, len(cells), done, failed)
+
+
+def _refuse_same_person(suite: SuiteConfig, stores: Mapping[str, PatchStore], say: Say) -> None:
+    """Refuse folds of patients of whom one is there under two names, before an encoder is trained."""
+    if not suite.folds.are_used:
+        return
+    from hidisc.evaluation.same_person import find_same_person
+
+    say("comparing the patients of all folds, one of whom may be there under two names ...")
+    for store in stores.values():
+        findings = find_same_person(store, plan_folds(store, suite.folds, suite.evaluate), suite.evaluate)
+        refuse_leaks(findings, suite.evaluate.leakage.allow, "--set evaluate.leakage.allow=true")
+        for finding in findings:
+            say(f"{finding.kind}: {finding.sentence}")
 
 
 def _hash_weights(cells: Sequence[SuiteCell]) -> dict[str, str]:

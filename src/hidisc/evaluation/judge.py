@@ -40,10 +40,14 @@ def judge(
     out: Path,
     *,
     fold: int | None = None,
+    compared: Sequence[Finding] | None = None,
     device: str = "cpu",
     progress: Progress = SILENT,
 ) -> Evaluation:
-    """Judge the encoder of a task that was chosen, and floors on the same rows; `out`: what paths are relative to."""
+    """Judge the encoder of a task that was chosen, and floors on the same rows; `out`: what paths are relative to.
+
+    `compared`: what a comparison of the patients of all folds has found; None: those of this task are compared.
+    """
     task = prepare_task(chosen, config, progress)
     tasks, patches = {ENCODER: task}, dict[str, int]()
     for floor in floors:
@@ -56,7 +60,7 @@ def judge(
     with progress.part("nearest neighbours", len(task.queries), "patches") as part:
         knn = predict_by_neighbours(task, config.knn, device, part.advance)
 
-    leaks = (*find_overlap(task), *_find_duplicates(task, knn, config, progress))
+    leaks = (*find_overlap(task), *(_find_duplicates(task, knn, config, progress) if compared is None else compared))
     refuse_leaks(leaks, config.leakage.allow)
     labels = check_labels(task)
     for finding in (*leaks, *labels):

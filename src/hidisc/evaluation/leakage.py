@@ -32,13 +32,11 @@ def find_overlap(task: Task) -> tuple[Finding, ...]:
     )
 
 
-def refuse_leaks(findings: Sequence[Finding], allow: bool) -> None:
-    """Raise an error that names the leaks, unless they are allowed."""
+def refuse_leaks(findings: Sequence[Finding], allow: bool, flag: str = "--allow-leakage") -> None:
+    """Raise an error that names the leaks, unless they are allowed; `flag` allows them."""
     leaks = [finding.sentence for finding in findings if finding.kind == "leak"]
     if leaks and not allow:
-        raise UserError(
-            f"{' '.join(leaks)} Give --allow-leakage to evaluate anyway; every table and page will then say so."
-        )
+        raise UserError(f"{' '.join(leaks)} Give {flag} to evaluate anyway; every table and page will then say so.")
 
 
 def slides_of(patches: LabelledPatches) -> tuple[SlideId, ...]:
@@ -66,7 +64,7 @@ def _overlap_with_bank(bank: Sequence[SlideId], queries: Sequence[SlideId], one_
     if files:
         yield (
             f"{_count_are(files, 'slide file')} listed both under a test patient and under a reference patient of "
-            f"another name ({_name_pairs(files)}). Remove one of each from the cohort, or list both under one patient."
+            f"another name ({name_pairs(files)}). Remove one of each from the cohort, or list both under one patient."
         )
 
 
@@ -83,7 +81,7 @@ def _overlap_with_training(model: ModelCard, queries: Sequence[SlideId]) -> Iter
     if files:
         yield (
             f"{_count_are(files, 'slide file')} listed under a test patient, and {model.name!r} was trained on the "
-            f"same under another patient's name ({_name_pairs(files)}). Remove these from the test patients, or train "
+            f"same under another patient's name ({name_pairs(files)}). Remove these from the test patients, or train "
             "it without them."
         )
 
@@ -137,7 +135,7 @@ def _count_are(things: Sequence[object], noun: str) -> str:
     return f"{count(len(things), noun)} {'is' if len(things) == 1 else 'are'}"
 
 
-def _name_pairs(files: Sequence[tuple[SlideId, SlideId]]) -> str:
+def name_pairs(files: Sequence[tuple[SlideId, SlideId]]) -> str:
     """`'1' of patient 'A' is '7' of patient 'B'` for the first few pairs of a slide seen and the same one tested."""
     pairs = []
     for seen, tested in files[:_NAMED]:

@@ -8,8 +8,10 @@ from hidisc.embeddings.embeddings import Embeddings, add_labels
 from hidisc.evaluation.cross_validation import choose_folds, pool_evaluations
 from hidisc.evaluation.floors import FloorVectors, measure_floors
 from hidisc.evaluation.judge import judge, refuse_overlap
+from hidisc.evaluation.leakage import refuse_leaks
 from hidisc.evaluation.neighbours import choose_device
-from hidisc.evaluation.scores import Evaluation, Scores
+from hidisc.evaluation.same_person import find_same_person
+from hidisc.evaluation.scores import Evaluation, Finding, Scores
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.ground.files import AnyPath, full_disk_said
 from hidisc.ground.progress import SILENT, Progress
@@ -41,12 +43,18 @@ def evaluate(
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if work.is_finished(progress.say):
             return Scores.load(out)
+        compared = None
+        if folds:
+            progress.say("comparing the patients of all folds, one of whom may be there under two names ...")
+            names = tuple(part.test_patients or () for part in folds)
+            compared = find_same_person(queries, names, config, progress)
+            refuse_leaks(compared, config.leakage.allow)
         floors = measure_floors(queries, tasks[0].endpoint, config, progress) if reference is queries else []
         if folds:
             paths, evaluations = [out / "folds" / str(number) for number in range(1, len(folds) + 1)], []
             for number, (path, task, part) in enumerate(zip(paths, tasks, folds, strict=True), start=1):
                 progress.say(f"fold {number} of {len(folds)}: {count(len(part.test_patients or ()), 'test patient')}")
-                evaluations.append(_judge_fold(task, floors, part, path, number, device, progress))
+                evaluations.append(_judge_fold(task, floors, part, path, number, compared, device, progress))
             model = queries.info.model.relate_source(queries.path, out)
             evaluation = pool_evaluations(evaluations, paths, config, model, out, progress)
         else:
@@ -65,6 +73,7 @@ def _judge_fold(
     config: EvaluateConfig,
     out: Path,
     fold: int,
+    compared: Sequence[Finding] | None,
     device: str,
     progress: Progress,
 ) -> Evaluation:
@@ -73,7 +82,7 @@ def _judge_fold(
     with make(out, "evaluate", config, inputs) as work:
         if work.is_finished(progress.say):
             return Scores.load(out).read()
-        evaluation = judge(task, floors, config, out, fold=fold, device=device, progress=progress)
+        evaluation = judge(task, floors, config, out, fold=fold, compared=compared, device=device, progress=progress)
         work.finish(evaluation.write(out))
     return evaluation
 
