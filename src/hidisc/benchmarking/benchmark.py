@@ -8,6 +8,7 @@ from hidisc.artefacts.artefact import begin_together, make
 from hidisc.artefacts.lock import HeldError
 from hidisc.benchmarking.cells import CellTask, SuiteCell, keep_reason, plan_cells, say_reason
 from hidisc.benchmarking.results import list_results, pool_cells, write_results
+from hidisc.embeddings.embeddings import without_vectors
 from hidisc.evaluation.cross_validation import plan_folds
 from hidisc.evaluation.leakage import refuse_leaks
 from hidisc.ground.errors import UserError
@@ -118,8 +119,8 @@ def _refuse_same_person(suite: SuiteConfig, stores: Mapping[str, PatchStore], sa
     from hidisc.evaluation.same_person import find_same_person
 
     say("comparing the patients of all folds, one of whom may be there under two names ...")
-    for store in stores.values():
-        findings = find_same_person(store, plan_folds(store, suite.folds, suite.evaluate), suite.evaluate)
+    for patches in map(without_vectors, stores.values()):
+        findings = find_same_person(patches, plan_folds(patches, suite.folds, suite.evaluate), suite.evaluate)
         refuse_leaks(findings, suite.evaluate.leakage.allow, "--set evaluate.leakage.allow=true")
         for finding in findings:
             say(f"{finding.kind}: {finding.sentence}")

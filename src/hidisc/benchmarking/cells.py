@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.artefacts.artefact import open_artefact
+from hidisc.embeddings.embeddings import without_vectors
 from hidisc.evaluation.cross_validation import plan_folds
-from hidisc.evaluation.task import choose_question
+from hidisc.evaluation.task import choose_task
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import make_folder, write_atomic
 from hidisc.patches.splits import Folds
@@ -118,14 +119,15 @@ def plan_cells(
     the trainings is refused.
     """
     found = []
+    unembedded = {key: without_vectors(store) for key, store in (stores or {}).items()}
     judged = suite.evaluate.model_copy(update={"floor": False, "audit": False})  # the floors are rows
     for seed in range(suite.seeds):
         rule, folds_of = suite.folds.model_copy(update={"seed": seed}), dict[str, Folds]()
-        for key, given in (stores or {}).items():
+        for key, patches in unembedded.items():
             if rule.are_used:
-                folds_of[key] = plan_folds(given, rule, suite.evaluate)
+                folds_of[key] = plan_folds(patches, rule, suite.evaluate)
             elif seed == 0:
-                choose_question(given, given, suite.evaluate)
+                choose_task(patches, patches, suite.evaluate)
         for number, row in enumerate(list_rows(suite), 1):
             store = (stores or {})[row.store] if rule.are_used else None
             folds = folds_of[row.store] if store else ()

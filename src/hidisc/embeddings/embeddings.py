@@ -20,7 +20,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, hash_file, relate
 from hidisc.ground.progress import Result
 from hidisc.ground.text import count
-from hidisc.models.card import History
+from hidisc.models.card import NOTHING, History
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
@@ -137,6 +137,26 @@ class Embeddings:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+
+def without_vectors(store: PatchStore) -> Embeddings:
+    """The patches of a store as embeddings of no dimension: what can be asked of them before an encoder is trained."""
+    card = ModelCard(name="", kind="encoder", source="", checksum="", group="", size_px=0, history=NOTHING)
+    info = EmbeddingsInfo(
+        rows=len(store),
+        dim=0,
+        dtype="float32",
+        model=card,
+        store=".",
+        store_checksum=store.checksum,
+        slides=tuple(store.info.slides),
+        splits=None,
+        per_slide=None,
+        seed=0,
+        bad_patches=0,
+        versions={},
+    )
+    return Embeddings(store.artefact, info, store.table, np.zeros((len(store), 0), np.float32))
 
 
 def find_rows_in_store(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.predictions import pool_folds
 from hidisc.evaluation.scores import Count, Diagnostic, Evaluation, Finding, Pair
 from hidisc.evaluation.table import compare_floors, score_all
-from hidisc.evaluation.task import Labelled, choose_levels, choose_question
+from hidisc.evaluation.task import choose_levels, choose_task
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate
 from hidisc.ground.progress import SILENT, Progress
@@ -42,12 +42,12 @@ def choose_folds(queries: Embeddings, config: EvaluateConfig, has_bank: bool) ->
     return [_test_on(patients, config) for patients in folds]
 
 
-def plan_folds(given: Labelled, rule: FoldsConfig, config: EvaluateConfig) -> Folds:
-    """The patients of every fold of embeddings or of a store; folds that cannot be judged are refused."""
+def plan_folds(given: Embeddings, rule: FoldsConfig, config: EvaluateConfig) -> Folds:
+    """The patients of every fold; folds that cannot be judged are refused."""
     coarsest = choose_levels(given, config)[0]
     folds = make_folds(given.table, rule, config.label, given.path)
     for patients in folds:
-        choose_question(given, given, _test_on(patients, config))
+        choose_task(given, given, _test_on(patients, config))
     units = [set(given.table.column(coarsest)[given.table.of_patients(fold, "", given.path)]) for fold in folds]
     if sum(map(len, units)) > len(set.union(*units)):
         remedy = "--set folds.by=site" if coarsest == "site" else f"levels=[...] without {coarsest}"

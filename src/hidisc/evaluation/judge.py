@@ -106,11 +106,6 @@ def judge(
     return Evaluation(scores, predictions, (knn.rows, knn.similarities), weights)
 
 
-def refuse_overlap(task: Task, config: EvaluateConfig) -> None:
-    """Refuse test patients who are reference patients, or whom the encoder has learned from, unless that is allowed."""
-    refuse_leaks(find_overlap(task), config.leakage.allow)
-
-
 def prepare_task(task: Task, config: EvaluateConfig, progress: Progress = SILENT) -> Task:
     """The task with aligned vectors, where the settings say so."""
     if config.align is not None:

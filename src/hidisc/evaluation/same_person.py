@@ -13,16 +13,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.embeddings.embeddings import Embeddings, EmbeddingsInfo, ModelCard
+from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.duplicates import count_pictures, find_duplicates
 from hidisc.evaluation.leakage import name_pairs
 from hidisc.evaluation.metrics import Floats, Ints
 from hidisc.evaluation.scores import Finding
-from hidisc.evaluation.task import Labelled, LabelledPatches, Task
+from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.progress import SILENT, Progress
 from hidisc.ground.text import count
-from hidisc.models.card import NOTHING
 from hidisc.patches.record import SlideId
 from hidisc.patches.splits import Folds
 from hidisc.patches.store import PatchError, PatchStore
@@ -38,18 +37,19 @@ _BLOCK = 512
 
 
 def find_same_person(
-    given: Labelled, folds: Folds, config: EvaluateConfig, progress: Progress = SILENT
+    embeddings: Embeddings, folds: Folds, config: EvaluateConfig, progress: Progress = SILENT
 ) -> tuple[Finding, ...]:
-    """Findings where two patients of the folds have a slide file or pictures in common; leaks first."""
+    """Findings where two patients of the folds have a slide file or pictures in common; leaks first.
+
+    Without vectors, as of a store, pictures are described first, to find the most similar one of another patient.
+    """
     names = {patient for fold in folds for patient in fold}
-    rows = _sample(given.table, np.flatnonzero(given.table.of_patients(sorted(names), "folds", given.path)))
-    slides = [slide for slide in given.info.slides if slide.patient in names]
-    if isinstance(given, Embeddings):
-        embeddings, store, vectors = given, given.open_store(), None
-    else:
+    table, store, vectors = embeddings.table, embeddings.open_store(), None
+    rows = _sample(table, np.flatnonzero(table.of_patients(sorted(names), "folds", embeddings.path)))
+    slides = [slide for slide in embeddings.info.slides if slide.patient in names]
+    if store is not None and not embeddings.info.dim:
         with progress.part("pictures of all patients", len(rows), "pictures") as part:
-            rows, vectors = _describe(given, rows, part)
-        embeddings, store = _as_embeddings(given, slides), given
+            rows, vectors = _describe(store, rows, part)
     patches = LabelledPatches(embeddings, rows, np.zeros(len(rows), np.int64), 0, vectors)
     every = Task(Classes(label=config.label, classes=(), positive=0), config.levels, patches, patches)
     index, similarities = find_nearest_of_others(patches.vectors(), patches.codes("patient"))
@@ -120,15 +120,3 @@ def _describe(store: PatchStore, rows: Ints, progress: Progress) -> tuple[Ints, 
         turned = [np.rot90(picture, turns) for picture in (grey, grey[::-1]) for turns in range(4)]
         vectors[number], is_read[number] = np.mean(turned, axis=0).ravel(), True
     return rows[is_read], vectors[is_read] - vectors[is_read].mean(axis=1, keepdims=True)
-
-
-def _as_embeddings(store: PatchStore, slides: Sequence[SlideId]) -> Embeddings:
-    """The patches of a store as embeddings without vectors, for what compares pictures of embeddings."""
-    card = ModelCard(
-        name="pictures", kind="encoder", source="", checksum="", group="", size_px=_SIDE_PX, history=NOTHING
-    )
-    info = EmbeddingsInfo(
-        rows=len(store), dim=0, dtype="float32", model=card, store=".", store_checksum=store.checksum,
-        slides=tuple(slides), splits=None, per_slide=None, seed=0, bad_patches=0, versions={},
-    )  # fmt: skip
-    return Embeddings(store.artefact, info, store.table, np.zeros((len(store), 0), np.float32))

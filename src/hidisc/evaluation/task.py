@@ -15,7 +15,6 @@ from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.metrics import Floats, Ints
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import name_some
-from hidisc.patches.store import PatchStore
 from hidisc.patches.table import SAME_SCALE
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.settings.evaluate import EvaluateConfig
@@ -149,32 +148,6 @@ class Task:
         return replace(self, bank=bank, queries=queries)
 
 
-Labelled = Embeddings | PatchStore
-"""What has a table of patches with their labels."""
-
-
-@dataclass(frozen=True)
-class ChosenRows:
-    """The labelled patches of the bank, or of the queries."""
-
-    rows: NDArray[np.int64]
-    """(N,) rows of the table, ascending."""
-    labels: NDArray[np.int64]
-    """(N,) codes into the classes."""
-    unlabelled: int
-    """Patches left out because they have no label, or none of the classes."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """What an evaluation asks, and of which patches of a table; it needs no vectors."""
-
-    endpoint: Classes
-    levels: tuple[str, ...]
-    bank: ChosenRows
-    queries: ChosenRows
-
-
 def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -> Task:
     """Choose the patches of the bank and of the queries; a task that cannot be evaluated is refused."""
     if queries.info.model.checksum != bank.info.model.checksum:
@@ -182,16 +155,6 @@ def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -
             f"{queries.path} and {bank.path} were made by different encoders ({queries.info.model.name!r} and "
             f"{bank.info.model.name!r}), so they cannot be compared. Embed both with the same encoder."
         )
-    asked = choose_question(queries, bank, config)
-    patches = [
-        LabelledPatches(given, chosen.rows, chosen.labels, chosen.unlabelled)
-        for given, chosen in ((bank, asked.bank), (queries, asked.queries))
-    ]
-    return Task(asked.endpoint, asked.levels, *patches)
-
-
-def choose_question(queries: Labelled, bank: Labelled, config: EvaluateConfig) -> Question:
-    """Choose the classes and the rows of the bank and of the queries; what cannot be evaluated is refused."""
     levels = choose_levels(queries, config)
     choose_levels(bank, config)
     parts = _choose_rows(queries, bank, config)
@@ -213,14 +176,14 @@ def choose_question(queries: Labelled, bank: Labelled, config: EvaluateConfig) -
                 f"no patch of {who} in {given.path} has a {config.label} among {', '.join(classes)}. "
                 "Fill in the labels, or choose other patients."
             )
-        chosen = ChosenRows(rows[known], labels[known], int((~known).sum()))
-        _refuse_nameless(given, chosen, levels)
-        bank_and_queries.append(chosen)
+        patches = LabelledPatches(given, rows[known], labels[known], int((~known).sum()))
+        _refuse_nameless(patches, levels)
+        bank_and_queries.append(patches)
     endpoint = Classes(label=config.label, classes=classes, positive=_find_positive(classes, config.positive))
-    return Question(endpoint, levels, *bank_and_queries)
+    return Task(endpoint, levels, *bank_and_queries)
 
 
-def choose_levels(given: Labelled, config: EvaluateConfig) -> tuple[str, ...]:
+def choose_levels(given: Embeddings, config: EvaluateConfig) -> tuple[str, ...]:
     """The levels, coarse to fine; levels or a label that the table has no column for are refused."""
     levels = Hierarchy(config.levels).levels
     if len(levels) < 2:
@@ -238,9 +201,9 @@ def choose_levels(given: Labelled, config: EvaluateConfig) -> tuple[str, ...]:
 
 
 def _choose_rows(
-    queries: Labelled, bank: Labelled, config: EvaluateConfig
-) -> tuple[tuple[str, Labelled, NDArray[np.int64]], ...]:
-    """Rows of the bank, then of the queries, each with its table's owner and in words."""
+    queries: Embeddings, bank: Embeddings, config: EvaluateConfig
+) -> tuple[tuple[str, Embeddings, NDArray[np.int64]], ...]:
+    """Rows of the bank, then of the queries, each with its embeddings and in words."""
     if config.test_patients is None:
         parts = (("bank", bank, config.bank), ("queries", queries, config.queries))
         return tuple(
@@ -256,7 +219,7 @@ def _choose_rows(
     )
 
 
-def _choose_classes(present: list[str], queries: Labelled, config: EvaluateConfig) -> tuple[str, ...]:
+def _choose_classes(present: list[str], queries: Embeddings, config: EvaluateConfig) -> tuple[str, ...]:
     """The classes of the settings, or all labels that are `present`; fewer than two are refused, and many numbers."""
     classes = config.classes or tuple(present)
     missing = [name for name in classes if name not in present]
@@ -293,13 +256,13 @@ def _is_number(name: str) -> bool:
     return True
 
 
-def _refuse_nameless(given: Labelled, chosen: ChosenRows, levels: tuple[str, ...]) -> None:
+def _refuse_nameless(patches: LabelledPatches, levels: tuple[str, ...]) -> None:
     """Refuse patches that belong to no unit of a level."""
     for level in levels[:-1]:
-        missing = int((given.table.codes(level)[0][chosen.rows] < 0).sum())
+        missing = int((patches.codes(level) < 0).sum())
         if missing:
             raise UserError(
-                f"levels: {missing:,} of {len(chosen.rows):,} patches of {given.path} have no {level!r}. Fill "
+                f"levels: {missing:,} of {len(patches):,} patches of {patches.embeddings.path} have no {level!r}. Fill "
                 "that column of the cohort, prepare and embed again, or leave the level out."
             )
 

@@ -7,8 +7,8 @@ from hidisc.artefacts.artefact import make
 from hidisc.embeddings.embeddings import Embeddings, add_labels
 from hidisc.evaluation.cross_validation import choose_folds, pool_evaluations
 from hidisc.evaluation.floors import FloorVectors, measure_floors
-from hidisc.evaluation.judge import judge, refuse_overlap
-from hidisc.evaluation.leakage import refuse_leaks
+from hidisc.evaluation.judge import judge
+from hidisc.evaluation.leakage import find_overlap, refuse_leaks
 from hidisc.evaluation.neighbours import choose_device
 from hidisc.evaluation.same_person import find_same_person
 from hidisc.evaluation.scores import Evaluation, Finding, Scores
@@ -38,7 +38,7 @@ def evaluate(
     folds = choose_folds(queries, config, has_bank=bank is not None)
     tasks = [choose_task(queries, reference, part) for part in folds or [config]]
     for task in tasks:
-        refuse_overlap(task, config)
+        refuse_leaks(find_overlap(task), config.leakage.allow)
     inputs = _list_inputs(queries, reference)
     with full_disk_said("The embeddings are as they were"), make(out, "evaluate", config, inputs) as work:
         if work.is_finished(progress.say):
