@@ -1,4 +1,4 @@
-"""One person under two names: all patients that folds will judge are compared, before anything is trained or judged.
+"""One person under two names: all patients of folds are compared before anything is trained or judged.
 
 Whether two names of one person are in one fold, where they do no harm, or in two, where one is learned from and the
 other is judged, depends on the seed of the folds. So they are looked for among all patients at once: slide files by
@@ -8,7 +8,7 @@ there twice the same patches are compared.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,12 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.duplicates import count_pictures, find_duplicates
 from hidisc.evaluation.leakage import name_pairs
-from hidisc.evaluation.metrics import Floats, Ints
+from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.progress import SILENT, Progress
 from hidisc.ground.text import count
 from hidisc.patches.record import SlideId
-from hidisc.patches.splits import Folds
 from hidisc.patches.store import PatchError, PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.settings.evaluate import EvaluateConfig
@@ -37,16 +36,15 @@ _BLOCK = 512
 
 
 def find_same_person(
-    embeddings: Embeddings, folds: Folds, config: EvaluateConfig, progress: Progress = SILENT
+    embeddings: Embeddings, patients: Set[str], folds: int, config: EvaluateConfig, progress: Progress = SILENT
 ) -> tuple[Finding, ...]:
-    """Findings where two patients of the folds have a slide file or pictures in common; leaks first.
+    """Findings where two of some patients have a slide file or pictures in common; leaks first.
 
     Without vectors, as of a store, pictures are described first, to find the most similar one of another patient.
     """
-    names = {patient for fold in folds for patient in fold}
     table, store, vectors = embeddings.table, embeddings.open_store(), None
-    rows = _sample(table, np.flatnonzero(table.of_patients(sorted(names), "folds", embeddings.path)))
-    slides = [slide for slide in embeddings.info.slides if slide.patient in names]
+    rows = _sample(table, np.flatnonzero(table.of_patients(sorted(patients), "folds", embeddings.path)))
+    slides = [slide for slide in embeddings.info.slides if slide.patient in patients]
     if store is not None and not embeddings.info.dim:
         with progress.part("pictures of all patients", len(rows), "pictures") as part:
             rows, vectors = _describe(store, rows, part)
@@ -54,7 +52,7 @@ def find_same_person(
     every = Task(Classes(label=config.label, classes=(), positive=0), config.levels, patches, patches)
     index, similarities = find_nearest_of_others(patches.vectors(), patches.codes("patient"))
     # a fold holds half of a pair and 1 / folds of all patches: its share of duplicates is at most so many times larger
-    leakage = config.leakage.model_copy(update={"max_duplicates": config.leakage.max_duplicates * 2 / len(folds)})
+    leakage = config.leakage.model_copy(update={"max_duplicates": config.leakage.max_duplicates * 2 / folds})
     nearest = np.where(index >= 0, rows[index], -1)[:, None]
     with progress.part("near-duplicates", count_pictures(every), "pictures") as part:
         pictures = find_duplicates(
@@ -63,7 +61,9 @@ def find_same_person(
     return (*_find_shared_files(slides), *(() if pictures is None else (pictures,)))
 
 
-def find_nearest_of_others(vectors: NDArray[np.float32], patients: NDArray[np.int32]) -> tuple[Ints, Floats]:
+def find_nearest_of_others(
+    vectors: NDArray[np.float32], patients: NDArray[np.int32]
+) -> tuple[Ints, NDArray[np.float32]]:
     """The index (N,) of the most similar row of vectors (N, D) of another patient, -1 where there is none, and how
     similar it is (N,): the cosine."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)

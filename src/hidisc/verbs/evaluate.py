@@ -46,8 +46,8 @@ def evaluate(
         compared = None
         if folds:
             progress.say("comparing the patients of all folds, one of whom may be there under two names ...")
-            names = tuple(part.test_patients or () for part in folds)
-            compared = find_same_person(queries, names, config, progress)
+            patients = {patient for part in folds for patient in part.test_patients or ()}
+            compared = find_same_person(queries, patients, len(folds), config, progress)
             refuse_leaks(compared, config.leakage.allow)
         floors = measure_floors(queries, tasks[0].endpoint, config, progress) if reference is queries else []
         if folds:
