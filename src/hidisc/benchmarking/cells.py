@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.artefacts.artefact import open_artefact
+from hidisc.artefacts.inputs import ExpectedInputs
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import make_folder, write_atomic
 from hidisc.patches.splits import make_folds
@@ -103,6 +104,8 @@ class CellTask:
     cell: SuiteCell
     suite: SuiteConfig
     store: Path
+    expected: ExpectedInputs
+    """What the benchmark was begun from: another store, or other starting weights, are refused."""
     device: str
     threads: int | None
 
