@@ -337,6 +337,10 @@ def test_settings_come_before_what_lies_beside(store: Path, tmp_path: Path) -> N
     small = nn.functional.interpolate(x, (16, 16), mode="bicubic", antialias=True).clamp(0, 1).mean((2, 3))
     mean, std = torch.tensor(known["mean"]), torch.tensor(known["std"])
     assert same(opened(file, store), (small - mean) / std, x)
+    checksum = opened(file, store).checksum
+    (tmp_path / "preprocessing.json").write_text(json.dumps({**known, "std": [1, 2, 5]}))
+    assert opened(file, store).checksum != checksum, "embeddings that were begun with the other one do not go on"
+    (tmp_path / "preprocessing.json").write_text(json.dumps(known))
     given = {"size_px": SIZE, "mean": (0.0, 0.0, 0.0), "std": (2.0, 2.0, 2.0)}
     assert same(opened(file, store, **given), x.mean((2, 3)) / 2, x)
 

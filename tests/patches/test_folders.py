@@ -256,6 +256,20 @@ def test_a_patch_file_that_vanished_is_named(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*folder*"))
 
 
+def test_a_patch_file_that_changes_while_it_is_packed_is_refused(tmp_path: Path) -> None:
+    """Its pixels would stand under the checksum of what it was."""
+    root = write_pictures(tmp_path / "in", pictures_of("P/A"))
+    files = tuple(root / f"P/A/{number}.png" for number in range(3))
+    task = PackTask("P/A", tmp_path / "folder", files, ImportConfig())
+    with pytest.raises(SlideError) as caught:
+        task.run(lambda _: write_pictures(root, {"P/A/2.png": noise(9)}) and None)
+    assert str(caught.value) == (
+        f"{root}/P/A changed while it was read. Wait until it is copied, then run the same command again."
+    )
+    assert not list(tmp_path.glob("*folder*"))
+    assert task.run().boxes == 3
+
+
 def test_a_patch_file_without_bytes_is_refused(tmp_path: Path) -> None:
     csv = write_table(tmp_path, "patient,slide,path", "P1,A,a.png", "P1,A,b.png")
     (tmp_path / "b.png").write_bytes(b"")

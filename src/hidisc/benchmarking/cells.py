@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.artefacts.artefact import open_artefact
+from hidisc.artefacts.inputs import ExpectedInputs
 from hidisc.embeddings.embeddings import without_vectors
 from hidisc.evaluation.cross_validation import plan_folds
 from hidisc.evaluation.task import choose_task
@@ -106,6 +107,8 @@ class CellTask:
     cell: SuiteCell
     suite: SuiteConfig
     store: Path
+    expected: ExpectedInputs
+    """What the benchmark was begun from: another store, or other starting weights, are refused."""
     device: str
     threads: int | None
 

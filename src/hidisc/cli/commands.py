@@ -207,7 +207,7 @@ def _benchmark(
     store: Annotated[Path, existing("A patch store with labels and held-out patients.")],
     out: Out,
     scale: Annotated[
-        BenchmarkScale, option("small: for two cores; paper: the published setting.")
+        BenchmarkScale, option("small: what the suite has for two cores; paper: the published setting.")
     ] = BenchmarkScale.SMALL,
     stores: Annotated[list[str] | None, option("Further stores that a suite names: NAME=PATH.", "--store")] = None,
     folds: FoldsOption = None,

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
+from hidisc.artefacts.inputs import ANY_INPUTS, ExpectedInputs
+from hidisc.artefacts.inputs import EMBEDDINGS as EMBEDDINGS_INPUT
 from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, hash_file, relate
@@ -94,10 +96,11 @@ class Embeddings:
     """SHA-256 of the file whose labels were added to the table ; None: no labels were added."""
 
     @classmethod
-    def load(cls, path: AnyPath) -> "Embeddings":
-        """Open finished embeddings; unfinished or damaged ones are refused with what to do."""
+    def load(cls, path: AnyPath, expected: ExpectedInputs = ANY_INPUTS) -> "Embeddings":
+        """Open finished embeddings; unfinished or damaged ones, or others than expected, are refused."""
         path = Path(path)
         artefact = open_artefact(path, "embed")
+        expected.compare(EMBEDDINGS_INPUT, artefact.checksum, f"the folder of embeddings {path}")
         info = EmbeddingsInfo.model_validate_json((path / EMBEDDINGS).read_bytes())
         vectors = np.load(path / VECTORS, mmap_mode="r", allow_pickle=False)
         return cls(artefact, info, PatchTable.load(path / PATCHES), vectors)

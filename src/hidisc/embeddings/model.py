@@ -21,6 +21,7 @@ from hidisc.ground.files import digest, hash_file
 from hidisc.ground.seeds import Purpose, make_rng, make_seed
 from hidisc.models.card import (
     CARD,
+    INSIDE,
     NOTHING,
     PIXELS,
     WEIGHTS,
@@ -86,11 +87,16 @@ class OpenedModel:
     """D, the width of the embedding."""
     notes: tuple[str, ...]
     """Notes for the user, a sentence each."""
+    fed: Preprocessing
+    """What the network is fed."""
 
     @property
     def checksum(self) -> str:
-        """Digest of its weights and of what is known of them."""
-        return digest([self.card.checksum, self.card.history.model_dump(), self.card.group])
+        """Digest of its weights, of what is known of them, and of the mean and deviation that came with them."""
+        facts = [self.card.checksum, self.card.history.model_dump(), self.card.group]
+        if self.fed.mean is not None or self.fed.std is not None:
+            facts.append({"mean": self.fed.mean, "std": self.fed.std, "size_px": self.card.size_px})
+        return digest(facts)
 
     @property
     def runs_on_cpu_only(self) -> bool:
@@ -115,11 +121,12 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
         torch.manual_seed(make_seed(config.seed, Purpose.UNTRAINED_WEIGHTS))
         card, network, fed = _open(spec, store, config)
     _refuse_other_input(spec, fed, store)
-    net = Prepared(network, card.size_px, fed.mean, fed.std).eval()
+    is_inside = fed.mean_and_std_are_applied == INSIDE
+    net = Prepared(network, card.size_px, *((None, None) if is_inside else (fed.mean, fed.std))).eval()
     dim, notes = check_output(net, store.input_channels, store.info.size_px, spec)
     own_name = spec.removeprefix(TIMM) if spec.startswith(TIMM) else Path(spec).resolve().name
     card = card.model_copy(update={"name": name or own_name, "source": spec})
-    return OpenedModel(card, net, dim, (*_notes_on(card, fed, store), *notes))
+    return OpenedModel(card, net, dim, (*_notes_on(card, fed, store), *notes), fed)
 
 
 def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Found:
@@ -159,7 +166,7 @@ def _open_encoder(path: Path, run: Run | None) -> _Found:
     """The encoder in a folder, of a run or alone; it subtracts its mean itself."""
     encoder = Encoder.load(path)
     fed = encoder.card.describe().model_copy(update={"mean": None, "std": None})
-    checksum = hash_file(path / WEIGHTS)
+    checksum = encoder.card.weights or hash_file(path / WEIGHTS)
     card = ModelCard(
         **_UNNAMED,
         kind="run" if run else "encoder",
@@ -208,6 +215,8 @@ def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
         made = {"timm": name, "options": card.options, "channels": card.channels, "size_px": size_px}
         checksum, group = digest({**made, "seed": config.seed}), digest(made)[:16]
     else:
+        scale = {"mean": encoder.card.mean, "std": encoder.card.std, "mean_and_std_are_applied": INSIDE}
+        fed = fed.model_copy(update=scale)
         file = Path(given.weights)
         checksum = group = hash_file(file) if file.is_file() else _hash_tensors(encoder.backbone)
     known = ModelCard(
@@ -286,7 +295,7 @@ def _foreign(
     """An encoder from elsewhere with what it is fed: the user's settings, else its own file, else plain pixels."""
     _refuse_settings(str(file), given, ForeignConfig(size_px=given.size_px, mean=given.mean, std=given.std))
     mean, std = _given_scale(given, store)
-    if known.mean_and_std_are_applied == "inside the network":
+    if known.mean_and_std_are_applied == INSIDE:
         if mean or std:
             raise UserError(
                 f"model.{'mean' if mean else 'std'} is set, and {file} applies its own inside (preprocessing.json). "

@@ -96,9 +96,9 @@ class PackTask(SlideTask):
         """Encode the patch files into the slide's folder."""
         content = hashlib.sha256()
         with new_folder(self.folder) as part:
+            sample = self.sample()
             first = read_patch(self.paths[0], self.config.resize_px)
             check_codec(self.config.pixels.codec, first.shape[2], first.dtype)
-            sample = self.sample()
 
             def read() -> Iterator[Pixels]:
                 for path in self.paths:
@@ -122,6 +122,7 @@ class PackTask(SlideTask):
                 boxes=len(self.paths),
                 files=describe_files(part),
             )
+            self.refuse_change(sample)
             record.save(part)
         return record
 

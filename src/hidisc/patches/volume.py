@@ -294,6 +294,7 @@ class ScanTask(SlideTask):
                 window=slices.window,
                 files=describe_files(part),
             )
+            self.refuse_change(sample)
             record.save(part)
         return record
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make
+from hidisc.artefacts.inputs import STORE, ExpectedInputs
 from hidisc.auditing.audit import AUDIT, Audit, AuditInfo, EncoderAudit
 from hidisc.auditing.measure import run_audit
 from hidisc.embeddings.embeddings import Embeddings
@@ -33,13 +34,16 @@ def audit(
     if not opened:
         raise UserError("there is nothing to audit. Give embeddings that `hidisc embed` made.")
     inputs = {relate(made.path, out): made.artefact.checksum for made in opened}
-    inputs |= {f"the store of {relate(made.path, out)}": _name_store(made) for made in opened}
+    stores = {f"{STORE} of {relate(made.path, out)}": made for made in opened}
+    inputs |= {name: _name_store(made) for name, made in stores.items()}
     with (
         full_disk_said("The embeddings are as they were"),
         make(out, "audit", config, inputs) as work,
     ):
         if not work.is_finished(say):
             audits = [run_audit(made, config, choose_device(device), say) for made in opened]
+            for name, made in stores.items():  # colours were read from it, or never
+                ExpectedInputs(out, inputs).compare(name, _name_store(made), name)
             info = AuditInfo(
                 encoders=_name_encoders(audits, opened, out),
                 config=config.model_dump(mode="json"),
