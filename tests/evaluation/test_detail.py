@@ -2,6 +2,7 @@
 
 from io import BytesIO
 from math import atanh, sqrt, tanh
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,3 +175,29 @@ def test_the_lower_limit_is_that_of_fisher() -> None:
     count = detail._count_independent(a, b, is_common)
     assert 50 < count < is_common.sum()
     assert measure_agreement(ours, theirs) == pytest.approx(tanh(atanh(correlation) - 3 / sqrt(count - 3)), abs=1e-6)
+
+
+ALIKE = (
+    ("102_r1_23", "178_l2_23"), ("91_l2_12", "304_l2_12"), ("10_r1_20", "315_r1_20"), ("262_l1_22", "139_r2_22"),
+    ("111_r2_32", "262_l1_31"), ("147_r1_32", "118_l1_31"), ("160_l1_23", "230_l1_23"), ("7_r1_32", "157_l2_23"),
+)  # fmt: skip
+"""Tiles of different eyes that are most alike of 19,021: one corner, one fall of light, reflexes of one lens."""
+
+
+def test_tiles_of_different_eyes_are_different(shared_data: Path) -> None:
+    def load(name: str) -> Picture:
+        return np.asarray(Image.open(shared_data / f"deepdrid/img/P{int(name.split('_')[0]):03}/{name}.jpg"))
+
+    agreements = [agree(load(ours), load(theirs)) for ours, theirs in ALIKE]
+    assert not any(agreement >= THRESHOLD for agreement in agreements)
+    assert agree(load("102_r1_23"), saved_again(load("102_r1_23")[5:, :-5], 75)) > THRESHOLD
+
+
+def test_a_scan_under_two_patients_is_found(shared_data: Path) -> None:
+    slices = sorted((shared_data / "acdc" / "slices").glob("patient074_*.png"))
+    assert len(slices) == 16
+    for path in slices:
+        ours = np.asarray(Image.open(path))[..., None]
+        theirs = np.asarray(Image.open(str(path).replace("074", "076")))[..., None]
+        assert agree(ours, np.rot90(saved_again(theirs[..., 0], 85)[..., None])) > THRESHOLD
+    assert not agree(ours, np.asarray(Image.open(str(path).replace("074", "075")))[..., None]) > THRESHOLD

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from scipy import fft, ndimage
 
-from hidisc.slides.slide import Pixels, as_rgb, shrink
+from hidisc.slides.slide import Pixels, as_rgb
 
 Floats = NDArray[np.float32]
 
@@ -68,7 +69,9 @@ class Detail:
 
 def find_detail(pixels: Pixels) -> Detail:
     """The detail of a patch (H, W, C)."""
-    grey = shrink(as_rgb(pixels), _SIDE_PX).mean(axis=2, dtype=np.float32)
+    rgb = Image.fromarray(as_rgb(pixels))
+    # one channel of floats is resized in half the time of three of bytes
+    grey = np.asarray(rgb.convert("F").resize((_SIDE_PX, _SIDE_PX), Image.Resampling.LANCZOS))
     shown = ~_find_blank(grey)
     weight = shown.astype(np.float32)
     smooth = _sum(_NARROW, grey * weight, _NARROW) / np.maximum(_sum(_NARROW, weight, _NARROW), 1e-3)
