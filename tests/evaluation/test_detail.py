@@ -107,6 +107,14 @@ def test_what_shows_no_detail_cannot_be_decided() -> None:
         assert np.isnan(agree(texture(1), nothing))
 
 
+def test_faint_detail_is_not_clear() -> None:
+    assert find_detail(texture(1)).is_clear
+    assert find_detail(saved_again(texture(1), 30)).is_clear
+    faint = find_detail((128 + (texture(1).astype(float) - 128) / 9).round().astype(np.uint8))
+    assert faint.is_enough
+    assert not faint.is_clear
+
+
 def test_pictures_that_show_other_parts_cannot_be_decided() -> None:
     edge, middle = texture(1), np.zeros_like(texture(1))
     edge[:, 24:], middle[20:76, 20:76] = 0, texture(1)[20:76, 20:76]

@@ -156,7 +156,7 @@ def test_smooth_tiles_with_one_corner_are_no_alarm(tmp_path: Path) -> None:
         found = find_duplicates(
             task_of(embeddings), rows, np.ones(rows.shape, np.float32), LeakageConfig(), store, store
         )
-        assert found is None
+        assert found is None or found.kind == "note"
 
 
 def test_a_shifted_copy_is_found(tmp_path: Path) -> None:
@@ -175,12 +175,12 @@ def test_too_little_detail_is_said_and_equal_pixels_are_found(tmp_path: Path) ->
     assert look(store) == Finding(
         kind="note",
         sentence="No near-duplicates were found among the reference patches of other patients, but 10 of 10 pairs show "
-        "too little detail to tell.",
+        "so little detail that a copy which was saved or scanned again may not be recognised.",
     )
     assert look(store, {(f"{one}/{one.lower()}", n): ("B/b", 1) for one in "YZ" for n in range(1, PATCHES)}) == Finding(
         kind="note",
         sentence="No near-duplicates were found among the reference patches of other patients, but 2 of 10 pairs show "
-        "too little detail to tell.",
+        "so little detail that a copy which was saved or scanned again may not be recognised.",
     )
     equal = stored(tmp_path / "equal", {"A/a/0.png": dim, "Z/z/0.png": dim})
     found = look(equal, {(f"{one}/{one.lower()}", n): ("B/b", 1) for one in "YZ" for n in range(1, PATCHES)})

@@ -29,8 +29,8 @@ _DIGITS = 4
 """Decimals of a similarity; those that differ by less are ties."""
 _NAMED, _SHOWN = 3, 8
 """Pairs of patients that a sentence names, and pairs of patches that a page shows."""
-_UNDECIDED = 0.1
-"""Share of the pairs without enough detail from which a note says so where nothing was found."""
+_UNCLEAR = 0.1
+"""Share of the pairs without clear detail from which a note says so where nothing was found."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class _Compared:
     """(n,) correlation of the detail, at least; 1 for equal pixels, NaN where there is too little detail."""
     is_read: NDArray[np.bool_]
     """(n,) whether both patches could be decoded."""
+    is_clear: NDArray[np.bool_]
+    """(n,) whether both have enough detail for a changed copy to be recognised."""
     in_stores: Ints
     """(n, 2) rows of the query and of the patch of the bank in their stores."""
 
@@ -90,13 +92,13 @@ def find_duplicates(
     is_same = compared.agreements >= config.detail
     if is_same.any():
         return _describe(task, pairs, compared, is_same, config.max_duplicates)
-    undecided = _count_undecided(compared)
-    if undecided < _UNDECIDED * compared.is_read.sum():
+    unclear, read = int((compared.is_read & ~compared.is_clear).sum()), int(compared.is_read.sum())
+    if unclear < _UNCLEAR * read:
         return None
     return Finding(
         kind="note",
-        sentence=f"No near-duplicates were found among the reference patches of other patients, but {undecided:,} of "
-        f"{int(compared.is_read.sum()):,} pairs show too little detail to tell.",
+        sentence=f"No near-duplicates were found among the reference patches of other patients, but {unclear:,} of "
+        f"{read:,} pairs show so little detail that a copy which was saved or scanned again may not be recognised.",
     )
 
 
@@ -127,18 +129,15 @@ def _compare_pictures(of_queries: PatchStore, of_bank: PatchStore, in_stores: In
         return find_detail(pixels), hash(pixels.tobytes()) if np.ptp(pixels, axis=(0, 1)).any() else 0
 
     known = {row: look(of_bank, row) for row in np.unique(in_stores[:, 1]).tolist()}
-    agreements, is_read = np.full(len(in_stores), np.nan), np.zeros(len(in_stores), np.bool_)
+    agreements = np.full(len(in_stores), np.nan)
+    is_read, is_clear = np.zeros((2, len(in_stores)), np.bool_)
     for pair, (query, reference) in enumerate(in_stores.tolist()):
         ours, theirs = look(of_queries, query), known[reference]
         if ours is not None and theirs is not None:
-            is_read[pair] = True
+            is_read[pair], is_clear[pair] = True, ours[0].is_clear and theirs[0].is_clear
             are_equal = ours[1] == theirs[1] != 0
             agreements[pair] = 1 if are_equal else measure_agreement(ours[0], theirs[0])
-    return _Compared(agreements, is_read, in_stores)
-
-
-def _count_undecided(compared: _Compared) -> int:
-    return int(np.isnan(compared.agreements[compared.is_read]).sum())
+    return _Compared(agreements, is_read, is_clear, in_stores)
 
 
 def _choose_pairs(task: Task, rows: Ints, similarities: NDArray[np.float32], rng: np.random.Generator) -> _Pairs:
@@ -200,7 +199,7 @@ def _describe(task: Task, pairs: _Pairs, compared: _Compared, is_same: NDArray[n
     ]
     others = len(of_patients) - _NAMED
     more = f"; the same is true of {count(others, 'other pair')} of patients" if others > 0 else ""
-    certainty = _say_how_sure(duplicates, _count_undecided(compared))
+    certainty = _say_how_sure(duplicates, int((is_read & ~is_same & ~compared.is_clear).sum()))
     return Finding(
         kind="leak" if share > most else "warning",
         sentence=f"{start} ({scale}): {'; '.join(named)}{more}. {certainty} Check whether a slide was scanned or "
@@ -209,7 +208,7 @@ def _describe(task: Task, pairs: _Pairs, compared: _Compared, is_same: NDArray[n
     )
 
 
-def _say_how_sure(duplicates: list[DuplicatePair], undecided: int) -> str:
+def _say_how_sure(duplicates: list[DuplicatePair], unclear: int) -> str:
     """What the agreement of the pairs found is worth."""
     least = min(pair.agreement for pair in duplicates)
     sentence = "Their pixels are equal."
@@ -218,8 +217,8 @@ def _say_how_sure(duplicates: list[DuplicatePair], undecided: int) -> str:
             f"The detail of these pictures, without outline and brightness, correlates to at least {least:.2f} with "
             "99.9 % certainty; of 93,000 such pairs of different patients in six public cohorts none reached 0.8."
         )
-    if undecided:
-        sentence += f" {count(undecided, 'further pair')} had too little detail to tell."
+    if unclear:
+        sentence += f" {count(unclear, 'further pair')} had too little detail to tell."
     return sentence
 
 
