@@ -26,7 +26,7 @@ from tests.patches.pictures import make_store, noise
 from tests.training.stores import damage
 
 PATCHES = 5
-NEVER = "of 62,000 such pairs of different patients in five public cohorts none reached 0.8"
+NEVER = "of 65,000 such pairs of different patients in six public cohorts none reached 0.8"
 BANK, QUERIES = ("A", "B"), ("Y", "Z")
 
 

@@ -215,7 +215,7 @@ def _say_how_sure(duplicates: list[DuplicatePair], unclear: int) -> str:
     if least < 1:
         sentence = (
             f"The detail of these pictures, without outline and brightness, correlates to at least {least:.2f} with "
-            "99.9 % certainty; of 62,000 such pairs of different patients in five public cohorts none reached 0.8."
+            "99.9 % certainty; of 65,000 such pairs of different patients in six public cohorts none reached 0.8."
         )
     if unclear:
         sentence += f" {count(unclear, 'further pair')} had too little detail to tell."
