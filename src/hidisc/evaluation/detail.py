@@ -54,8 +54,9 @@ _SURE = 3.0
 _OFFSETS = np.arange(_SIDE_PX)[:, None] - np.arange(_SIDE_PX)
 _NARROW = np.exp(-(_OFFSETS**2) / 2).astype(np.float32)
 _WIDE = np.exp(-(_OFFSETS**2) / 8).astype(np.float32)
-"""Gaussians of 1 and 2 px as matrices; the plane needs their moments."""
-_WIDE_1, _WIDE_2 = _WIDE * _OFFSETS.astype(np.float32), _WIDE * (_OFFSETS**2).astype(np.float32)
+"""Gaussians of 1 and 2 px as matrices."""
+_MOMENTS = np.concatenate([_WIDE * (_OFFSETS**power).astype(np.float32) for power in range(3)])
+"""(192, 64) the wide one times distance to the power 0, 1 and 2: what a fitted plane needs."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +119,16 @@ def _sum(down: Floats, picture: Floats, across: Floats) -> Floats:
 
 def _fit_planes(picture: Floats, weight: Floats) -> Floats:
     """(64, 64) height, at each pixel, of the plane fitted to its surroundings by least squares under a Gaussian."""
-    total = np.maximum(_sum(_WIDE, weight, _WIDE), 1e-3)
-    y, x = _sum(_WIDE_1, weight, _WIDE) / total, _sum(_WIDE, weight, _WIDE_1) / total
-    yy = _sum(_WIDE_2, weight, _WIDE) / total - y * y + 0.01  # a line of pixels has no slope across it
-    xx = _sum(_WIDE, weight, _WIDE_2) / total - x * x + 0.01
-    xy = _sum(_WIDE_1, weight, _WIDE_1) / total - y * x
-    weighted = picture * weight
-    mean = _sum(_WIDE, weighted, _WIDE) / total
-    with_y = _sum(_WIDE_1, weighted, _WIDE) / total - y * mean
-    with_x = _sum(_WIDE, weighted, _WIDE_1) / total - x * mean
+    weights, heights = (
+        _sum(_MOMENTS, values, _MOMENTS).reshape(3, _SIDE_PX, 3, _SIDE_PX).swapaxes(1, 2)  # powers of y, of x
+        for values in (weight, picture * weight)
+    )
+    total = np.maximum(weights[0, 0], 1e-3)
+    y, x, mean = weights[1, 0] / total, weights[0, 1] / total, heights[0, 0] / total
+    yy = weights[2, 0] / total - y * y + 0.01  # a line of pixels has no slope across it
+    xx = weights[0, 2] / total - x * x + 0.01
+    xy = weights[1, 1] / total - y * x
+    with_y, with_x = heights[1, 0] / total - y * mean, heights[0, 1] / total - x * mean
     determinant = np.maximum(yy * xx - xy * xy, 1e-3)
     slope_y, slope_x = (with_y * xx - with_x * xy) / determinant, (with_x * yy - with_y * xy) / determinant
     return mean - slope_y * y - slope_x * x
