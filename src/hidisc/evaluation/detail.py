@@ -84,9 +84,9 @@ def find_detail(pixels: Pixels) -> Detail:
     grey = np.asarray(rgb.convert("F").resize((_SIDE_PX, _SIDE_PX), Image.Resampling.LANCZOS))
     shown = ~_find_blank(grey)
     weight = shown.astype(np.float32)
-    smooth = _sum(_NARROW, grey * weight, _NARROW) / np.maximum(_sum(_NARROW, weight, _NARROW), _TINY)
+    smooth = _sum(_NARROW, grey * weight, _NARROW) / _sum(_NARROW, weight, _NARROW).clip(_TINY)
     detail = (smooth - _fit_planes(smooth, weight)) * weight
-    energy = _sum(_WIDE, detail**2, _WIDE) / np.maximum(_sum(_WIDE, weight, _WIDE), _TINY)
+    energy = _sum(_WIDE, detail**2, _WIDE) / _sum(_WIDE, weight, _WIDE).clip(_TINY)
     is_enough = bool(np.mean(shown & (energy > 1)) >= _LEAST)
     is_clear = bool(np.mean(shown & (energy > _CLEAR**2)) >= 2 * _LEAST)
     return Detail(detail / np.sqrt(energy + 1), shown, is_enough, is_clear)
@@ -127,13 +127,13 @@ def _fit_planes(picture: Floats, weight: Floats) -> Floats:
         _sum(_MOMENTS, values, _MOMENTS).reshape(3, _SIDE_PX, 3, _SIDE_PX).swapaxes(1, 2)  # powers of y, of x
         for values in (weight, picture * weight)
     )
-    total = np.maximum(weights[0, 0], _TINY)
+    total = weights[0, 0].clip(_TINY)
     y, x, mean = weights[1, 0] / total, weights[0, 1] / total, heights[0, 0] / total
     yy = weights[2, 0] / total - y * y + 0.01  # a line of pixels has no slope across it
     xx = weights[0, 2] / total - x * x + 0.01
     xy = weights[1, 1] / total - y * x
     with_y, with_x = heights[1, 0] / total - y * mean, heights[0, 1] / total - x * mean
-    determinant = np.maximum(yy * xx - xy * xy, _TINY)
+    determinant = (yy * xx - xy * xy).clip(_TINY)
     slope_y, slope_x = (with_y * xx - with_x * xy) / determinant, (with_x * yy - with_y * xy) / determinant
     return mean - slope_y * y - slope_x * x
 
