@@ -89,6 +89,7 @@ def render(name: str = "an encoder", **changes: object) -> str:
         "title": name,
         "names": (name,),
         "warnings": (),
+        "duplicates": ((shown, shown),),
         "verdicts": (),
         "compared": (name,),
         "compared_note": name,
@@ -190,7 +191,10 @@ def test_the_script_never_reads_names_as_html() -> None:
 
 
 def test_contents_lead_to_the_sections_there_are() -> None:
-    for html in (render(), render(map=None, probes=(), sheets=(), no_sheets=(), training=None, diagnostics=None)):
+    for html in (
+        render(),
+        render(duplicates=(), map=None, probes=(), sheets=(), no_sheets=(), training=None, diagnostics=None),
+    ):
         found = Reader(html)
         sections = [section["id"] for section in found.all("section")]
         assert [f"#{name}" for name in sections] == [link["href"] for link in found.all("a") if link["href"][:1] == "#"]

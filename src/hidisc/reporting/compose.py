@@ -15,7 +15,7 @@ from hidisc.reporting.figures import Drawing, FigureFolder
 from hidisc.reporting.html import fill_template, list_files
 from hidisc.reporting.patch_map import make_map
 from hidisc.reporting.points import PatchReader
-from hidisc.reporting.sheets import make_sheets
+from hidisc.reporting.sheets import make_sheets, show_duplicates
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import gather_warnings
 from hidisc.reporting.verdict import describe, find_verdict
@@ -57,6 +57,7 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
         title=_choose_title(models, config),
         names=[model.name for model in models],
         warnings=gather_warnings(models),
+        duplicates=show_duplicates(judged, reader),
         verdicts=[find_verdict(model) for model in models],
         compared=[sentence for item in compared for sentence in _say_better(item)],
         compared_note=_note_compared(compared),

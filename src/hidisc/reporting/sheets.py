@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import ScoresInfo
+from hidisc.evaluation.scores import PatchName, Scores, ScoresInfo
 from hidisc.ground.files import name_related
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.reporting.evaluated import EvaluatedModel, find_embeddings
@@ -83,6 +83,38 @@ def make_sheets(
                     name = f"neighbours-{drawn.slug(model.name)}-{'right' if right else 'wrong'}"
                     drawn.save(name, draw_sheet(rows))
     return sheets, [*reasons, *(f"No pictures: {reason}" for reason in reader.missing if sheets)]
+
+
+def show_duplicates(judged: Sequence[EvaluatedModel], reader: PatchReader) -> list[tuple[SheetTile, SheetTile]]:
+    """Near-duplicates that the evaluations found: a test patch and the patch of another patient, each pair once."""
+    shown: dict[tuple[SheetTile, SheetTile], None] = {}
+    for scores in (scores for model in judged for scores in model.scores):
+        pairs = [pair for finding in scores.info.leakage for pair in finding.pairs]
+        agreements = [pair.agreement for pair in pairs]
+        ours = _show_named(scores, scores.info.embeddings, [pair.query for pair in pairs], [None] * len(pairs), reader)
+        theirs = _show_named(scores, scores.info.bank, [pair.bank for pair in pairs], agreements, reader)
+        shown |= dict.fromkeys(zip(ours, theirs, strict=True))
+    return list(shown)
+
+
+def _show_named(
+    scores: Scores,
+    recorded: str,
+    patches: Sequence[PatchName],
+    agreements: Sequence[float | None],
+    reader: PatchReader,
+) -> list[SheetTile]:
+    """Patches (n,) of the store of recorded embeddings as pictures under their names, without one if it is gone."""
+    embeddings = find_embeddings(scores, recorded) if patches else None
+    store = None if embeddings is None else reader.open_store(embeddings)
+    uris: list[str | None] = [None] * len(patches)
+    if store is not None:
+        rows = np.array([patch.row for patch in patches])
+        uris = [to_uri(tile) for tile in reader.read(store, rows, SHEET_PX)]
+    return [
+        SheetTile(uri, f"{patch.slide}, {patch.patch}", patch.patient, True, agreement)
+        for uri, patch, agreement in zip(uris, patches, agreements, strict=True)
+    ]
 
 
 def _say_votes(info: ScoresInfo, shown: int) -> str:

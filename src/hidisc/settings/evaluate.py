@@ -82,8 +82,8 @@ class BootstrapConfig(Config):
 class LeakageConfig(Config):
     """What counts as having been seen before."""
 
-    similarity: float = Field(0.98, ge=0, le=1)
-    """Correlation of the patches of two patients, as a whole and in detail, from which they are the same picture."""
+    detail: float = Field(0.8, ge=0.3, le=1)
+    """Correlation that the detail of patches of two patients must reach, with 99.9 % certainty, to be one picture."""
     max_duplicates: float = Field(0.01, ge=0, le=1)
     """Largest share of test patches that may be pictures of the bank under another patient's name."""
     allow: Annotated[bool, Pace()] = False
