@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
-from hidisc.embeddings.embeddings import ModelCard
+from hidisc.embeddings.embeddings import Embeddings, ModelCard, add_labels
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.floors import FLOORS
 from hidisc.evaluation.metrics import Value
@@ -18,6 +18,7 @@ from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, make_folder, write_atomic
 from hidisc.ground.progress import Result
+from hidisc.patches.store import PatchStore
 from hidisc.settings.level_names import USUAL, LevelNames
 
 SCORES, NEIGHBOURS, ATTENTION = "scores.json", "neighbours.parquet", "mil/attention.parquet"
@@ -266,6 +267,46 @@ class Scores:
         line += f"; {against_floor}" if against_floor else ""
         warnings = [f". Warning: {finding.sentence}" for finding in info.labels if finding.kind == "warning"]
         return f"{line}{''.join(warnings)}"
+
+    def open_embeddings(self) -> Embeddings:
+        """The embeddings that were judged, with the labels that people gave to them; changed ones are refused."""
+        return self._open(self.info.embeddings, "the embeddings")
+
+    def open_bank(self) -> Embeddings:
+        """The embeddings of the reference patients likewise."""
+        return self._open(self.info.bank, "the bank")
+
+    def _open(self, recorded: str, name: str) -> Embeddings:
+        label = str(self.info.config["label"])
+        embeddings = add_labels(Embeddings.load((self.path / recorded).resolve()), label)
+        self.refuse_changed(name, embeddings)
+        labels = self.artefact.manifest.inputs.get(f"the labels of {name}")
+        if embeddings.labels_checksum != labels:
+            raise self._changed(f"the labels {label!r} of {embeddings.path}")
+        return embeddings
+
+    def refuse_changed(self, name: str, embeddings: Embeddings) -> None:
+        """Refuse embeddings, called `name` among the inputs, that are not those that these scores were made from."""
+        if embeddings.artefact.checksum != self.artefact.manifest.inputs.get(name):
+            raise self._changed(f"{name} {embeddings.path}")
+
+    def _changed(self, what: str) -> UserError:
+        return UserError(
+            f"{what} are not those that {self.path} was made from. Put those back, or evaluate these with a new --out."
+        )
+
+    def open_store(self, path: AnyPath | None = None) -> PatchStore:
+        """The store of the test patients, or of `path` if it was moved; one that has changed is refused."""
+        if path is None:
+            embeddings = self.open_embeddings()
+            path = (embeddings.path / embeddings.info.store).resolve()
+        store = PatchStore.load(path)
+        if store.checksum != self.info.store_checksum:
+            raise UserError(
+                f"{self.path} was made of other patches or labels than {path} holds now. Give the store that was "
+                "embedded, or embed and evaluate this one."
+            )
+        return store
 
     def predictions(self, probe: str, level: str, *, subject: str = ENCODER, scale: float | None = None) -> Predictions:
         """The predictions of a probe for every unit of a level, of the encoder or of a floor."""
