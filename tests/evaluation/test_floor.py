@@ -8,10 +8,7 @@ import pytest
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation import floors as floors_module
-from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.floors import measure_colour
-from hidisc.evaluation.metrics import Value
-from hidisc.evaluation.scores import Floor
 from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.verbs.embed import embed
@@ -74,23 +71,3 @@ def test_without_the_store_it_is_left_out_and_said(embeddings: Embeddings, tmp_p
     assert scores.info.floors == ()
     note = "note: colour alone is not judged beside it: the store 'store' is not there, or has changed"
     assert any(sentence.startswith(note[:40]) for sentence in said), said
-
-
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        (Value(value=0.1, low=0.02, high=0.2), "better than colour alone (+10.0 points of patient AUROC [2.0, 20.0])"),
-        (
-            Value(value=0.1, low=-0.1, high=0.2),
-            "no better than colour alone (+10.0 points of patient AUROC [-10.0, 20.0])",
-        ),
-        (
-            Value(value=-0.1, low=-0.2, high=-0.05),
-            "worse than colour alone (-10.0 points of patient AUROC [-20.0, -5.0])",
-        ),
-        (Value(value=None, why="one class"), ""),
-    ],
-)
-def test_the_verdict_says_whether_colour_would_have_done(value: Value, sentence: str) -> None:
-    floor = Floor(subject="colour", patches=1, ahead={"patient": {"auroc": value}})
-    assert floor.verdict("patient", Classes(label="label", classes=("a", "b"), positive=1)) == sentence

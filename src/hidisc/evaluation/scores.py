@@ -13,13 +13,14 @@ from hidisc.embeddings.embeddings import Embeddings, ModelCard, add_labels
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.floors import FLOORS
 from hidisc.evaluation.metrics import Value
+from hidisc.evaluation.outcome import find_outcome
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, make_folder, write_atomic
 from hidisc.ground.progress import Result
 from hidisc.patches.store import PatchStore
-from hidisc.settings.level_names import USUAL, LevelNames
+from hidisc.settings.level_names import LevelNames
 
 SCORES, NEIGHBOURS, ATTENTION = "scores.json", "neighbours.parquet", "mil/attention.parquet"
 
@@ -61,31 +62,6 @@ class Floor(Record):
     def title(self) -> str:
         """Its name in sentences."""
         return FLOORS[self.subject].title
-
-    def decide(self, level: str, endpoint: Classes) -> tuple[str, Value] | None:
-        """The metric that decides whether the encoder is better, in words, and its value; None: not known.
-
-        That is the last one of a page's first sentence that is defined: AUROC, else accuracy.
-        """
-        ahead = self.ahead.get(level, {})
-        known = [
-            (metric.in_text, ahead[metric.key]) for metric in endpoint.list_metrics("headline") if metric.key in ahead
-        ]
-        return next((pair for pair in reversed(known) if pair[1].value is not None), None)
-
-    def verdict(self, level: str, endpoint: Classes, words: LevelNames = USUAL) -> str:
-        """Whether the encoder is better than the floor at a level, in words; empty where it was not judged there."""
-        decided = self.decide(level, endpoint)
-        if decided is None:
-            return ""
-        title, ahead = decided
-        if ahead.value is None or ahead.low is None or ahead.high is None:
-            return ""
-        size = f"{100 * ahead.value:+.1f} points of {words.word(level)} {title}"
-        size += f" [{100 * ahead.low:.1f}, {100 * ahead.high:.1f}]"
-        if ahead.low > 0:
-            return f"better than {self.title} ({size})"
-        return f"worse than {self.title} ({size})" if ahead.high < 0 else f"no better than {self.title} ({size})"
 
 
 class Count(Record):
@@ -181,11 +157,6 @@ class ScoresInfo(Record):
         """The row of one level among these; None where it was not judged."""
         return next((row for row in self.list_levels(probe, subject=subject, scale=scale) if row.level == level), None)
 
-    def hardest_floor(self, level: str) -> Floor | None:
-        """The floor that the encoder is least ahead of at a level; None where there is none."""
-        decided = [(floor, found[1].value) for floor in self.floors if (found := floor.decide(level, self.endpoint))]
-        return min(decided, key=lambda pair: pair[1] or 0.0)[0] if decided else None
-
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
@@ -255,17 +226,16 @@ class Scores:
         return Result(f"{self.path}: {self.verdict()}", {"scores": str(self.path), **record})
 
     def verdict(self) -> str:
-        """One line: accuracy at every level by the first probe, coarsest first, with its interval."""
+        """One line: accuracy at every level by the first probe, coarsest first, and what that shows."""
         info = self.info
         words, rows = info.level_names, reversed(info.list_levels())
         parts = [f"{words.word(row.level)} accuracy {row.metrics['accuracy'].percent()} %" for row in rows]
         leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in info.leakage) else ""
         unknown = "" if info.model.history.is_complete else " (what it has seen before is not known)"
         line = f"{info.model.name}, {info.probes[0]}{leak}: {', '.join(parts) or 'no verdict'}{unknown}"
-        floor = info.hardest_floor(info.levels[0])
-        against_floor = floor.verdict(info.levels[0], info.endpoint, words) if floor else ""
-        line += f"; {against_floor}" if against_floor else ""
-        warnings = [f". Warning: {finding.sentence}" for finding in info.labels if finding.kind == "warning"]
+        outcome = find_outcome([info])
+        line += f". {outcome.sentence}" if outcome else ""
+        warnings = [f" Warning: {finding.sentence}" for finding in info.labels if finding.kind == "warning"]
         return f"{line}{''.join(warnings)}"
 
     def open_embeddings(self) -> Embeddings:

@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from hidisc.evaluation.outcome import find_outcome
 from hidisc.evaluation.scores import Judged, Scores
 from hidisc.ground.text import count
 from hidisc.models.card import BEFORE, EncoderCard, Preprocessing
@@ -112,9 +113,8 @@ def _say_verdict(scores: Scores | None) -> str:
     ]
     if any(finding.kind == "leak" for finding in info.leakage):
         lines.append("- **Evaluated despite leakage: the numbers are too high.**")
-    floor = info.hardest_floor(info.levels[0])
-    verdict = floor.verdict(info.levels[0], info.endpoint, info.level_names) if floor else ""
-    lines += [f"- It is {verdict}."] if verdict else []
+    outcome = find_outcome([info])
+    lines += [f"- {outcome.sentence}"] if outcome else []
     lines += [f"- {sentence}" for sentence in info.audit]
     return "\n".join(lines).rstrip()
 
