@@ -60,6 +60,8 @@ def test_wsinfer_gives_the_probabilities_of_the_probe(home: Path, tmp_path: Path
     np.testing.assert_allclose(logits.softmax(dim=1).numpy(), patches.scores, atol=2e-3)
     assert config["class_names"] == list(patches.classes)
     assert verify(tmp_path / "out") == []
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "by the probe linear; in percent" in card
 
 
 def test_the_config_is_of_spec_1(home: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hidisc.evaluation.task import Task, Units, group
 from hidisc.ground.columns import Columns, load_columns, load_notes, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, make_folder
+from hidisc.ground.spreadsheet import format_csv
 
 TRUTH, PREDICTED, SCORE, FOLD = "label", "predicted", "score: ", "judged in fold"
 ENCODER = "encoder"
@@ -109,13 +110,20 @@ class Predictions:
 
         The key and the endpoint are a note in the file.
         """
+        about = {"key": self.key.as_dict(), "endpoint": self.endpoint.model_dump(), "left_out": self.left_out}
+        make_folder(path.parent)
+        save_columns(path, self._list_columns(), {_NOTE: json.dumps(about)})
+
+    def to_csv(self) -> str:
+        """The same columns as a CSV for spreadsheet programs."""
+        columns = self._list_columns()
+        return format_csv(list(columns), zip(*(column.tolist() for column in columns.values()), strict=True))
+
+    def _list_columns(self) -> Columns:
         names = np.array(self.classes, object)
         columns = {**self.units, TRUTH: names[self.truth], PREDICTED: names[self.predicted]}
         columns |= {} if self.fold is None else {FOLD: self.fold}
-        columns |= {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
-        about = {"key": self.key.as_dict(), "endpoint": self.endpoint.model_dump(), "left_out": self.left_out}
-        make_folder(path.parent)
-        save_columns(path, columns, {_NOTE: json.dumps(about)})
+        return columns | {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
 
     @classmethod
     def load(cls, path: AnyPath) -> "Predictions":

@@ -19,6 +19,7 @@ from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, make_folder, write_atomic
 from hidisc.ground.progress import Result
+from hidisc.ground.text import count, plural
 from hidisc.patches.store import PatchStore
 from hidisc.settings.level_names import LevelNames
 
@@ -135,6 +136,18 @@ class ScoresInfo(Record):
         return tuple(self.remarks)
 
     @property
+    def tested(self) -> str:
+        """Who was judged, in words and counts and without names: `9 patients of the split test`."""
+        row = self.list_levels()[-1]
+        units = self.level_names.count(row.units, row.level)
+        if self.folds:
+            return f"{units}, each judged once, in {count(len(self.folds), 'fold')}"
+        if self.config.get("test_patients"):
+            return f"{units} that were chosen by name"
+        splits = self.config["queries"]
+        return f"{units} of the {plural('split', len(splits))} {', '.join(splits)}"
+
+    @property
     def scales(self) -> list[float]:
         """The scales that were judged by themselves, finest first; empty where there are not several."""
         return list(dict.fromkeys(row.scale for row in self.judged if row.scale is not None))
@@ -182,6 +195,10 @@ class Evaluation:
         for key, predictions in self.predictions.items():
             predictions.save(folder / files[key])
         written = list(files.values())
+        for key, predictions in self.predictions.items():
+            if key.level != "patch":  # of millions of patches nobody opens a CSV
+                written.append(str(Path(files[key]).with_suffix(".csv")))
+                write_atomic(folder / written[-1], predictions.to_csv().encode())
         if self.neighbours is not None and self.neighbours[0].shape[1]:
             columns: Columns = {f"row_{rank}": column for rank, column in enumerate(self.neighbours[0].T, start=1)}
             columns |= {f"similarity_{rank}": column for rank, column in enumerate(self.neighbours[1].T, start=1)}

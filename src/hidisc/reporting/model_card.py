@@ -38,7 +38,7 @@ def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: st
     sections = {
         f"{run.objective} encoder, {card.backbone}": _say_what(card, run),
         "What it learned from": _say_history(card, run),
-        "How well it tells": _say_verdict(scores),
+        "How well it tells": _say_verdict(scores, to),
         "What to feed it": f"{_say_input(fed)}\n\n```python\n{_USE[to]}\n```" if to in _USE else _say_input(fed),
         "Intended use and limits": (
             "Research on tissue of the kind, stain and scale that it learned from. It is no medical device, and no "
@@ -65,20 +65,21 @@ def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -
     results = [
         {
             "task": {"type": "image-classification", "name": f"{words.word(row.level)} classification by {row.probe}"},
-            "dataset": {"type": "private", "name": "test patients"},
+            "dataset": {"type": "private", "name": f"label {scores.info.endpoint.label}, {scores.info.tested}"},
             "metrics": [{"type": "accuracy", "value": row.metrics["accuracy"].value}],
         }
-        for row in _list_levels(scores)
-        if row.metrics["accuracy"].value is not None
+        for row in (_list_levels(scores, to) if scores is not None else ())
+        if scores is not None and row.metrics["accuracy"].value is not None
     ]
     if results:
         known["model-index"] = [{"name": f"{run.objective} {card.backbone}", "results": results}]
     return yaml.safe_dump(known, sort_keys=False)
 
 
-def _list_levels(scores: Scores | None) -> list[Judged]:
-    """The rows of the first probe, coarsest level first."""
-    return scores.info.list_levels()[::-1] if scores is not None else []
+def _list_levels(scores: Scores, to: str) -> list[Judged]:
+    """The rows of the probe that the card is about, coarsest level first: of a classifier, the linear one."""
+    info = scores.info
+    return info.list_levels("linear" if to == "wsinfer" and "linear" in info.probes else None)[::-1]
 
 
 def _say_what(card: EncoderCard, run: RunInfo) -> str:
@@ -96,19 +97,22 @@ def _say_history(card: EncoderCard, run: RunInfo) -> str:
     return f"{text}; the last training drew from {count(run.patches, 'patch')}.{more}"
 
 
-def _say_verdict(scores: Scores | None) -> str:
+def _say_verdict(scores: Scores | None, to: str) -> str:
     if scores is None:
         return "It was exported without an evaluation."
     info = scores.info
     headline = info.endpoint.list_metrics("headline")
     titles = ("level", "units", *(metric.title for metric in headline))
     rows = []
-    for level in _list_levels(scores):
+    levels, endpoint = _list_levels(scores, to), info.endpoint
+    for level in levels:
         values = (level.metrics[metric.key].percent() for metric in headline)
         rows.append(" | ".join(["", info.level_names.word(level.level), f"{level.units:,}", *values, ""]).strip())
+    positive = f"; positive: {endpoint.positive_class}" if len(endpoint.classes) == 2 else ""
     lines = [
-        f"On test patients, {count(len(info.endpoint.classes), 'class')} of the column {info.endpoint.label!r}, probe "
-        f"{info.probes[0]}; in percent, with intervals over patients.\n",
+        f"How well the column {endpoint.label!r} is predicted ({count(len(endpoint.classes), 'class')}: "
+        f"{', '.join(endpoint.classes)}{positive}), of {info.tested}, by the probe {levels[0].probe}; in percent, with "
+        "intervals over patients.\n",
         f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}\n" + "\n".join(rows) + "\n",
     ]
     if any(finding.kind == "leak" for finding in info.leakage):

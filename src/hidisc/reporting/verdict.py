@@ -182,7 +182,7 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
         facts += [
             *_describe_patients(info, home),
             (words.plural("patch").capitalize(), drawn),
-            ("Label", info.endpoint.label),
+            ("Label column", info.endpoint.label),
             ("Classes", _name_classes(info.endpoint)),
             ("Judged by", "; ".join(name_judge(probe, info) for probe in info.probes)),
         ]
