@@ -59,7 +59,8 @@ def test_patients_of_several_colours_are_counted_once_and_said(folder: Path) -> 
     twice = column.model_copy(update={"table": ((6, 3), (3, 6), (3, 3)), "patients": 18})
     (table,) = _cohort_tables("1-site", "site", [(encoder, twice)], USUAL).values()
     assert table.notes == (
-        "18 patients; one with patches of several values or labels stands in each of them, so the numbers add up to 24.",
+        "18 patients; one with patches of several values or labels stands in each of them, so the numbers add up to "
+        "24.",
     )
     once = column.model_copy(update={"table": ((3, 3), (3, 3), (3, 3)), "patients": 18})
     assert next(iter(_cohort_tables("1-site", "site", [(encoder, once)], USUAL).values())).notes == ()
