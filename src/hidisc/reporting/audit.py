@@ -67,7 +67,7 @@ def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
     html = fill_template(
         "audit.html",
         words,
-        title="What does the encoder owe to site and stain?",
+        title="How far does the encoder depend on site and stain?",
         summary=", ".join(
             f"{encoder.name}: {words.count(encoder.patches, 'patch')} of {words.count(encoder.patients, 'patient')}"
             for encoder in info.encoders
