@@ -190,7 +190,9 @@ def test_one_probe_without_intervals(made: Embeddings, tmp_path: Path) -> None:
     found = evaluate(made.path, tmp_path / "s", config(probes=["linear"], bootstrap={"resamples": 0}))
     assert sorted(path.name for path in found.path.glob("predictions_*")) == [
         "predictions_patch.parquet",
+        "predictions_patient.csv",
         "predictions_patient.parquet",
+        "predictions_slide.csv",
         "predictions_slide.parquet",
     ]
     accuracy = found.info.list_levels()[0].metrics["accuracy"]
