@@ -131,7 +131,8 @@ def _find_one(info: "ScoresInfo", row: "Judged") -> Outcome:
 def _list_answers(info: "ScoresInfo", row: "Judged") -> Iterator[_Answer]:
     """One answer for each metric of the headline."""
     for metric in info.endpoint.list_metrics("headline"):
-        value, ahead = row.metrics[metric.key], {}
+        value = row.metrics[metric.key]
+        ahead: dict[str, Value] = {}
         chance = None if metric.chance is None else metric.chance(row.confusion)
         if chance is not None and value.value is not None:
             ahead[_CHANCE] = _subtract(value, chance, metric.sign)

@@ -29,7 +29,7 @@ def patients_table(model: EvaluatedModel, level: str) -> Table:
     others = predictions.scores.copy()
     others[rows, predictions.truth] = -1.0
     order = np.argsort(of_truth - others.max(axis=1), kind="stable")
-    cells = []
+    cells: list[tuple[str, ...]] = []
     for row in order.tolist():
         truth, predicted = (predictions.classes[codes[row]] for codes in (predictions.truth, predictions.predicted))
         probabilities = (predictions.scores[row, predictions.predicted[row]], of_truth[row])
