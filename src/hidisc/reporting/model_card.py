@@ -62,14 +62,15 @@ def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -
         "pipeline_tag": "image-feature-extraction",
         "tags": ["hidisc", "self-supervised", "microscopy", "pathology", run.objective, card.backbone],
     }
+    judged = [] if scores is None else [(row, scores.info) for row in _list_levels(scores, to)]
     results = [
         {
             "task": {"type": "image-classification", "name": f"{words.word(row.level)} classification by {row.probe}"},
-            "dataset": {"type": "private", "name": f"label {scores.info.endpoint.label}, {scores.info.tested}"},
+            "dataset": {"type": "private", "name": f"label {info.endpoint.label}, {info.tested}"},
             "metrics": [{"type": "accuracy", "value": row.metrics["accuracy"].value}],
         }
-        for row in (_list_levels(scores, to) if scores is not None else ())
-        if scores is not None and row.metrics["accuracy"].value is not None
+        for row, info in judged
+        if row.metrics["accuracy"].value is not None
     ]
     if results:
         known["model-index"] = [{"name": f"{run.objective} {card.backbone}", "results": results}]
