@@ -397,3 +397,11 @@ def test_what_cannot_be_compared_is_refused():
     assert refusal() == "nothing to compare: give one or more evaluations of A and of B."
     with pytest.raises(UserError, match="nothing to compare"):
         compare([], [[a]], CONFIG, 0)
+
+
+def test_evaluations_that_are_right_about_the_same_patients_do_not_differ() -> None:
+    """`0.0 points (95 % interval 0.0 to 0.0)` would look as if that were known exactly."""
+    same = Difference(0.0, 0.0, 0.0, 0.5, 8)
+    assert same.sentence("accuracy", "A", "B") == (
+        "no difference between A and B in accuracy, in any resample (8 patients; one training each)"
+    )

@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_sco
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import draw_weights, name_clusters
+from hidisc.evaluation.cross_validation import _pool_remarks
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions, pool_folds
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.columns import load_columns, save_columns
@@ -231,3 +232,8 @@ def test_test_patients_that_there_are_not(embeddings: Embeddings, tmp_path: Path
             settings("folds.number=0", "test_patients=[a-0]"),
             bank=embeddings.path,
         )
+
+
+def test_what_probes_say_in_every_fold_is_said_once() -> None:
+    folds = [("A vote of 200 of 905 patches.", "It converged."), ("A vote of 200 of 955 patches.",)]
+    assert _pool_remarks(folds) == ("A vote of 200 of 905 to 955 patches.", "In fold 1 of 2: It converged.")

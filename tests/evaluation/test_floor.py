@@ -11,12 +11,9 @@ import pytest
 from hidisc.embeddings.embeddings import PATCHES, Embeddings
 from hidisc.evaluation import floors as floors_module
 from hidisc.evaluation import table as table_module
-from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.compare import Difference, Trainings, compare
 from hidisc.evaluation.floors import FloorVectors, measure_colour
-from hidisc.evaluation.metrics import Value
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import Floor
 from hidisc.evaluation.task import choose_task
 from hidisc.patches.table import SCHEMA, PatchTable
 from hidisc.settings.config import load_config
@@ -151,26 +148,6 @@ def test_without_the_store_it_is_left_out_and_said(embeddings: Embeddings, tmp_p
     assert scores.info.floors == ()
     note = "note: colour alone is not judged beside it: the store 'store' is not there, or has changed"
     assert any(sentence.startswith(note[:40]) for sentence in said), said
-
-
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        (Value(value=0.1, low=0.02, high=0.2), "better than colour alone (+10.0 points of patient AUROC [2.0, 20.0])"),
-        (
-            Value(value=0.1, low=-0.1, high=0.2),
-            "no better than colour alone (+10.0 points of patient AUROC [-10.0, 20.0])",
-        ),
-        (
-            Value(value=-0.1, low=-0.2, high=-0.05),
-            "worse than colour alone (-10.0 points of patient AUROC [-20.0, -5.0])",
-        ),
-        (Value(value=None, why="one class"), ""),
-    ],
-)
-def test_the_verdict_says_whether_colour_would_have_done(value: Value, sentence: str) -> None:
-    floor = Floor(subject="colour", patches=1, ahead={"patient": {"auroc": value}})
-    assert floor.verdict("patient", Classes(label="label", classes=("a", "b"), positive=1)) == sentence
 
 
 def test_a_floor_exchanges_vectors_and_nothing_else(embeddings: Embeddings) -> None:

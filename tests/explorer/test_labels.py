@@ -10,7 +10,7 @@ from hidisc.explorer.labels import LabelSets
 from hidisc.ground.columns import load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.stop import watch_steps
-from hidisc.reporting.evaluated import find_embeddings
+from hidisc.reporting.evaluated import open_if_unchanged
 from hidisc.verbs.evaluate import evaluate
 from tests.evaluation.made import make_embeddings
 from tests.explorer.conftest import JUDGING
@@ -155,11 +155,11 @@ def test_evaluate_predicts_names_and_is_out_of_date_when_they_change(made: Embed
     scores = evaluate(made.path, tmp_path / "scores", config, device="cpu")
     assert scores.info.endpoint.classes == ("first", "other")
     assert scores.info.list_levels()[0].metrics["accuracy"].value > 0.7
-    found = find_embeddings(scores, scores.info.embeddings)
+    found = open_if_unchanged(scores.open_embeddings)
     assert found is not None
     assert "mine" in found.table.names
     sets.give("mine", "other", np.array([0]))
-    assert find_embeddings(scores, scores.info.embeddings) is None
+    assert open_if_unchanged(scores.open_embeddings) is None
     with pytest.raises(UserError, match="the content of the labels of the embeddings has changed"):
         evaluate(made.path, tmp_path / "scores", config, device="cpu")
     with pytest.raises(UserError, match="has no column of names 'theirs'"):

@@ -1,6 +1,6 @@
 """Words in sentences."""
 
-from hidisc.ground.text import count, name_some, plural, printable
+from hidisc.ground.text import count, merge_alike, name_some, plural, printable
 
 
 def test_plurals_and_counts() -> None:
@@ -16,3 +16,12 @@ def test_some_of_many_names() -> None:
 
 def test_what_cannot_be_printed_is_a_question_mark() -> None:
     assert printable("a\tb\n c\x1b[31m") == "a b c?[31m"
+
+
+def test_sentences_that_differ_in_numbers_are_one() -> None:
+    folds = ["A vote of 200 of 905 patches, C = 0.01.", "A vote of 200 of 1,955 patches, C = 0.1.", "It converged."]
+    assert merge_alike(folds) == ["A vote of 200 of 905 to 1,955 patches, C = 0.01 to 0.1.", "It converged."]
+    assert merge_alike(["slide 'S-1' is 3 wide", "slide 'S-2' is 3 wide"]) == [
+        "slide 'S-1' is 3 wide",
+        "slide 'S-2' is 3 wide",
+    ]

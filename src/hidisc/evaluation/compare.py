@@ -127,6 +127,9 @@ class Difference:
         if self.value is None:
             return f"{a_name} and {b_name} cannot be compared in {metric}: {self.why}"
         start = f"{a_name} is {self.verdict} than {b_name} in {metric} by"
+        if self.value == self.low == self.high == 0:
+            details = f"{count(self.patients, self.cluster)}; {self.counted_trainings}"
+            return f"no difference between {a_name} and {b_name} in {metric}, in any resample ({details})"
         if self.verdict == "unclear":
             start = f"no clear difference between {a_name} and {b_name} in {metric}:"
         sign = -1 if self.verdict == "worse" else 1  # "worse by 12.3 points", not "by -12.3"

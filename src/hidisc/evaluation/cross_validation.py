@@ -14,7 +14,7 @@ from hidisc.evaluation.task import choose_levels, choose_task
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate
 from hidisc.ground.progress import SILENT, Progress
-from hidisc.ground.text import count, name_some, plural
+from hidisc.ground.text import count, drop_numbers, merge_numbers, name_some, plural
 from hidisc.models.card import hash_name
 from hidisc.patches.splits import Folds, make_folds
 from hidisc.settings.evaluate import EvaluateConfig, FoldsConfig
@@ -106,11 +106,17 @@ def pool_evaluations(
 
 
 def _pool_remarks(folds: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """What a probe says of itself: as it is where all folds say the same, else as the first fold says it."""
-    return tuple(
-        remark if all(remark in remarks for remarks in folds) else f"In fold 1 of {len(folds)}: {remark}"
-        for remark in folds[0]
-    )
+    """What a probe says of itself in the folds; remarks that differ in numbers only are one, with ranges."""
+    alike: dict[str, dict[int, str]] = {}
+    for number, remarks in enumerate(folds, start=1):
+        for remark in remarks:
+            alike.setdefault(drop_numbers(remark), {})[number] = remark
+    pooled = []
+    for members in alike.values():
+        numbers = ", ".join(map(str, members))
+        where = "" if len(members) == len(folds) else f"In {plural('fold', len(members))} {numbers} of {len(folds)}: "
+        pooled.append(f"{where}{merge_numbers(list(members.values()))}")
+    return tuple(pooled)
 
 
 def _pool_neighbours(folds: Sequence[Pair | None]) -> Pair | None:

@@ -27,6 +27,7 @@ from hidisc.ground.files import relate
 from hidisc.ground.machine import versions
 from hidisc.ground.progress import SILENT, Progress
 from hidisc.ground.text import name_some
+from hidisc.models.card import NOTHING
 from hidisc.settings.evaluate import EvaluateConfig
 
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
@@ -96,7 +97,7 @@ def judge(
         judged=judged,
         remarks={probe: predicted.remarks for probe, predicted in by_encoder.items()},
         floors=compare_floors(predictions, patches, probes[0], config),
-        diagnostics=diagnose(task, config.seed),
+        diagnostics=diagnose(task, config.seed, info.model.history != NOTHING),
         leakage=leaks,
         versions=versions(*_PACKAGES),
         level_names=info.level_names,

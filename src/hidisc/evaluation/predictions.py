@@ -17,6 +17,7 @@ from hidisc.evaluation.task import Task, Units, group
 from hidisc.ground.columns import Columns, load_columns, load_notes, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, make_folder
+from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.text import plural
 
 TRUTH, PREDICTED, SCORE, FOLD = "label", "predicted", "score: ", "judged in fold"
@@ -136,14 +137,21 @@ class Predictions:
 
         The key and the question (the endpoint, and the checksum of the truth) are a note in the file.
         """
-        names = np.array(self.classes, object)
-        columns = {**self.units, TRUTH: names[self.truth], PREDICTED: names[self.predicted]}
-        columns |= {} if self.fold is None else {FOLD: self.fold}
-        columns |= {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
         question = {"endpoint": self.endpoint.model_dump(), "truth": self.truth_checksum}
         about = {"key": self.key.as_dict(), **question, "left_out": self.left_out}
         make_folder(path.parent)
-        save_columns(path, columns, {_NOTE: json.dumps(about)})
+        save_columns(path, self._list_columns(), {_NOTE: json.dumps(about)})
+
+    def to_csv(self) -> str:
+        """The same columns as a CSV for spreadsheet programs."""
+        columns = self._list_columns()
+        return format_csv(list(columns), zip(*(column.tolist() for column in columns.values()), strict=True))
+
+    def _list_columns(self) -> Columns:
+        names = np.array(self.classes, object)
+        columns = {**self.units, TRUTH: names[self.truth], PREDICTED: names[self.predicted]}
+        columns |= {} if self.fold is None else {FOLD: self.fold}
+        return columns | {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
 
     @classmethod
     def load(cls, path: AnyPath) -> "Predictions":

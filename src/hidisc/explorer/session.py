@@ -21,7 +21,6 @@ from hidisc.explorer.slide import ShownSlide, find_files, show_slide
 from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Say
 from hidisc.patches.store import PatchStore
-from hidisc.reporting.evaluated import find_embeddings
 from hidisc.reporting.points import judge_patches
 from hidisc.settings.level_names import LEVELS, LevelNames
 
@@ -215,9 +214,7 @@ def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, 
         else:
             embeddings = Embeddings.load(path)
     if scores and embeddings is None:
-        embeddings = find_embeddings(scores[0], scores[0].info.embeddings)
-        if embeddings is None:
-            raise UserError(f"the embeddings that {scores[0].path} was made from are gone or have changed. Give them.")
+        embeddings = scores[0].open_embeddings()
     if embeddings is not None and embeddings.info.store_checksum != store.checksum:
         raise UserError(
             f"{embeddings.path} was made of other patches than {store_path} holds now. Give the store that was "
@@ -225,11 +222,7 @@ def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, 
         )
     for judged in scores:
         assert embeddings is not None
-        if judged.artefact.manifest.inputs["the embeddings"] != embeddings.artefact.checksum:
-            raise UserError(
-                f"{judged.path} was made from other embeddings than {embeddings.path}. Give scores of these, or start "
-                "another explorer."
-            )
+        judged.refuse_changed("the embeddings", embeddings)
     return Session(store, embeddings, scores, find_files(cohort) if cohort is not None else {}, say)
 
 

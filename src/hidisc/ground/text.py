@@ -1,6 +1,7 @@
 """Words in sentences: plurals, counts, the first few of many names, text that can be printed."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 
 def plural(noun: str, count: int = 2) -> str:
@@ -25,3 +26,30 @@ def name_some(names: Iterable[str], most: int = 3) -> str:
 def printable(text: str) -> str:
     """Text on one line, with a question mark for what cannot be printed."""
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+
+
+_NUMBER = re.compile(r"(?<![\w'\"-])\d[\d,]*(?:\.\d+)?(?![\w'\"])")
+"""A number that stands alone and is not part of a name."""
+
+
+def drop_numbers(sentence: str) -> str:
+    """The sentence with `#` in place of every number: equal for sentences that differ in numbers only."""
+    return _NUMBER.sub("#", sentence)
+
+
+def merge_numbers(sentences: Sequence[str]) -> str:
+    """Sentences that differ in numbers only as one, in which a number that differs is a range: `174 to 686`."""
+    ranges = []
+    for column in zip(*map(_NUMBER.findall, sentences), strict=True):
+        by_size = sorted(column, key=lambda number: float(number.replace(",", "")))
+        ranges.append(by_size[0] if len(set(column)) == 1 else f"{by_size[0]} to {by_size[-1]}")
+    merged = iter(ranges)
+    return _NUMBER.sub(lambda _: next(merged), sentences[0])
+
+
+def merge_alike(sentences: Iterable[str]) -> list[str]:
+    """Sentences in their order, those that differ in numbers only as one."""
+    alike: dict[str, list[str]] = {}
+    for sentence in sentences:
+        alike.setdefault(drop_numbers(sentence), []).append(sentence)
+    return [merge_numbers(members) for members in alike.values()]

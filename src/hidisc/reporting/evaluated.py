@@ -1,6 +1,6 @@
 """The models of a report: each is a row of its tables, an encoder with its evaluations that differ only in seeds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hidisc.artefacts.artefact import read_kind
-from hidisc.embeddings.embeddings import Embeddings, add_labels
+from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import Difference, compare
 from hidisc.evaluation.predictions import Predictions, refuse_changed_labels
 from hidisc.evaluation.scores import Judged, Scores, ScoresInfo
@@ -118,7 +118,7 @@ def gather(paths: Sequence[Path]) -> list[EvaluatedModel]:
             groups.setdefault(path.resolve(), [])  # keeps the order given
     _refuse_others(groups)
     models = [
-        _make_model(scores, [find_embeddings(each, each.info.embeddings) for each in scores] or [alone[key]])
+        _make_model(scores, [open_if_unchanged(each.open_embeddings) for each in scores] or [alone[key]])
         for key, scores in groups.items()
     ]
     judged = {made.path.resolve() for model in models if model.scores for made in model.embeddings if made}
@@ -169,16 +169,11 @@ def compare_with_first(
     return comparisons
 
 
-def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
-    """The embeddings that an evaluation names (`info.embeddings` or `info.bank`); None if they are gone or changed."""
-    name = "the embeddings" if recorded == scores.info.embeddings else "the bank"
-    try:
-        embeddings = add_labels(Embeddings.load(scores.path / recorded), str(scores.info.config["label"]))
-    except UserError:
-        return None
-    inputs = scores.artefact.manifest.inputs
-    recorded_checksums = inputs.get(name), inputs.get(f"the labels of {name}")
-    return embeddings if (embeddings.artefact.checksum, embeddings.labels_checksum) == recorded_checksums else None
+def open_if_unchanged(open_it: Callable[[], Embeddings]) -> Embeddings | None:
+    """What `open_embeddings` or `open_bank` of some scores opens; None where it is gone or has changed since."""
+    with suppress(UserError):
+        return open_it()
+    return None
 
 
 def _open(path: Path) -> Scores | Embeddings:

@@ -16,7 +16,7 @@ from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import PatchName, Scores, ScoresInfo
 from hidisc.ground.files import name_related
 from hidisc.ground.seeds import Purpose, make_rng
-from hidisc.reporting.evaluated import EvaluatedModel, find_embeddings
+from hidisc.reporting.evaluated import EvaluatedModel, open_if_unchanged
 from hidisc.reporting.figures import GREY, INK, FigureFolder, figure_style, shorten
 from hidisc.reporting.points import PatchReader, from_uri, judge_patches, to_uri
 from hidisc.reporting.verdict import count_voters
@@ -60,7 +60,7 @@ def make_sheets(
     for model in judged if config.sheet_rows else ():
         pairs = zip(model.scores, model.embeddings, strict=True)
         scores, queries = next((pair for pair in pairs if pair[1] is not None), (model.scores[0], None))
-        bank = find_embeddings(scores, scores.info.bank)
+        bank = open_if_unchanged(scores.open_bank)
         predictions, neighbours = judge_patches(scores), scores.neighbours()
         if queries is None:
             reasons.append(f"None of {model.name}: its embeddings are gone, or have changed since it was evaluated.")
