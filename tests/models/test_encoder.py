@@ -258,3 +258,17 @@ def test_loading_asks_no_hub(monkeypatch, tmp_path):
 def test_unknown_keys_on_a_card_are_refused():
     with pytest.raises(ValueError, match="colour"):
         EncoderCard.model_validate(make().card.model_dump() | {"colour": "red"})
+
+
+def test_the_history_names_every_encoder_it_started_from(tmp_path):
+    first = build_encoder("test_resnet", {}, None, channels=3, size_px=32)
+    first.save(tmp_path / "first")
+    second = build_encoder("test_resnet", {}, None, channels=3, size_px=32, weights=str(tmp_path / "first"))
+    assert not second.card.history.is_complete
+    (second_start := tmp_path / "second").mkdir()
+    second.save(second_start)
+    third = build_encoder("test_resnet", {}, None, channels=3, size_px=32, weights=str(second_start / WEIGHTS))
+    started_from = third.card.history.then((), ()).started_from
+    assert {hash_file(tmp_path / name / WEIGHTS) for name in ("first", "second")} <= set(started_from)
+    assert third.card.history.without_names().started_from == started_from
+    assert first.card.history.started_from == ()

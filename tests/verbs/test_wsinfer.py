@@ -11,6 +11,7 @@ from hidisc import embed, evaluate, load_config, prepare, train
 from hidisc.artefacts.artefact import verify
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.scores import Scores
+from hidisc.explorer.labels import LabelSets
 from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
 from hidisc.settings.evaluate import EvaluateConfig
@@ -83,3 +84,17 @@ def test_what_is_no_classifier_is_refused(home: Path, tmp_path: Path) -> None:
     evaluate(home / "embeddings", tmp_path / "folds", judged, device="cpu")
     with pytest.raises(UserError, match=r"folds was evaluated with --folds or align. Evaluate once more without"):
         export_wsinfer(home / "run", tmp_path / "other", tmp_path / "folds")
+
+
+def test_names_that_people_gave_become_a_classifier_and_changed_ones_do_not(home: Path, tmp_path: Path) -> None:
+    made = Embeddings.load(home / "embeddings")
+    sets = LabelSets(made.path, made.table, made.info.slides, lambda _: None)
+    rows = np.arange(len(made))
+    sets.give("mine", np.where(rows % 3 == 0, "gland", "other").astype(object), rows, given_by="slide")
+    judged = load_config(EvaluateConfig, None, [*JUDGED, "label=mine"])
+    evaluate(home / "embeddings", tmp_path / "scores", judged, device="cpu")
+    export_wsinfer(home / "run", tmp_path / "out", tmp_path / "scores")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["class_names"] == ["gland", "other"]
+    sets.give("mine", "gland", rows[1:2], given_by="slide")
+    with pytest.raises(UserError, match="or the names that it predicts, are gone or have changed since"):
+        export_wsinfer(home / "run", tmp_path / "again", tmp_path / "scores")

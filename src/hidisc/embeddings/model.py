@@ -4,7 +4,6 @@ What a run was fed is known and kept to. An encoder from elsewhere is fed what `
 it (`preprocessing.json` beside it, the sizes in an ONNX file, timm's own notes), else pixels in [0, 1] as they are.
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from hidisc.models.card import (
     read_preprocessing,
     trust_history,
 )
-from hidisc.models.encoder import Encoder, build_encoder, describe_weights
+from hidisc.models.encoder import Encoder, build_encoder, describe_weights, hash_start, hash_tensors
 from hidisc.models.export import FILES
 from hidisc.models.foreign import (
     ONNX_SUFFIX,
@@ -90,7 +89,7 @@ class OpenedModel:
     @property
     def checksum(self) -> str:
         """Digest of its weights and of what is known of them."""
-        return digest([self.card.checksum, self.card.history.model_dump(), self.card.group])
+        return digest([self.card.checksum, self.card.history.model_dump(exclude={"started_from"}), self.card.group])
 
     @property
     def runs_on_cpu_only(self) -> bool:
@@ -208,8 +207,7 @@ def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
         made = {"timm": name, "options": card.options, "channels": card.channels, "size_px": size_px}
         checksum, group = digest({**made, "seed": config.seed}), digest(made)[:16]
     else:
-        file = Path(given.weights)
-        checksum = group = hash_file(file) if file.is_file() else _hash_tensors(encoder.backbone)
+        checksum = group = hash_start(given.weights, encoder.backbone)
     known = ModelCard(
         **_UNNAMED,
         kind="timm",
@@ -228,7 +226,7 @@ def _open_colour(store: PatchStore, config: EmbedConfig) -> _Found:
     refuse_path(Path(COLOUR))
     _refuse_settings(COLOUR, config.model, ForeignConfig())
     net = fit_colour(store, choose_rows(store, config))
-    checksum, size_px = _hash_tensors(net), store.info.size_px
+    checksum, size_px = hash_tensors(net), store.info.size_px
     card = ModelCard(**_UNNAMED, kind="colour", checksum=checksum, group=checksum, size_px=size_px, history=NOTHING)
     return card, net, Preprocessing()
 
@@ -374,12 +372,3 @@ def _notes_on(card: ModelCard, fed: Preprocessing, store: PatchStore) -> tuple[s
     if not card.history.is_complete:
         notes.append("what the encoder has seen is not known, so overlap with these patients cannot be ruled out")
     return tuple(notes)
-
-
-def _hash_tensors(net: nn.Module) -> str:
-    """SHA-256 of weights that are in no file."""
-    digest = hashlib.sha256()
-    for name, value in sorted(net.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

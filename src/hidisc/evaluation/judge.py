@@ -53,7 +53,7 @@ def judge(
         knn = predict_by_neighbours(task, config.knn, device, part.advance)
 
     leaks = (*find_overlap(task), *_find_duplicates(task, knn, config, progress))
-    refuse_leaks(leaks, config.leakage.allow)
+    refuse_leaks(leaks, config.leakage)
     labels = check_labels(task)
     for finding in (*leaks, *labels):
         progress.say(f"{finding.kind}: {finding.sentence}")
@@ -100,8 +100,8 @@ def judge(
 
 
 def refuse_overlap(task: Task, config: EvaluateConfig) -> None:
-    """Refuse test patients who are reference patients, or whom the encoder has learned from, unless that is allowed."""
-    refuse_leaks(find_overlap(task), config.leakage.allow)
+    """Refuse what `leakage.py` finds before anything is computed, unless it is allowed."""
+    refuse_leaks(find_overlap(task), config.leakage)
 
 
 def prepare_task(task: Task, config: EvaluateConfig, progress: Progress = SILENT) -> Task:

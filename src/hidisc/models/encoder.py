@@ -140,7 +140,7 @@ def build_encoder(
     classes: tuple[str, ...] = (),
 ) -> Encoder:
     """A new encoder, its random weights from torch's seed; `scale` (mean, std) replaces that of the weights."""
-    weights = find_weights(weights)
+    given, weights = weights, find_weights(weights)
     made_as = find_architecture(backbone, options)
     net, options = create_backbone(made_as.name, channels, size_px, made_as.options, weights, made_as.notes)
     beside = describe_weights(weights)
@@ -157,11 +157,25 @@ def build_encoder(
         std=std,
         features=count_features(net, channels, size_px),
         classes=classes,
-        history=NOTHING if weights is None else trust_history(beside.history),
+        history=NOTHING if given is None else trust_history(beside.history).after(hash_start(given, net)),
     )
     encoder = Encoder(card, net)
     encoder.note = note
     return encoder
+
+
+def hash_start(given: str, backbone: nn.Module) -> str:
+    """SHA-256 of the weights that `model.weights` names: of the file, else of the tensors of the backbone with them."""
+    return hash_file(Path(given)) if Path(given).is_file() else hash_tensors(backbone)
+
+
+def hash_tensors(net: nn.Module) -> str:
+    """SHA-256 of weights that are in no file."""
+    digest = hashlib.sha256()
+    for name, value in sorted(net.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def find_weights(given: str | None) -> str | None:

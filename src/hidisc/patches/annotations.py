@@ -125,6 +125,7 @@ def _from_feature(feature: dict[str, Any]) -> Region:
     geometry, properties = feature["geometry"], feature.get("properties") or {}
     kind, coordinates = geometry["type"], geometry["coordinates"]
     polygons = {"Polygon": [coordinates], "MultiPolygon": coordinates}.get(kind, [])
+    polygons = [polygon for polygon in polygons if polygon]  # an empty one is a null geometry (RFC 7946, 3.1)
     known = properties.get("classification") or {}
     measured = properties.get("measurements") or {}
     if isinstance(measured, list):  # QuPath before 0.4

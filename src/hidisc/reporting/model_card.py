@@ -112,6 +112,8 @@ def _say_verdict(scores: Scores | None) -> str:
     ]
     if any(finding.kind == "leak" for finding in info.leakage):
         lines.append("- **Evaluated despite leakage: the numbers are too high.**")
+    if any(finding.kind == "circular" for finding in info.leakage):
+        lines.append("- **Evaluated by names that follow its own embeddings: the numbers are too high.**")
     floor = info.hardest_floor(info.levels[0])
     verdict = floor.verdict(info.levels[0], info.endpoint, info.level_names) if floor else ""
     lines += [f"- It is {verdict}."] if verdict else []

@@ -7,7 +7,7 @@ import torch
 
 from hidisc.artefacts.artefact import make, read_settings
 from hidisc.embeddings.bags import KIND
-from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.embeddings.embeddings import EMBEDDINGS
 from hidisc.evaluation.scores import Scores
 from hidisc.evaluation.task import choose_task
 from hidisc.ground.errors import UserError
@@ -48,6 +48,7 @@ def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say:
     `scores`: the evaluation whose reference patients the linear probe is fitted to again, by the same settings.
     """
     from hidisc.evaluation.probes.linear import fit_probe
+    from hidisc.reporting.evaluated import find_embeddings  # loads the templates of pages
 
     out = Path(out)
     if scores is None:
@@ -60,8 +61,12 @@ def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say:
         raise UserError(
             f"{scores} was evaluated with --folds or align. Evaluate once more without, for one classifier."
         )
-    embeddings = Embeddings.load(Path(scores) / evaluated.info.embeddings)
-    bank = Embeddings.load(Path(scores) / evaluated.info.bank)
+    embeddings, bank = (find_embeddings(evaluated, name) for name in (evaluated.info.embeddings, evaluated.info.bank))
+    if embeddings is None or bank is None:
+        raise UserError(
+            f"the embeddings that {scores} was made from, or the names that it predicts, are gone or have changed "
+            "since. Put them back, or evaluate again with a new --out."
+        )
     store = embeddings.open_store()
     if store is None:
         raise UserError(
