@@ -433,7 +433,7 @@ def test_an_explorer_that_has_ended_is_said(browser: Any, made: Made) -> None:
 def test_a_late_answer_does_not_colour_the_map_by_another_column(watched: Watched, session: Session) -> None:
     page = watched.page
     waiting: list[Any] = []
-    page.route("**/points?by=patient*", waiting.append)
+    page.route("**/points?by=patient*", lambda route: waiting.append(route))
     page.click("[data-view=look]")
     page.wait_for_selector(f"#map[data-drawn='{len(session.embedded)}']")
     with page.expect_request("**/points?by=patient*"):

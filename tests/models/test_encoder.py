@@ -261,13 +261,15 @@ def test_unknown_keys_on_a_card_are_refused():
 
 
 def test_the_history_names_every_encoder_it_started_from(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
     first = build_encoder("test_resnet", {}, None, channels=3, size_px=32)
     first.save(tmp_path / "first")
     second = build_encoder("test_resnet", {}, None, channels=3, size_px=32, weights=str(tmp_path / "first"))
     assert not second.card.history.is_complete
-    (second_start := tmp_path / "second").mkdir()
-    second.save(second_start)
-    third = build_encoder("test_resnet", {}, None, channels=3, size_px=32, weights=str(second_start / WEIGHTS))
+    second.save(tmp_path / "second")
+    file = tmp_path / "second" / WEIGHTS
+    third = build_encoder("test_resnet", {}, None, channels=3, size_px=32, weights=str(file))
     started_from = third.card.history.then((), ()).started_from
     assert {hash_file(tmp_path / name / WEIGHTS) for name in ("first", "second")} <= set(started_from)
     assert third.card.history.without_names().started_from == started_from
