@@ -12,17 +12,22 @@ from hidisc.evaluation.scores import Scores
 from hidisc.explorer import answers
 from hidisc.explorer.labels import LabelSets
 from hidisc.explorer.requests import NameRequest
-from hidisc.explorer.session import Session
+from hidisc.explorer.session import Session, open_session
 from hidisc.ground.columns import load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.settings.audit import AuditConfig
+from hidisc.settings.config import load_config
+from hidisc.settings.train import TrainConfig
 from hidisc.verbs.audit import audit
+from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
 from hidisc.verbs.report import report
+from hidisc.verbs.train import train
 from tests.commands import Forks
 from tests.evaluation.made import make_embeddings
 from tests.explorer.conftest import JUDGING, Made
 from tests.finished import refinish
+from tests.training.stores import TINY
 
 MINE = JUDGING.model_copy(update={"label": "mine"})
 REFUSED = "were given to an outline on the map of the embeddings, and these embeddings are of .* Give --allow-circular"
@@ -161,6 +166,25 @@ def rewrite(random: Embeddings, **changes: Any) -> None:
     info = EmbeddingsInfo.model_validate_json(path.read_text())
     path.write_text(info.model_copy(update={"model": info.model.model_copy(update=changes)}).model_dump_json())
     refinish(random.path)
+
+
+def test_a_run_that_was_trained_from_the_named_encoder_is_not_judged(made: Made, tmp_path: Path) -> None:
+    for name, more in (("first", []), ("second", [f"model.weights={tmp_path / 'first'}"])):
+        config = load_config(TrainConfig, None, [*TINY, "optim.steps=1", *more])
+        train(made.store, tmp_path / name, config, device="cpu", devices=1)
+        embed(made.store, tmp_path / name, tmp_path / f"of-{name}", device="cpu", devices=1, shown=False)
+    session = open_session(made.store, [tmp_path / "of-first"], None, lambda _: None)
+    middle = float(np.median(session.places[:, 0]))
+    for label, left, right in (("left", -1, middle), ("right", middle, 2)):
+        polygon = ((left, -1), (right, -1), (right, 2), (left, 2))
+        request = {"set": "mine", "label": label, "region": {"polygon": polygon}}
+        answers.give_name(session, NameRequest.model_validate(request))
+    for name, sentence in (
+        ("first", "are of 'first': the names follow"),
+        ("second", "which started from that encoder"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            evaluate(tmp_path / f"of-{name}", tmp_path / "scores", MINE, device="cpu")
 
 
 @pytest.mark.whole

@@ -9,7 +9,7 @@ from torch import nn
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import hash_file, seal
-from hidisc.models.card import CARD, NOTHING, WEIGHTS, EncoderCard, History, read_card
+from hidisc.models.card import CARD, NOTHING, UNKNOWN, WEIGHTS, EncoderCard, History, read_card
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.patches.record import SlideId
 from hidisc.settings.train import HeadConfig
@@ -260,17 +260,10 @@ def test_unknown_keys_on_a_card_are_refused():
         EncoderCard.model_validate(make().card.model_dump() | {"colour": "red"})
 
 
-def test_the_history_names_every_encoder_it_started_from(tmp_path):
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-    first = build_encoder("test_resnet", {}, None, channels=3, size_px=32)
-    first.save(tmp_path / "first")
-    second = build_encoder("test_resnet", {}, None, channels=3, size_px=32, weights=str(tmp_path / "first"))
-    assert not second.card.history.is_complete
-    second.save(tmp_path / "second")
-    file = tmp_path / "second" / WEIGHTS
-    third = build_encoder("test_resnet", {}, None, channels=3, size_px=32, weights=str(file))
-    started_from = third.card.history.then((), ()).started_from
-    assert {hash_file(tmp_path / name / WEIGHTS) for name in ("first", "second")} <= set(started_from)
-    assert third.card.history.without_names().started_from == started_from
-    assert first.card.history.started_from == ()
+def test_what_starts_from_an_encoder_names_it(tmp_path):
+    make().save(tmp_path)
+    weights = hash_file(tmp_path / WEIGHTS)
+    history = make(weights=str(tmp_path)).card.history
+    assert history == UNKNOWN.after(weights)
+    assert history.then((), ("monitor",)).without_names().started_from == (weights,)
+    assert make().card.history.started_from == ()

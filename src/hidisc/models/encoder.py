@@ -140,7 +140,7 @@ def build_encoder(
     classes: tuple[str, ...] = (),
 ) -> Encoder:
     """A new encoder, its random weights from torch's seed; `scale` (mean, std) replaces that of the weights."""
-    given, weights = weights, find_weights(weights)
+    weights = find_weights(weights)
     made_as = find_architecture(backbone, options)
     net, options = create_backbone(made_as.name, channels, size_px, made_as.options, weights, made_as.notes)
     beside = describe_weights(weights)
@@ -157,7 +157,7 @@ def build_encoder(
         std=std,
         features=count_features(net, channels, size_px),
         classes=classes,
-        history=NOTHING if given is None else trust_history(beside.history).after(hash_start(given, net)),
+        history=NOTHING if weights is None else trust_history(beside.history),
     )
     encoder = Encoder(card, net)
     encoder.note = note
