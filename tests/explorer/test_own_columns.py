@@ -19,15 +19,11 @@ from hidisc.patches.folders import find_table
 from hidisc.patches.people import People
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
-from hidisc.settings.embed import EmbedConfig
-from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import Cohort
 from hidisc.slides.synthetic import draw_cohort
-from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
-from hidisc.verbs.prepare import prepare
 from tests.evaluation.made import make_embeddings
-from tests.explorer.conftest import JUDGING
+from tests.explorer.conftest import JUDGING, make_all
 from tests.finished import refinish
 
 OWN = ("predicted", "predicted grade", "right", "right or wrong", "score 0", "attention", "cluster", "similarity",
@@ -49,12 +45,7 @@ def add_columns(cohort: Path, names: tuple[str, ...]) -> Path:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own")
     cohort = draw_cohort(folder / "drawn", patients=8, slides=1, fields=8, field_px=48, seed=0)
-    config = PrepareConfig.model_validate(
-        {"grid": {"size_px": 48}, "split": {"fractions": {"train": 0.5, "test": 0.5}}}
-    )
-    prepare(add_columns(cohort, OWN), folder / "store", config, workers=0)
-    embed(folder / "store", "colour", folder / "embeddings", EmbedConfig(), device="cpu", shown=False)
-    evaluate(folder / "embeddings", folder / "scores", JUDGING, device="cpu")
+    make_all(add_columns(cohort, OWN), folder)
     return folder
 
 
