@@ -70,7 +70,7 @@ def test_folds_are_refused_too(random: Embeddings, tmp_path: Path) -> None:
     name_halves(random, "similarity", random.info.model.checksum)
     rewrite(random, history=random.info.model.history.model_copy(update={"slides": ()}))
     folds = MINE.model_copy(update={"folds": MINE.folds.model_copy(update={"number": 2})})
-    with pytest.raises(UserError, match="were given to patches that the embeddings found alike"):
+    with pytest.raises(UserError, match="were given to a list of patches that the embeddings chose"):
         evaluate(random.path, tmp_path / "scores", folds, device="cpu")
 
 

@@ -26,7 +26,7 @@ LABELS = "labels"
 """The folder of the sets, beside the folder of the patches that are named."""
 HOW_GIVEN = {
     "map": "to an outline on the map of the embeddings",
-    "similarity": "to patches that the embeddings found alike",
+    "similarity": "to a list of patches that the embeddings chose",
     "painted": "to a region of a slide that was painted by what the embeddings say",
     "slide": "to a region of a slide",
     "patch": "to one patch that was looked at",

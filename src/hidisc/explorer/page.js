@@ -150,6 +150,7 @@
     $("whose").hidden = state.patient === null;
     const { patient = "", label, predicted, result } = data.people[state.patient] ?? {};
     $("whose").querySelector("bdi").textContent = [patient, label, predicted && `predicted ${predicted}`, result].filter(Boolean).join(", ");
+    listHeads();
     listSlides();
   };
   const listSlides = () => {
@@ -157,7 +158,6 @@
     const some = found.slice(0, MOST_ROWS);
     const isWall = isOn("wall") && !isOn("by-patient");
     const shown = findColumns(listed());
-    listHeads();
     $("wall").hidden = isOn("by-patient");
     $("table-csv").href = isOn("by-patient") ? "patients.csv" : "slides.csv";
     $("slides").hidden = isWall;
@@ -493,6 +493,7 @@
   });
 
   choices();
+  listHeads();
   listSlides();
   if (data.vectors) await paint();
   else $("map-pane").hidden = true;

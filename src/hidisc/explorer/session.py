@@ -177,7 +177,8 @@ class Session:
         slides_of: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for slide in self.list_slides():
             slides_of[slide["patient"]].append(slide)
-        pooled = self._pool(np.array([list(slides_of).index(slide.patient) for slide in self.slides])[self.slide_of])
+        number_of = {patient: number for number, patient in enumerate(slides_of)}
+        pooled = self._pool(np.array([number_of[slide.patient] for slide in self.slides])[self.slide_of])
         patients = []
         for number, (patient, slides) in enumerate(slides_of.items()):
             record: dict[str, Any] = {"patient": patient}
