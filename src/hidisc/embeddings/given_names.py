@@ -61,14 +61,15 @@ class GivenNames:
     @classmethod
     def none(cls, patches: int) -> "GivenNames":
         """No names of so many patches."""
-        return cls(*(np.full(patches, None, object) for _ in range(3)), {})
+        empty = np.full(patches, None, object)
+        return cls(empty, empty.copy(), empty.copy(), {})
 
     def change(self, rows: NDArray[np.int64], values: Sequence[NDArray[np.object_]]) -> "GivenNames":
         """The same with other labels, ways and encoders (n,) in some rows (n,)."""
-        columns = [column.copy() for column in (self.labels, self.given_by, self.encoders)]
-        for column, value in zip(columns, values, strict=True):
+        labels, given_by, encoders = self.labels.copy(), self.given_by.copy(), self.encoders.copy()
+        for column, value in zip((labels, given_by, encoders), values, strict=True):
             column[rows] = value
-        return GivenNames(*columns, self.others)
+        return GivenNames(labels, given_by, encoders, self.others)
 
     def of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.object_], NDArray[np.object_], NDArray[np.object_]]:
         """Labels, ways and encoders (n,) of some rows (n,)."""
