@@ -21,7 +21,8 @@ import torch
 from hidisc.artefacts.artefact import CONFIG, MANIFEST
 from hidisc.auditing.audit import AUDIT
 from hidisc.benchmarking.benchmark import benchmark
-from hidisc.embeddings.embeddings import PATCHES, VECTORS, Embeddings, labels_file, save_labels
+from hidisc.embeddings.embeddings import PATCHES, VECTORS, Embeddings
+from hidisc.embeddings.given_names import GivenNames, save_labels
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.progress import SILENT
@@ -251,7 +252,10 @@ def make_world(folder: Path) -> None:
         made = Embeddings.load(home / "embeddings")
         patients = made.table.column("patient").tolist()
         names = np.array([f"{(int(name[1]) + seed * (name == 'P0')) % 2}" for name in patients], object)
-        save_labels(labels_file(made.path, "named"), made.table, made.info.slides, names, {})
+        given = GivenNames.none(len(names)).change(
+            np.arange(len(names)), [names, np.full(len(names), "patch", object), None]
+        )
+        save_labels(made.path, "named", made.table, made.info.slides, given)
 
 
 class Stopped(BaseException):

@@ -11,8 +11,10 @@ import torch
 
 from hidisc import embed, evaluate, load_config, prepare, train
 from hidisc.artefacts.artefact import verify
-from hidisc.embeddings.embeddings import Embeddings, labels_file, save_labels
+from hidisc.embeddings.embeddings import Embeddings
+from hidisc.embeddings.given_names import GivenNames, save_labels
 from hidisc.evaluation.scores import Scores
+from hidisc.explorer.labels import LabelSets
 from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
 from hidisc.settings.evaluate import EvaluateConfig
@@ -101,7 +103,10 @@ def name_patches(home: Path, classes: tuple[str, str]) -> None:
     """Give every patch a name of one's own, by its patient."""
     made = Embeddings.load(home / "embeddings")
     names = np.array([classes[patient[-1] in "02468"] for patient in made.table.column("patient")], object)
-    save_labels(labels_file(made.path, "mine"), made.table, made.info.slides, names, {})
+    given = GivenNames.none(len(names)).change(
+        np.arange(len(names)), [names, np.full(len(names), "patch", object), None]
+    )
+    save_labels(made.path, "mine", made.table, made.info.slides, given)
 
 
 def change_the_embeddings(home: Path) -> None:
@@ -153,3 +158,17 @@ def test_a_classifier_is_fitted_to_nothing_that_changed_since_the_evaluation(
     if change is change_the_store:
         with pytest.raises(UserError, match=said):
             heatmap(home / "store", home / "judged", "any", tmp_path / "heat.png")
+
+
+def test_names_that_people_gave_become_a_classifier_and_changed_ones_do_not(home: Path, tmp_path: Path) -> None:
+    made = Embeddings.load(home / "embeddings")
+    sets = LabelSets(made.path, made.table, made.info.slides, lambda _: None)
+    rows = np.arange(len(made))
+    sets.give("mine", np.where(rows % 3 == 0, "gland", "other").astype(object), rows, given_by="slide")
+    judged = load_config(EvaluateConfig, None, [*JUDGED, "label=mine"])
+    evaluate(home / "embeddings", tmp_path / "scores", judged, device="cpu")
+    export_wsinfer(home / "run", tmp_path / "out", tmp_path / "scores")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["class_names"] == ["gland", "other"]
+    sets.give("mine", "gland", rows[1:2], given_by="slide")
+    with pytest.raises(UserError, match="the labels 'mine' of .* are not those that"):
+        export_wsinfer(home / "run", tmp_path / "again", tmp_path / "scores")

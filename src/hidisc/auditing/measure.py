@@ -29,6 +29,7 @@ from hidisc.auditing.variables import (
     share_groups,
 )
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.leakage import find_circular
 from hidisc.evaluation.metrics import Floats, Ints, Value
 from hidisc.evaluation.neighbours import to_unit
 from hidisc.evaluation.probes.folds import sample_per_patient
@@ -256,4 +257,4 @@ def _note(cohort: _Cohort, embeddings: Embeddings, config: AuditConfig, queries:
         notes.append(f"The encoder was trained on {seen:,} of these {count(len(names), 'patient')}.")
     elif not history.is_complete:
         notes.append("What the encoder was trained on is not known; it may be these patients.")
-    return tuple(notes)
+    return (*notes, *(finding.sentence for finding in find_circular(embeddings, cohort.rows)))

@@ -129,7 +129,7 @@ def _refuse_same_person(suite: SuiteConfig, stores: Mapping[str, PatchStore], sa
         everyone = set(patches.table.codes("patient")[1])  # encoders learn from patients without a label as well
         folds = plan_folds(patches, suite.folds, suite.evaluate)
         findings = find_same_person(patches, everyone, len(folds), suite.evaluate)
-        refuse_leaks(findings, suite.evaluate.leakage.allow, "--set evaluate.leakage.allow=true")
+        refuse_leaks(findings, suite.evaluate.leakage, "--set evaluate.leakage.allow=true")
         for finding in findings:
             say(f"{finding.kind}: {finding.sentence}")
 

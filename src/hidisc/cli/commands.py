@@ -156,12 +156,15 @@ def _evaluate(
     allow_leakage: Annotated[
         bool, option("Evaluate in spite of overlap; every table and page says so.", "--allow-leakage")
     ] = False,
+    allow_circular: Annotated[
+        bool, option("Evaluate by names given on the encoder's own map; every page says so.", "--allow-circular")
+    ] = False,
     folds: FoldsOption = None,
     device: Device = "auto",
 ) -> Result:
     """Evaluate an encoder on held-out patients: nearest neighbours, a linear probe, attention; with intervals."""
-    flags = {"leakage.allow": True if allow_leakage else None, "folds.number": folds}
-    config = settings.load(hidisc.EvaluateConfig, **flags)
+    allowed = {"leakage.allow": allow_leakage or None, "leakage.allow_circular": allow_circular or None}
+    config = settings.load(hidisc.EvaluateConfig, **allowed, **{"folds.number": folds})
     return hidisc.evaluate(embeddings, out, config, bank=bank, device=device, progress=Said()).result()
 
 

@@ -4,7 +4,6 @@ What a run was fed is known and kept to. An encoder from elsewhere is fed what `
 it (`preprocessing.json` beside it, the sizes in an ONNX file, timm's own notes), else pixels in [0, 1] as they are.
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from hidisc.models.card import (
     read_preprocessing,
     trust_history,
 )
-from hidisc.models.encoder import Encoder, build_encoder, describe_weights
+from hidisc.models.encoder import Encoder, build_encoder, describe_weights, hash_given_weights, hash_tensors
 from hidisc.models.export import FILES
 from hidisc.models.foreign import (
     ONNX_SUFFIX,
@@ -93,7 +92,7 @@ class OpenedModel:
     @property
     def checksum(self) -> str:
         """Digest of its weights, of what is known of them, and of the mean and deviation that came with them."""
-        facts = [self.card.checksum, self.card.history.model_dump(), self.card.group]
+        facts = [self.card.checksum, self.card.history.model_dump(exclude={"started_from"}), self.card.group]
         if self.fed.mean is not None or self.fed.std is not None:
             facts.append({"mean": self.fed.mean, "std": self.fed.std, "size_px": self.card.size_px})
         return digest(facts)
@@ -217,8 +216,7 @@ def _open_timm(name: str, store: PatchStore, config: EmbedConfig) -> _Found:
     else:
         scale = {"mean": encoder.card.mean, "std": encoder.card.std, "mean_and_std_are_applied": INSIDE}
         fed = fed.model_copy(update=scale)
-        file = Path(given.weights)
-        checksum = group = hash_file(file) if file.is_file() else _hash_tensors(encoder.backbone)
+        checksum = group = hash_given_weights(given.weights, encoder.backbone)
     known = ModelCard(
         **_UNNAMED,
         kind="timm",
@@ -237,7 +235,7 @@ def _open_colour(store: PatchStore, config: EmbedConfig) -> _Found:
     refuse_path(Path(COLOUR))
     _refuse_settings(COLOUR, config.model, ForeignConfig())
     net = fit_colour(store, choose_rows(store, config))
-    checksum, size_px = _hash_tensors(net), store.info.size_px
+    checksum, size_px = hash_tensors(net), store.info.size_px
     card = ModelCard(**_UNNAMED, kind="colour", checksum=checksum, group=checksum, size_px=size_px, history=NOTHING)
     return card, net, Preprocessing()
 
@@ -383,12 +381,3 @@ def _notes_on(card: ModelCard, fed: Preprocessing, store: PatchStore) -> tuple[s
     if not card.history.is_complete:
         notes.append("what the encoder has seen is not known, so overlap with these patients cannot be ruled out")
     return tuple(notes)
-
-
-def _hash_tensors(net: nn.Module) -> str:
-    """SHA-256 of weights that are in no file."""
-    digest = hashlib.sha256()
-    for name, value in sorted(net.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -62,7 +62,7 @@ def judge(
         knn = predict_by_neighbours(task, config.knn, device, part.advance)
 
     leaks = (*find_overlap(task), *(_find_duplicates(task, knn, config, progress) if compared is None else compared))
-    refuse_leaks(leaks, config.leakage.allow)
+    refuse_leaks(leaks, config.leakage)
     labels = check_labels(task)
     for finding in (*leaks, *labels):
         progress.say(f"{finding.kind}: {finding.sentence}")

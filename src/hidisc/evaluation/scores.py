@@ -99,8 +99,9 @@ class DuplicatePair(Record):
 class Finding(Record):
     """One thing that a check of leakage or of labels found."""
 
-    kind: Literal["leak", "warning", "note"]
-    """A `leak` is refused unless allowed, a `warning` is printed wherever a number is, a `note` is printed once."""
+    kind: Literal["leak", "circular", "warning", "note"]
+    """A `leak` and a `circular` truth are refused unless allowed, and then printed, like a `warning`, wherever a number
+    is; a `note` is printed once."""
     sentence: str
     pairs: tuple[DuplicatePair, ...] = ()
     """Some near-duplicates, which a page shows as pictures."""
@@ -273,7 +274,9 @@ class Scores:
         info = self.info
         words, rows = info.level_names, reversed(info.list_levels())
         parts = [f"{words.word(row.level)} accuracy {row.metrics['accuracy'].percent()} %" for row in rows]
-        leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in info.leakage) else ""
+        kinds = {finding.kind for finding in info.leakage}
+        leak = " DESPITE LEAKAGE" if "leak" in kinds else ""
+        leak += " BY NAMES THAT FOLLOW IT" if "circular" in kinds else ""
         unknown = "" if info.model.history.is_complete else " (what it has seen before is not known)"
         line = f"{info.model.name}, {info.probes[0]}{leak}: {', '.join(parts) or 'no verdict'}{unknown}"
         outcome = find_outcome([info])

@@ -167,6 +167,21 @@ def build_encoder(
     return encoder
 
 
+def hash_given_weights(given: str, backbone: nn.Module) -> str:
+    """SHA-256 of the weights that `model.weights` names: of the file, else of the tensors of the backbone with them."""
+    file = Path(str(find_weights(given)))
+    return hash_file(file) if file.is_file() else hash_tensors(backbone)
+
+
+def hash_tensors(net: nn.Module) -> str:
+    """SHA-256 of weights that are in no file."""
+    digest = hashlib.sha256()
+    for name, value in sorted(net.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def find_weights(given: str | None) -> str | None:
     """The file that `model.weights` stands for: a folder means the encoder in it, `hub` and None stay."""
     if given is None or given == HUB or not Path(given).is_dir():

@@ -12,8 +12,6 @@ from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.patches.pack import PatchFile, Source, group_by_slide
 from hidisc.patches.people import read_patients
 from hidisc.slides.cohort import (
-    REQUIRED,
-    WRITTEN,
     Name,
     find_disagreements,
     find_half_split,
@@ -24,6 +22,7 @@ from hidisc.slides.cohort import (
     refuse,
     refuse_if_all_missing,
 )
+from hidisc.slides.column_names import REQUIRED, is_ours
 
 PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
 LabelLevel = Literal["patient", "slide", "patch"]
@@ -68,7 +67,7 @@ def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Sourc
     sheet = read_sheet(table_csv, REQUIRED)
     refuse_if_all_missing(sheet)
     own = [name for name in sheet.columns if name not in (*REQUIRED, "patch", "label", "mpp", "site", "split")]
-    taken = [name for name in own if name in WRITTEN and name != "place"]
+    taken = [name for name in own if is_ours(name) and name != "place"]
     if taken:
         raise UserError(f"{table_csv}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
     patches: list[PatchFile] = []

@@ -10,7 +10,8 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import name_some
-from hidisc.slides.cohort import WRITTEN, SlideRow, refuse
+from hidisc.slides.cohort import SlideRow, refuse
+from hidisc.slides.column_names import is_ours
 
 _KNOWN = ("patient", "label", "site", "split")
 _LEAST_KEY = 16
@@ -78,7 +79,7 @@ def read_patients(sheet: Sheet) -> dict[str, dict[str, str]]:
 def _read_described(path: Path) -> dict[str, dict[str, str]]:
     """The same of a CSV whose further columns are kept."""
     sheet = read_sheet(path, ("patient",))
-    taken = [name for name in sheet.columns if name in (*WRITTEN, "mpp", "slide", "path")]
+    taken = [name for name in sheet.columns if is_ours(name) or name in ("mpp", "slide", "path")]
     if taken:
         raise UserError(f"{path}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
     return read_patients(sheet)

@@ -120,6 +120,8 @@ def _say_verdict(scores: Scores | None, to: str) -> str:
         lines.append("- **Evaluated despite leakage: the numbers are too high.**")
     outcome = find_outcome([info])
     lines += [f"- {outcome.sentence}"] if outcome else []
+    if any(finding.kind == "circular" for finding in info.leakage):
+        lines.append("- **Evaluated by names that follow its own embeddings: the numbers are too high.**")
     lines += [f"- {sentence}" for sentence in info.audit]
     return "\n".join(lines).rstrip()
 

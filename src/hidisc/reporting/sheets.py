@@ -1,7 +1,7 @@
 """Sheets of nearest neighbours: test patches, each beside the reference patches nearest to it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import PatchName, Scores, ScoresInfo
+from hidisc.evaluation.scores import PatchName, ScoresInfo
 from hidisc.ground.files import name_related
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.reporting.evaluated import EvaluatedModel, open_if_unchanged
@@ -91,21 +91,20 @@ def show_duplicates(judged: Sequence[EvaluatedModel], reader: PatchReader) -> li
     for scores in (scores for model in judged for scores in model.scores):
         pairs = [pair for finding in scores.info.leakage for pair in finding.pairs]
         agreements = [pair.agreement for pair in pairs]
-        ours = _show_named(scores, scores.info.embeddings, [pair.query for pair in pairs], [None] * len(pairs), reader)
-        theirs = _show_named(scores, scores.info.bank, [pair.bank for pair in pairs], agreements, reader)
+        ours = _show_named(scores.open_embeddings, [pair.query for pair in pairs], [None] * len(pairs), reader)
+        theirs = _show_named(scores.open_bank, [pair.bank for pair in pairs], agreements, reader)
         shown |= dict.fromkeys(zip(ours, theirs, strict=True))
     return list(shown)
 
 
 def _show_named(
-    scores: Scores,
-    recorded: str,
+    open_it: Callable[[], Embeddings],
     patches: Sequence[PatchName],
     agreements: Sequence[float | None],
     reader: PatchReader,
 ) -> list[SheetTile]:
-    """Patches (n,) of the store of recorded embeddings as pictures under their names, without one if it is gone."""
-    embeddings = find_embeddings(scores, recorded) if patches else None
+    """Patches (n,) of the embeddings that `open_it` opens as pictures under their names, without one if it is gone."""
+    embeddings = open_if_unchanged(open_it) if patches else None
     store = None if embeddings is None else reader.open_store(embeddings)
     uris: list[str | None] = [None] * len(patches)
     if store is not None:

@@ -88,6 +88,8 @@ class LeakageConfig(Config):
     """Largest share of test patches that may be pictures of the bank under another patient's name."""
     allow: Annotated[bool, Pace()] = False
     """Whether to evaluate in spite of overlap (`--allow-leakage`); every table and page then says so."""
+    allow_circular: Annotated[bool, Pace()] = False
+    """Whether to evaluate by names that follow the embeddings (`--allow-circular`); every page then says so."""
 
 
 class EvaluateConfig(Config):

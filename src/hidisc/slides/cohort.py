@@ -17,6 +17,7 @@ from hidisc.ground.files import AnyPath, digest, hash_file, sample_file
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import count
 from hidisc.settings.prepare import PLAUSIBLE_MPP
+from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, is_ours
 
 _SHOWN_TWINS = 20
 
@@ -68,13 +69,6 @@ def _warn(first: Name, second: Name) -> str:
     )
 
 
-REQUIRED = ("patient", "slide", "path")
-OPTIONAL = ("label", "mpp", "site", "split")
-FOR_PEOPLE = ("file_mpp", "file_size_px", "file_reader", "doubt")
-"""Columns that `hidisc cohort` adds to a draft for people to look at; no table of patches has them."""
-WRITTEN = ("patch", "x", "y", "tissue_fraction", "pixel_std", "is_blank", "shard", "row", "name", "is_kept",
-           "pen_fraction", "predicted_label", "predicted_score", "annotation", "place")  # fmt: skip
-"""Columns that hidisc itself writes into a table of patches, beside those of a cohort."""
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
 _SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill screens
 
@@ -115,7 +109,7 @@ class Cohort:
         sheet = read_sheet(path, REQUIRED)
         refuse_if_all_missing(sheet)
         problems: list[str] = []
-        own = [name for name in sheet.columns if name not in (*REQUIRED, *OPTIONAL, *FOR_PEOPLE, *WRITTEN)]
+        own = [name for name in sheet.columns if name not in (*REQUIRED, *OPTIONAL, *FOR_PEOPLE) and not is_ours(name)]
         slides = [
             row for number, cells in sheet.rows if (row := read_row(number, cells, path.parent, problems.append, own))
         ]
@@ -132,7 +126,7 @@ def _doubt_columns(sheet: Sheet) -> Iterator[str]:
     """Warnings of columns that are not kept, or may be misspelt."""
     for name in sheet.columns:
         meant = difflib.get_close_matches(name, [known for known in OPTIONAL if known not in sheet.columns], 1, 0.7)
-        if name in WRITTEN:
+        if is_ours(name):
             yield f"column {name!r} is one that hidisc writes itself, and is not kept. Rename it to keep it."
         elif meant and name not in REQUIRED + OPTIONAL:
             yield f"column {name!r} is kept as a column of your own. If it is meant as {meant[0]!r}, rename it."

@@ -13,7 +13,8 @@ from hidisc.ground.progress import Result
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.tasks import prefetch
 from hidisc.ground.text import count, name_some
-from hidisc.slides.cohort import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN, fold
+from hidisc.slides.cohort import fold
+from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN
 from hidisc.slides.reader import list_suffixes, open_slide
 from hidisc.slides.slide import SlideError
 

@@ -12,7 +12,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.backbone import count_depths, count_features, list_tokens
 from hidisc.models.batch_norm import normalise_over_ranks
-from hidisc.models.encoder import Encoder, build_encoder, hash_start
+from hidisc.models.encoder import Encoder, build_encoder, hash_given_weights, hash_start
 from hidisc.objectives.objective import find_objective
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
@@ -135,6 +135,9 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, objective: Con
             scale=(config.model.mean, config.model.std) if config.model.mean and config.model.std else None,
             classes=() if kind.uses_head else training_set.classes,
         )
+        if config.model.weights is not None:
+            history = encoder.card.history.after(hash_given_weights(config.model.weights, encoder.backbone))
+            encoder.card = encoder.card.model_copy(update={"history": history})
         _check_sizes(encoder, config.views)
         encoder.keeps_statistics = config.model.batch_norm == "frozen"
         learner = Learner(encoder, kind(objective, encoder, config.batch.levels, training_set.classes))

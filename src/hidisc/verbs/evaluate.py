@@ -42,7 +42,7 @@ def evaluate(
     folds = choose_folds(queries, config, has_bank=bank is not None)
     tasks = [choose_task(queries, reference, part) for part in folds or [config]]
     for task in tasks:
-        refuse_leaks(find_overlap(task), config.leakage.allow)
+        refuse_leaks(find_overlap(task), config.leakage)
     inputs = _list_inputs(queries, reference)
     pictured = expected
     if STORE not in expected.checksums and queries.open_store() is not None:
@@ -56,7 +56,7 @@ def evaluate(
             progress.say("comparing the patients of all folds, one of whom may be there under two names ...")
             patients = {patient for part in folds for patient in part.test_patients or ()}
             compared = find_same_person(queries, patients, len(folds), config, progress)
-            refuse_leaks(compared, config.leakage.allow)
+            refuse_leaks(compared, config.leakage)
         floors = measure_floors(queries, tasks[0].endpoint, config, progress) if reference is queries else []
         if folds:
             paths, evaluations = [out / "folds" / str(number) for number in range(1, len(folds) + 1)], []
