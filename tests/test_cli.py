@@ -275,3 +275,11 @@ def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
     assert json.loads(again.result) == {"page": str(out / "report.html")}
     assert "all 48 slides are in" in again.said
     assert again.said.splitlines()[-1] == first.said.splitlines()[-1]
+
+
+def test_a_name_that_is_too_long_for_the_disk_is_one_sentence(cohort: Path, tmp_path: Path, forks: Forks) -> None:
+    for command in (["prepare", cohort], ["cohort", cohort.parent / "slides"], ["prepare", cohort, "--refilter"]):
+        done = forks.run(*command, "--out", tmp_path / f"{'o' * 300}.csv")
+        assert (done.code, done.said.count("\n")) == (2, 1)
+        assert "is too long for this disk. Give a shorter name." in done.said
+    assert list(tmp_path.iterdir()) == []

@@ -31,7 +31,7 @@ def test_a_folder_of_volumes_becomes_a_store(tmp_path: Path) -> None:
     root = write_cohort(tmp_path / "scans", patients=5)
     built, said = make(root, tmp_path / "store", patients_csv=tmp_path / "patients.csv")
     assert built.sentence() == f"{tmp_path / 'store'}: 60 slices of 10 scans of 5 patients, 0 boxes dropped"
-    assert f"10 scans to read into {tmp_path / 'store'}" in said
+    assert f"10 slides to read into {tmp_path / 'store'}" in said
     store = PatchStore.load(tmp_path / "store")
     assert store.info.level_names.model_dump() == {"patient": "patient", "slide": "scan", "patch": "slice"}
     assert (store.info.channels, store.info.dtype, store.info.mpp) == (1, "uint8", None)
@@ -44,7 +44,7 @@ def test_a_folder_of_volumes_becomes_a_store(tmp_path: Path) -> None:
     assert record.window == pytest.approx(tuple(np.percentile(values, (0.5, 99.5))))
     again, said = make(root, tmp_path / "store", patients_csv=tmp_path / "patients.csv")
     assert again.worked == 0
-    assert any("all 10 scans are in" in sentence for sentence in said)
+    assert any("all 10 slides are in" in sentence for sentence in said)
 
 
 def test_pixels_do_not_depend_on_how_axes_are_stored(tmp_path: Path) -> None:
@@ -165,8 +165,14 @@ def test_a_csv_of_volumes(tmp_path: Path) -> None:
     (tmp_path / "scans.csv").write_text(table)
     built, _ = make(tmp_path / "scans.csv", tmp_path / "store")
     assert [slide.slide for slide in built.info.slides] == ["A1", "A2", "B1"]
-    with pytest.raises(UserError, match="--patients goes with a folder"):
-        find_nifti(tmp_path / "scans.csv", CONFIG, tmp_path / "scans.csv")
+    (tmp_path / "people.csv").write_text("patient,label,age\nA,x,40\nB,z,50\n")
+    with pytest.raises(
+        UserError, match=r"patient 'B' has label 'z', but 'y' in the table of slides. Correct one of them"
+    ):
+        find_nifti(tmp_path / "scans.csv", CONFIG, tmp_path / "people.csv")
+    (tmp_path / "people.csv").write_text("patient,label,age\nA,x,40\nB,y,50\n")
+    rows = [row for row, _ in find_nifti(tmp_path / "scans.csv", CONFIG, tmp_path / "people.csv").scans]
+    assert [row.more["age"] for row in rows] == ["40", "40", "50"]
 
 
 def test_what_a_csv_of_patients_lacks_is_said(tmp_path: Path) -> None:
@@ -228,7 +234,7 @@ def test_pseudonyms_leave_no_name_in_the_store(tmp_path: Path) -> None:
         assert "patient00" not in name
     assert len({slide.patient for slide in built.info.slides}) == 3
     [failure] = built.info.failures
-    assert failure.path == str(root)
+    assert failure.path == failure.slide  # the folder may be called after a person, too
     assert said[-1].endswith(f"is read from {root / 'patient001' / 'patient001_frame03.nii.gz'}")
     other, _ = make(root, tmp_path / "again", key_file=key)
     assert [slide.slide for slide in other.info.slides] == [slide.slide for slide in built.info.slides]

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 something failed, 2 the user can fix it (one clear sentenc
 every command; `options`: what commands share.
 """
 
+import errno
 import os
 import sys
 import time
@@ -50,6 +51,8 @@ def _explain(error: Exception) -> int:
     if isinstance(error, ReportedElsewhereError):
         _outlive_first()
         return error.code
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        error = UserError(f"the path {str(error.filename)[:60]}... is too long for this disk. Give a shorter name.")
     if not isinstance(error, UserError):
         say(f"hidisc: {type(error).__name__}: {error} (run `hidisc --debug ...` for the traceback)")
         return 1

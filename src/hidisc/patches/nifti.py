@@ -1,7 +1,6 @@
 """NIfTI files in folders (`patient/scan.nii.gz`) or listed in a CSV -> volumes to import."""
 
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from hidisc.ground.files import AnyPath
 from hidisc.patches.people import People
 from hidisc.patches.volume import Volume, VolumeSource, check_size, gather_scans, load_library, orient, walk_files
 from hidisc.settings.prepare import VolumesConfig
-from hidisc.slides.cohort import Cohort, Name, SlideRow, find_twins, fold, refuse
+from hidisc.slides.cohort import Cohort, SlideRow, refuse
 from hidisc.slides.slide import SlideError
 
 ENDINGS = (".nii.gz", ".nii")
@@ -64,8 +63,6 @@ def find_nifti(
     """
     _load_nibabel()
     root = Path(root)
-    if root.is_file() and patients_csv is not None:
-        raise UserError(f"--patients goes with a folder; {root} has labels in columns of its own.")
     people = People(patients_csv, key_file)
     rows, warnings = _read_csv(root) if root.is_file() else _walk(root)
     masks = {mask for row in rows if (mask := _find_mask(row.path, config)) is not None}
@@ -101,13 +98,7 @@ def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
         patient, scan = (normalize("NFC", name) for name in (parts[0], "/".join((*parts[1:-1], _stem(path)))))
         rows.append(SlideRow(patient, f"{patient}/{scan}", path))
     refuse(root, problems)
-    return rows, [*find_twins(_names_in(rows)), *odd]
-
-
-def _names_in(rows: list[SlideRow]) -> Iterator[Name]:
-    for row in rows:
-        yield Name("patient", row.patient, f"folder {row.patient}")
-        yield Name("scan", row.slide, row.slide, fold(row.patient))
+    return rows, odd
 
 
 def _read_csv(path: Path) -> tuple[list[SlideRow], list[str]]:

@@ -188,7 +188,7 @@ def import_volumes(
             out.resolve() / slide_folder(row.slide),
             files,
             config,
-            source.root if source.is_private else files.paths[0],
+            Path(row.slide) if source.is_private else files.paths[0],
         )
         for row, files in source.scans
     ]
@@ -198,20 +198,24 @@ def import_volumes(
     for row, files in source.scans:
         if source.is_private and row.slide in failed:  # said, never stored
             say(f"note: scan {row.slide!r}, which failed, is read from {files.paths[0]}")
-    _warn_of_copies(built, say)
     return built
 
 
 def _warn_of_copies(built: Built, say: Say) -> None:
-    """Say which scans of different patients have the same values: one person would be counted as two."""
+    """Say which slides have the same content: one person would be counted as two, or one slide twice."""
     first: dict[str, SlideEntry] = {}
-    for scan in built.info.slides:
-        before = first.setdefault(scan.checksum, scan)
-        if before.patient != scan.patient:
-            say(
-                f"warning: slides {before.slide!r} and {scan.slide!r} of different patients have the same values. "
-                "Leave one of the patients out."
-            )
+    copies: list[str] = []
+    for slide in built.info.slides:
+        before = first.setdefault(slide.checksum, slide)
+        both = f"warning: slides {before.slide!r} and {slide.slide!r}"
+        if before.patient != slide.patient:
+            copies.append(f"{both} of different patients have the same values. Leave one of the patients out.")
+        elif before is not slide:
+            copies.append(f"{both} have the same values; patient {slide.patient!r} counts them twice.")
+    for sentence in copies[:_SHOWN]:
+        say(sentence)
+    if len(copies) > _SHOWN:
+        say(f"warning: ... and {count(len(copies) - _SHOWN, 'more pair')} of slides with the same values.")
 
 
 def _build_from(
@@ -232,6 +236,7 @@ def _build_from(
     if len(source.warnings) > 20:
         say(f"warning: ... and {len(source.warnings) - 20} more.")
     built = build_store(out, "import", rows, tasks, plan, workers=workers, scheduler=scheduler, say=say)
+    _warn_of_copies(built, say)
     empty = built.summary()["empty_slides"]
     if empty:
         have = "has no patch: all of its patches were" if empty == 1 else "have no patch: all of their patches were"
