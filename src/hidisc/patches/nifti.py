@@ -22,8 +22,8 @@ ENDINGS = (".nii.gz", ".nii")
 _MM = {"meter": 1000.0, "micron": 0.001}
 """Millimetres of a header's unit; an unknown one is mm."""
 _RAS_TO_LPS = np.diag([-1.0, -1.0, 1.0])
-_DAMAGED = (OSError, EOFError, ValueError, zlib.error, OverflowError, MemoryError)
-"""What nibabel raises on files that are cut short or no NIfTI; its own errors are among them."""
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, zlib.error, OverflowError, MemoryError)
+"""What nibabel raises on files that are cut short or no NIfTI, beside its own errors."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +126,16 @@ def _count_frames(path: Path, config: VolumesConfig) -> int:
     """How many scans are in a file: one, or one per frame."""
     if not config.frames:
         return 1
+    nibabel = _load_nibabel()
     try:
-        shape = _load_nibabel().load(path).shape
-    except _DAMAGED:
+        shape = nibabel.load(path).shape
+    except _list_damage(nibabel):
         return 1  # said when it is read
     return max(1, int(shape[3])) if len(shape) > 3 else 1
+
+
+def _list_damage(nibabel: Any) -> tuple[type[Exception], ...]:
+    return (*_DAMAGED, nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError)
 
 
 def _read(path: Path, frame: int | None) -> tuple[NDArray[np.float32], tuple[float, float, float]]:
@@ -143,7 +148,7 @@ def _read(path: Path, frame: int | None) -> tuple[NDArray[np.float32], tuple[flo
         affine, units = np.asarray(image.affine, np.float64), image.header.get_xyzt_units()
         with nibabel.openers.ImageOpener(path) as file:  # a loaded header has 1 mm where the file has no spacing
             steps = np.asarray(type(image.header).from_fileobj(file, check=False).get_zooms()[:3], np.float64)
-    except (*_DAMAGED, nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError) as error:
+    except _list_damage(nibabel) as error:
         raise SlideError(
             f"the file is no NIfTI volume, or cut short ({type(error).__name__}). Copy or convert it again."
         ) from error
