@@ -1,6 +1,8 @@
 """Words in sentences."""
 
-from hidisc.ground.text import count, name_some, plural, printable
+import pytest
+
+from hidisc.ground.text import _count_edits, count, find_nearest, name_some, plural, printable
 
 
 def test_plurals_and_counts() -> None:
@@ -16,3 +18,18 @@ def test_some_of_many_names() -> None:
 
 def test_what_cannot_be_printed_is_a_question_mark() -> None:
     assert printable("a\tb\n c\x1b[31m") == "a b c?[31m"
+
+
+def test_the_nearest_name_contains_what_was_typed_or_needs_few_edits() -> None:
+    names = ["TCGA-EV-5903", "TCGA-55-1594", "TCGA-55-15", "slide-1"]
+    assert find_nearest("TCGA-55", names) == ["TCGA-55-15", "TCGA-55-1594"]
+    assert find_nearest("tcga-ev-5930", names, 1) == ["TCGA-EV-5903"]
+    assert find_nearest("slide_1", names) == ["slide-1"]
+    assert find_nearest("unlike", names) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "edits"), [("", "abc", 3), ("kitten", "sitting", 3), ("ab", "ba", 2), ("a", "a", 0)]
+)
+def test_edits_are_counted_as_levenshtein_did(one: str, other: str, edits: int) -> None:
+    assert _count_edits(one, other) == _count_edits(other, one) == edits

@@ -14,6 +14,7 @@ from hidisc.patches.dicom import find_dicom
 from hidisc.patches.folders import META, SPLIT, find_folder, find_opensrh, find_table
 from hidisc.patches.nifti import find_nifti
 from hidisc.patches.pack import Source
+from hidisc.patches.store import PatchStore
 from hidisc.patches.volume import VolumeSource
 from hidisc.settings.prepare import ImportConfig, PrepareConfig, VolumesConfig
 from hidisc.slides.cohort import SlideRow
@@ -163,6 +164,15 @@ def test_columns_of_our_own_are_refused(door: str, tmp_path: Path) -> None:
             continue
         with pytest.raises(UserError, match=f"column {column!r} is one that hidisc writes itself. Rename it."):
             DOORS[door](tmp_path / column, slides, f",{column}")
+
+
+@every_door
+def test_a_table_of_patients_is_kept_whole(door: str, tmp_path: Path) -> None:
+    if door in ("prepare", "table", "nifti table"):
+        pytest.skip("their helper writes the column into the table of slides; tests/test_cli.py, tests/patches")
+    said = DOORS[door](tmp_path, {("P1", "A"): 0, ("P2", "B"): 1}, ",age")
+    assert not any("age" in sentence for sentence in said)
+    assert set(PatchStore.load(tmp_path / "store").table.column("age")) == {"x"}
 
 
 @every_door

@@ -55,9 +55,7 @@ def test_files_at_another_depth_are_left_out_and_named(tmp_path: Path) -> None:
     source = find_folder(write_pictures(tmp_path, pictures))
     assert patches(source) == ["P1/A/0"]
     assert source.warnings == (
-        "P1/A/deep/0.tif is not at patient/slide/patch and is left out.",
-        "P1/loose.png is not at patient/slide/patch and is left out.",
-        "top.jpg is not at patient/slide/patch and is left out.",
+        "3 pictures are not at patient/slide/patch and are left out: 'P1/A/deep/0.tif', 'P1/loose.png', 'top.jpg'.",
     )
 
 

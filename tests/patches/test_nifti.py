@@ -216,7 +216,7 @@ def test_folders_without_volumes_and_odd_places(tmp_path: Path) -> None:
     write_nifti(tmp_path / "scans" / "loose.nii", draw_volume(0))
     write_nifti(tmp_path / "scans" / "p" / "day 1" / "' <b>;$(x).nii.gz", draw_volume(0))
     source = find_nifti(tmp_path / "scans", CONFIG)
-    assert source.warnings == ("loose.nii lies in no patient's folder and is left out.",)
+    assert source.warnings == ("1 file lies in no patient's folder, and left out: 'loose.nii'.",)
     assert [row.slide for row, _ in source.scans] == ["p/day 1/' <b>;$(x)"]
     import_volumes(source, tmp_path / "store", CONFIG, workers=0)
     assert len(PatchStore.load(tmp_path / "store")) == 6

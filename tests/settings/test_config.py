@@ -332,5 +332,5 @@ def test_a_file_of_another_kind_is_refused_in_few_lines(tmp_path: Path) -> None:
     assert len(str(caught.value)) < 2000
     rows = "\n".join(f"  - {{name: r{n}, recipe: simclr, nosuch: 1}}" for n in range(100))
     (tmp_path / "odd.yaml").write_text(f"title: t\nrows:\n{rows}\n")
-    with pytest.raises(UserError, match=r"and 80 more\."):
+    with pytest.raises(UserError, match=r"\.\.\. and \d+ more\."):
         load_config(SuiteConfig, str(tmp_path / "odd.yaml"))

@@ -15,7 +15,7 @@ import typer
 
 import hidisc.cli.commands
 import hidisc.cli.tools  # noqa: F401 - these two declare every command
-from hidisc.cli.options import app, option, say
+from hidisc.cli.options import app, option, refuse_settings_as_options, say
 from hidisc.ground.errors import ReportedElsewhereError, UserError
 
 
@@ -66,6 +66,8 @@ def _explain(error: Exception) -> int:
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
     try:
+        if any(word.startswith("--") for word in sys.argv[2:]):
+            refuse_settings_as_options(sys.argv[1:])
         app()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,6 +8,7 @@ from unicodedata import normalize
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
 from hidisc.ground.spreadsheet import read_sheet
+from hidisc.ground.text import count, name_some
 from hidisc.patches.pack import PatchFile, Source, group_by_slide
 from hidisc.patches.people import People
 from hidisc.slides.cohort import (
@@ -37,7 +38,7 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
         if any(part.startswith(".") for part in parts) or not is_picture:
             continue
         if len(parts) != 3:
-            odd.append(f"{'/'.join(parts)} is not at patient/slide/patch and is left out.")
+            odd.append("/".join(parts))
             continue
         if not all(map(_is_text, parts)):
             problems.append(f"{'/'.join(parts)!r} has letters that are not UTF-8 in its name. Rename it.")
@@ -49,7 +50,12 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     if not patches:
         raise UserError(f"{root} holds no pictures at patient/slide/patch.png ({', '.join(sorted(PICTURE_SUFFIXES))}).")
     slides, said = people.describe(group_by_slide(patches, "patient"))
-    return Source(root, tuple(slides), warnings=(*said, *odd))
+    if odd:
+        be = "is" if len(odd) == 1 else "are"
+        said.append(
+            f"{count(len(odd), 'picture')} {be} not at patient/slide/patch and {be} left out: {name_some(odd)}."
+        )
+    return Source(root, tuple(slides), warnings=tuple(said))
 
 
 def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient", patients_csv: AnyPath | None = None) -> Source:
@@ -111,7 +117,8 @@ def find_opensrh(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     patients = _read_json(root, META)
     splits = _read_json(root, SPLIT)
     split_of = {str(patient): split for split in ("train", "val") for patient in splits.get(split, [])}
-    patches, problems, warnings = [], [], []
+    patches, problems = [], []
+    unsplit, bare = [], []
     for patient, study in patients.items():
         try:
             label = str(study["class"])
@@ -125,15 +132,21 @@ def find_opensrh(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
             problems.append(f"{META}: patient {patient!r} is not `class` and `slides`. Download the file again.")
             continue
         if patient not in split_of:
-            warnings.append(f"patient {patient!r} is in neither split of {SPLIT}; its split stays empty.")
+            unsplit.append(patient)
         if not files:
-            warnings.append(f"patient {patient!r} ({label}) has no {listed} and is left out.")
+            bare.append(patient)
         for slide, path in files:
             if not (root / path).is_file():
                 problems.append(f"{META}: patch {path!r} does not exist below {root}. Download it again.")
             split = split_of.get(patient)
             patches.append(PatchFile(patient, str(slide), root / path, label, split=split, name=Path(path).stem))
     refuse(root, problems)
+    warnings = []
+    if unsplit:
+        listed = f"{count(len(unsplit), 'patient')} ({name_some(unsplit)})"
+        warnings.append(f"{listed}: in neither split of {SPLIT}; the split stays empty.")
+    if bare:
+        warnings.append(f"{count(len(bare), 'patient')} ({name_some(bare)}): no patches of the class; left out.")
     if not patches:
         raise UserError(f"{root / META} lists no patches. Give the OpenSRH folder that holds `meta`.")
     slides, said = People(patients_csv).describe(group_by_slide(patches, "patient"))

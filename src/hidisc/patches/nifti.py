@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
+from hidisc.ground.text import count, name_some
 from hidisc.patches.people import People
 from hidisc.patches.volume import Volume, VolumeSource, check_size, gather_scans, load_library, orient, walk_files
 from hidisc.settings.prepare import VolumesConfig
@@ -88,7 +89,7 @@ def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
         if not path.name.lower().endswith(ENDINGS):
             continue
         if len(parts) < 2:
-            odd.append(f"{path.name} lies in no patient's folder and is left out.")
+            odd.append(path.name)
             continue
         try:
             "/".join(parts).encode()
@@ -98,7 +99,9 @@ def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
         patient, scan = (normalize("NFC", name) for name in (parts[0], "/".join((*parts[1:-1], _stem(path)))))
         rows.append(SlideRow(patient, f"{patient}/{scan}", path))
     refuse(root, problems)
-    return rows, odd
+    lies = "lies" if len(odd) == 1 else "lie"
+    said = [f"{count(len(odd), 'file')} {lies} in no patient's folder, and left out: {name_some(odd)}."]
+    return rows, said if odd else []
 
 
 def _read_csv(path: Path) -> tuple[list[SlideRow], list[str]]:

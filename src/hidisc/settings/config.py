@@ -254,12 +254,13 @@ def _put(settings: dict[str, Any], name: str, value: Any) -> None:
 def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """Each pydantic complaint as a sentence that names the setting, its value and what is valid."""
     lines = []
-    complaints = error.errors()
+    complaints, known = error.errors(), list_settings(model)
     for complaint in complaints[:_SHOWN]:
         name = ".".join(str(part) for part in complaint["loc"]) or "settings"
         if complaint["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(name, list_settings(model), n=1, cutoff=0.5)
-            meant = f" Did you mean {close[0]!r}?" if close else f" Settings are: {', '.join(list_settings(model))}."
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            listed = "" if any("Settings are:" in line for line in lines) else f" Settings are: {', '.join(known)}."
+            meant = f" Did you mean {close[0]!r}?" if close else listed
             lines.append(f"{name!r} is not a setting.{meant}")
         else:
             said = complaint["msg"].removeprefix("Value error, ")

@@ -31,6 +31,7 @@ from hidisc.patches.commit import PredictedLabels, StorePlan, assign_splits, com
 from hidisc.patches.filters import load_predicted, save_predicted
 from hidisc.patches.record import RECORD, RecordError, SlideRecord, SlideTask, is_whole, slide_folder
 from hidisc.patches.shard import Shard
+from hidisc.patches.splits import find_split_doubts
 from hidisc.patches.store import FAILURES, PatchStore, SlideFailure, StoreInfo, as_input
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
@@ -110,6 +111,8 @@ def build_store(
     wanted = () if any(member.split for member in members) else _list_splits(plan.config.split)
     members = assign_splits(members, plan)
     empty = _warn_of_empty_splits(wanted, members, say)
+    for doubt in find_split_doubts(facts for member in members for facts in _list_facts(member)):
+        say(f"note: {doubt}")
     with (
         make(out, kind, plan.config, inputs, taken_over=taken_over, hint=hint) as work,
         stopped_at_once(say),
@@ -142,6 +145,12 @@ def build_store(
     left = [split for split in wanted if split not in empty]
     _warn_of_empty_splits(left, [member for member in members if member.slide in kept], say)
     return Built(out, committed.info, len(todo) - len(failures))
+
+
+def _list_facts(member: SlideRow) -> list[tuple[str, str | None, str | None]]:
+    """Patient, label and split of a slide, for each label that its patches have."""
+    labels = dict.fromkeys(member.columns.get("label", [member.label]))
+    return [(member.patient, label, member.split) for label in labels]
 
 
 def _describe_work(out: Path, names: LevelNames, slides: int, to_read: int) -> str:
