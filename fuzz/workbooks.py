@@ -12,7 +12,7 @@ from openpyxl.utils.exceptions import IllegalCharacterError
 
 from fuzz.harness import INPUT, Judge, Kind, Outcome, Wrong, judge
 from fuzz.mutations import Rng, mutate
-from fuzz.tables import CELLS, COLUMNS
+from fuzz.tables import _BLANK, CELLS, COLUMNS
 from hidisc.ground.errors import UserError
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 
@@ -22,7 +22,7 @@ FORMATS = (
     '"P"@', '[<5]"a"0;0', '_("$"* #,##0_)', "# ?/?", "?", "[$-407]d. mmm", '"', "\\", "[", "0;;", "General;General",
     "0" * 200,
 )  # fmt: skip
-NUMBERS = (0, 8, -8, 0.5, 1e-300, 1e14, 1e15, 1e300, 60, 2958466, -0.0, True)
+NUMBERS = (0, 8, -8, 0.5, 1e-300, 1e14, 1e15, 1e300, 60, 2958466, -0.0)
 
 
 class Workbooks(Kind):
@@ -53,7 +53,7 @@ class Workbooks(Kind):
         return say
 
 
-def _texts() -> list[list[object]]:
+def _texts() -> list[list[str]]:
     return [list(COLUMNS), *([f"P{n}", f"S{n}", f"{n}.png", "a", "0.5", "here", "train", "fine"] for n in range(4))]
 
 
@@ -63,6 +63,8 @@ def try_texts(path: Path, whole: bytes, rng: Rng) -> None:
     for _ in range(int(rng.integers(1, 4))):
         row = table[int(rng.integers(len(table)))]
         row[int(rng.integers(len(row)))] = CELLS[int(rng.integers(len(CELLS)))][:32_767]
+    if not table[0][-1].strip(_BLANK):  # of a CSV, a last column without a name is left out
+        table[0][-1] = COLUMNS[-1]
     book = Workbook()
     for number, row in enumerate(table, start=1):
         for place, cell in enumerate(row, start=1):
@@ -120,13 +122,13 @@ def try_numbers(path: Path, whole: bytes, rng: Rng) -> None:
 def try_layout(path: Path, whole: bytes, rng: Rng) -> None:
     """Stray cells, merged cells, hidden rows and sheets, formulas and errors."""
     book = Workbook()
-    for row in _texts():
+    for row in [[]] * int(rng.integers(4)) + _texts():
         book.active.append(row)
     sheet = book.active
     merged = False
     for _ in range(int(rng.integers(1, 4))):
         place = PLACES[int(rng.integers(len(PLACES)))]
-        change = int(rng.integers(6))
+        change = int(rng.integers(5))
         if change == 0:
             sheet[place] = (" ", "x", "=A1", "#N/A")[int(rng.integers(4))]
         elif change == 1:
@@ -136,8 +138,6 @@ def try_layout(path: Path, whole: bytes, rng: Rng) -> None:
             sheet.row_dimensions[int(rng.integers(1, 9))].hidden = True
         elif change == 3:
             book.create_sheet("other", 0)
-        elif change == 4:
-            sheet.insert_rows(1, int(rng.integers(5)))
         else:
             book.create_sheet("hidden", 0).sheet_state = ("hidden", "veryHidden")[int(rng.integers(2))]
     book.save(path)

@@ -223,3 +223,12 @@ def test_a_volume_takes_few_copies(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 14 * values.size, "bytes per value"
+
+
+def test_values_that_hardly_differ_and_spacings_that_cannot_be_are_refused() -> None:
+    values = np.full((8, 8, 4), -1.7e38, np.float32)
+    values[0] = np.nextafter(values[0], 0)
+    with pytest.raises(SlideError, match=r"the values of the volume hardly differ: the window would be -1.7e\+38 to"):
+        cut_slices(Volume(values, SPACING), VolumesConfig(percentiles=(30, 40)))
+    with pytest.raises(SlideError, match=r"so that a slice would have 8,000,000,000 x 8 of them. Correct the spacing"):
+        cut_slices(Volume(draw_volume(0, (8, 8, 4)), (1e-9, 1, 2)), VolumesConfig(axis="axial"))

@@ -104,6 +104,10 @@ def cut_slices(volume: Volume, config: VolumesConfig) -> Slices:
     """
     axis = _choose_axis(volume, config.axis)
     low, high = config.window or _find_window(volume.values, config.percentiles)
+    if not low < high:
+        raise SlideError(
+            f"the values of the volume hardly differ: the window would be {low:g} to {high:g}. Leave it out."
+        )
     across, down = (other for other in range(3) if other != axis)
     boxes = {other: _find_extent(volume, other, config) for other in (across, down)}  # mm, from the first value's edge
     side = max(end - start for start, end in boxes.values())
@@ -112,6 +116,11 @@ def cut_slices(volume: Volume, config: VolumesConfig) -> Slices:
     steps = volume.spacing_mm
     corner = {other: (sum(boxes[other]) / 2 - side / 2) / steps[other] for other in boxes}  # in values
     size = {other: side / steps[other] for other in boxes}
+    if size[across] * size[down] > MAX_VALUES:
+        raise SlideError(
+            f"values are {_list_mm(steps)} apart, so that a slice would have {size[across]:,.0f} x {size[down]:,.0f} of "
+            "them. Correct the spacing in the header, or convert the volume again."
+        )
 
     def cut() -> Iterator[Pixels]:
         for index in range(volume.values.shape[axis]):

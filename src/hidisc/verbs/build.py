@@ -111,8 +111,6 @@ def build_store(
     wanted = () if any(member.split for member in members) else _list_splits(plan.config.split)
     members = assign_splits(members, plan)
     empty = _warn_of_empty_splits(wanted, members, say)
-    for doubt in find_split_doubts(facts for member in members for facts in _list_facts(member)):
-        say(f"note: {doubt}")
     with (
         make(out, kind, plan.config, inputs, taken_over=taken_over, hint=hint) as work,
         stopped_at_once(say),
@@ -143,7 +141,10 @@ def build_store(
         work.finish(committed.files, list_pictures(out))
     kept = {slide.slide for slide in committed.info.slides if slide.kept}
     left = [split for split in wanted if split not in empty]
-    _warn_of_empty_splits(left, [member for member in members if member.slide in kept], say)
+    shown = [member for member in members if member.slide in kept]
+    _warn_of_empty_splits(left, shown, say)
+    for doubt in find_split_doubts(facts for member in shown for facts in _list_facts(member)):
+        say(f"note: {doubt}")
     return Built(out, committed.info, len(todo) - len(failures))
 
 
