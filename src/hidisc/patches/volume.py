@@ -118,8 +118,8 @@ def cut_slices(volume: Volume, config: VolumesConfig) -> Slices:
     size = {other: side / steps[other] for other in boxes}
     if size[across] * size[down] > MAX_VALUES:
         raise SlideError(
-            f"values are {_list_mm(steps)} apart, so that a slice would have {size[across]:,.0f} x {size[down]:,.0f} of "
-            "them. Correct the spacing in the header, or convert the volume again."
+            f"values are {_list_mm(steps)} apart, so that a slice would have {size[across]:,.0f} x "
+            f"{size[down]:,.0f} of them. Correct the spacing in the header, or convert the volume again."
         )
 
     def cut() -> Iterator[Pixels]:
