@@ -31,7 +31,7 @@ def test_a_folder_of_volumes_becomes_a_store(tmp_path: Path) -> None:
     root = write_cohort(tmp_path / "scans", patients=5)
     built, said = make(root, tmp_path / "store", patients_csv=tmp_path / "patients.csv")
     assert built.sentence() == f"{tmp_path / 'store'}: 60 slices of 10 scans of 5 patients, 0 boxes dropped"
-    assert f"10 slides to read into {tmp_path / 'store'}" in said
+    assert f"10 scans to read into {tmp_path / 'store'}" in said
     store = PatchStore.load(tmp_path / "store")
     assert store.info.level_names.model_dump() == {"patient": "patient", "slide": "scan", "patch": "slice"}
     assert (store.info.channels, store.info.dtype, store.info.mpp) == (1, "uint8", None)
@@ -44,7 +44,7 @@ def test_a_folder_of_volumes_becomes_a_store(tmp_path: Path) -> None:
     assert record.window == pytest.approx(tuple(np.percentile(values, (0.5, 99.5))))
     again, said = make(root, tmp_path / "store", patients_csv=tmp_path / "patients.csv")
     assert again.worked == 0
-    assert any("all 10 slides are in" in sentence for sentence in said)
+    assert any("all 10 scans are in" in sentence for sentence in said)
 
 
 def test_pixels_do_not_depend_on_how_axes_are_stored(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def _put(settings: dict[str, Any], name: str, value: Any) -> None:
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """Each pydantic complaint as a sentence that names the setting, its value and what is valid."""
-    lines = []
+    lines: list[str] = []
     complaints, known = error.errors(), list_settings(model)
     for complaint in complaints[:_SHOWN]:
         name = ".".join(str(part) for part in complaint["loc"]) or "settings"
