@@ -252,9 +252,7 @@ def make_world(folder: Path) -> None:
         made = Embeddings.load(home / "embeddings")
         patients = made.table.column("patient").tolist()
         names = np.array([f"{(int(name[1]) + seed * (name == 'P0')) % 2}" for name in patients], object)
-        given = GivenNames.none(len(names)).change(
-            np.arange(len(names)), [names, np.full(len(names), "patch", object), None]
-        )
+        given = GivenNames.none(len(names)).change(np.arange(len(names)), [names, "patch", None])
         save_labels(made.path, "named", made.table, made.info.slides, given)
 
 

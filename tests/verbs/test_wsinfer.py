@@ -103,9 +103,7 @@ def name_patches(home: Path, classes: tuple[str, str]) -> None:
     """Give every patch a name of one's own, by its patient."""
     made = Embeddings.load(home / "embeddings")
     names = np.array([classes[patient[-1] in "02468"] for patient in made.table.column("patient")], object)
-    given = GivenNames.none(len(names)).change(
-        np.arange(len(names)), [names, np.full(len(names), "patch", object), None]
-    )
+    given = GivenNames.none(len(names)).change(np.arange(len(names)), [names, "patch", None])
     save_labels(made.path, "mine", made.table, made.info.slides, given)
 
 
@@ -170,5 +168,5 @@ def test_names_that_people_gave_become_a_classifier_and_changed_ones_do_not(home
     export_wsinfer(home / "run", tmp_path / "out", tmp_path / "scores")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["class_names"] == ["gland", "other"]
     sets.give("mine", "gland", rows[1:2], given_by="slide")
-    with pytest.raises(UserError, match="the labels 'mine' of .* are not those that"):
+    with pytest.raises(UserError, match=r"the labels 'mine' of .* are not those that"):
         export_wsinfer(home / "run", tmp_path / "again", tmp_path / "scores")

@@ -23,6 +23,30 @@ def name_some(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(map(repr, listed[:most])) + more
 
 
+def find_nearest(name: str, names: Iterable[str], most: int = 2) -> list[str]:
+    """The names that are meant by one that is not among them: first those that contain it, then the nearest ones.
+
+    Near is what few letters make equal (inserted, removed or exchanged), at most half of those of the name.
+    """
+    wanted = name.casefold()
+    known = sorted(names)
+    containing = [each for each in known if wanted and wanted in each.casefold()]
+    near = {each: _count_edits(wanted, each.casefold()) for each in known if each not in containing}
+    others = [each for each in sorted(near, key=lambda each: near[each]) if near[each] <= len(name) / 2]
+    return [*sorted(containing, key=len), *others][:most]
+
+
+def _count_edits(one: str, other: str) -> int:
+    """How many letters must be inserted, removed or exchanged (Levenshtein)."""
+    above = list(range(len(other) + 1))
+    for row, letter in enumerate(one, start=1):
+        line = [row]
+        for column, against in enumerate(other, start=1):
+            line.append(min(above[column] + 1, line[-1] + 1, above[column - 1] + (letter != against)))
+        above = line
+    return above[-1]
+
+
 def printable(text: str) -> str:
     """Text on one line, with a question mark for what cannot be printed."""
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))

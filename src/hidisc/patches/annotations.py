@@ -16,8 +16,9 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import write_atomic
 from hidisc.ground.text import count, name_some
 from hidisc.settings.prepare import AnnotationsConfig
-from hidisc.slides.cohort import Name, SlideRow, find_twins
+from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import Boxes
+from hidisc.slides.names import Name, find_twins
 from hidisc.slides.tissue import tissue_fraction
 
 Ring = NDArray[np.float64]

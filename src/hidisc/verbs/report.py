@@ -1,6 +1,5 @@
 """`hidisc report`: Embeddings and Scores -> a page with figures; `hidisc heatmap`: the scores of a slide, painted."""
 
-import difflib
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -14,7 +13,7 @@ from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import LOCK, AnyPath, full_disk_said, relate, write_atomic
 from hidisc.ground.progress import Say, ignore
-from hidisc.ground.text import name_some
+from hidisc.ground.text import find_nearest, name_some
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.reporting.compose import compose
 from hidisc.reporting.evaluated import gather
@@ -116,7 +115,7 @@ def _find_slide(store: PatchStore, slide: str) -> SlideEntry:
         if entry.slide == slide:
             return entry
     names = [entry.slide for entry in store.info.slides]
-    close = difflib.get_close_matches(slide, names, n=_NAMED, cutoff=0.4)
+    close = find_nearest(slide, names, _NAMED)
     hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"There are {name_some(names, _NAMED)}."
     raise UserError(f"{slide!r} is no slide of {store.path}. {hint}")
 

@@ -15,6 +15,7 @@ from hidisc.ground.progress import Progress, Say, ignore
 from hidisc.models.backbone import create_backbone, find_architecture
 from hidisc.models.card import CARD, WEIGHTS
 from hidisc.objectives.objective import load_settings
+from hidisc.patches.splits import warn_of_few
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config
 from hidisc.settings.train import TrainConfig
@@ -69,6 +70,10 @@ def train(
                 )
             if is_first:
                 _note_single_slides(store, config, objective, say)
+                split, names = store.table.codes("split")
+                is_test = np.isin(split, [code for code, name in enumerate(names) if name == "test"])
+                for doubt in warn_of_few(len(np.unique(store.table.codes("patient")[0][is_test]))):
+                    say(f"note: {doubt}")
             if threads is None and fabric.device.type == "cpu" and fabric.world_size == 1:
                 threads = choose_threads(store, out, config)
                 all_threads = torch.get_num_threads()
