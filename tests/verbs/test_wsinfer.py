@@ -170,5 +170,5 @@ def test_names_that_people_gave_become_a_classifier_and_changed_ones_do_not(home
     export_wsinfer(home / "run", tmp_path / "out", tmp_path / "scores")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["class_names"] == ["gland", "other"]
     sets.give("mine", "gland", rows[1:2], given_by="slide")
-    with pytest.raises(UserError, match="the labels 'mine' of .* are not those that"):
+    with pytest.raises(UserError, match=r"the labels 'mine' of .* are not those that"):
         export_wsinfer(home / "run", tmp_path / "again", tmp_path / "scores")
