@@ -138,8 +138,8 @@ def load_labels(path: Path, table: PatchTable, slides: Sequence[SlideId]) -> Giv
                 f"{path}: slide {slide!r} is another file, or was cut in another way, since these labels were given, "
                 "so they would stand at wrong places. Use the store that they were given to."
             )
-        for column, values in ((names.labels, "label"), (names.given_by, "given_by"), (names.encoders, "encoder")):
-            column[rows] = given[values][wanted]
+        for column, known in (("label", names.labels), ("given_by", names.given_by), ("encoder", names.encoders)):
+            known[rows] = given[column][wanted]
         is_other[wanted] = False
     others = {name: values[is_other] for name, values in given.items()}
     return GivenNames(names.labels, names.given_by, names.encoders, others, hash_file(path))

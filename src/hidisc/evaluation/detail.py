@@ -118,7 +118,7 @@ def _find_blank(grey: Floats) -> NDArray[np.bool_]:
 
 def _sum(down: Floats, picture: Floats, across: Floats) -> Floats:
     """Sums over the surroundings of every pixel, weighted by two matrices (64, 64)."""
-    return down @ picture @ across.T
+    return (down @ picture @ across.T).astype(np.float32, copy=False)
 
 
 def _fit_planes(picture: Floats, weight: Floats) -> Floats:

@@ -131,12 +131,15 @@ class LabelSets:
         each = np.full(len(rows), labels, object) if isinstance(labels, str | None) else labels
         cleaned = {label: clean_label(label) for label in set(each.tolist())}
         given = np.array([cleaned[label] for label in each], object)
-        ways = (np.where(given == None, None, value) for value in (given_by, encoder))  # noqa: E711 - elementwise
+        is_named = given != None  # noqa: E711 - elementwise
+        way, origin = (
+            np.array([value if named else None for named in is_named], object) for value in (given_by, encoder)
+        )
         with self._busy, self._held(name):
             names = self._read(name)
             last = self._last.setdefault(name, np.zeros(len(self._table), np.int64))
             self._changes += 1
-            change = _Change(self._changes, rows, names.of(rows), (given, *ways), last[rows])
+            change = _Change(self._changes, rows, names.of(rows), (given, way, origin), last[rows])
             self._write(name, names.change(rows, change.after))
             last[rows] = change.number
             self._undo.setdefault((name, visitor), []).append(change)
