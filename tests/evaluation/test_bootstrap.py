@@ -292,7 +292,8 @@ def test_nothing_judged_is_scored_as_undefined():
 
 def test_names_of_clusters_may_be_numbers_or_missing():
     made = make_predictions([0, 1, 1, 0], np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5]]))
-    made = replace(made, units={"site": np.array([10, None, 2, None], object)})
+    units = {"site": np.array([10, None, 2, None], object)}
+    made = replace(made, key=replace(made.key, level="site"), units=units)
     assert name_clusters(made).tolist() == [10, 2, None]
     assert score_level(made, 1, BootstrapConfig(resamples=50), 0).metrics["accuracy"].high is not None
 
