@@ -96,7 +96,7 @@ def test_a_page_with_all_sections_and_its_files(made: tuple[Path, list[str]]) ->
     out, said = made
     found = Reader(out.read_text())
     assert [section["id"] for section in found.all("section")] == [
-        "verdict", "evaluated", "metrics", "map", "neighbours", "diagnostics", "about",
+        "verdict", "evaluated", "metrics", "patients", "map", "neighbours", "diagnostics", "about",
     ]  # fmt: skip
     assert "drawing the map of second ..." in said
     files = out.with_name("my report_files")
@@ -124,7 +124,7 @@ def test_a_page_with_all_sections_and_its_files(made: tuple[Path, list[str]]) ->
 def test_the_page_compares_the_encoders(made: tuple[Path, list[str]]) -> None:
     text = text_of(made[0])
     assert "first, second" in text
-    assert "between second and first in patient accuracy:" in text or "second is" in text
+    assert "between second and first in patient accuracy" in text or "second is" in text
     assert "in patient AUROC" in text
     assert text.count("; one training each") == 3  # two sentences, and a note of the table
     assert text.count("There is one training per encoder, so these sentences are about the encoders") == 1
