@@ -80,6 +80,10 @@ class EmbeddingsInfo(Record):
     versions: dict[str, str | None]
     level_names: LevelNames = LevelNames()
     """The names of the levels in pages and messages."""
+    start: str | None = None
+    """Where the vectors that a map was applied to were, relative to the embeddings; null: made from pictures."""
+    start_checksum: str | None = None
+    """Of the embeddings that hold these."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`hidisc embed`: a PatchStore and an encoder, ours or another's -> Embeddings."""
+"""`hidisc embed`: a PatchStore and an encoder, ours or another's, or Embeddings and a map of them -> Embeddings."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from hidisc.artefacts.artefact import make, read_kind
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.embeddings.extract import extract
+from hidisc.embeddings.maps import open_map
 from hidisc.embeddings.model import choose_rows, open_model
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, full_disk_said
@@ -35,7 +36,7 @@ def embed(
     say: Say = ignore,
     shown: bool = True,
 ) -> Embeddings | None:
-    """Embed the patches of a store; unfinished embeddings go on where they were.
+    """Embed the patches of a store, or map the vectors of embeddings; unfinished embeddings go on where they were.
 
     `model`: what `embeddings.model.open_model` opens, such as the folder of a run or `timm:NAME`.
 
@@ -43,21 +44,29 @@ def embed(
     whether there is a progress bar.
     """
     config, out = config or EmbedConfig(), Path(out)
-    if read_kind(Path(store_path)) == "train" and read_kind(Path(model)) in ("prepare", "import"):
+    given = read_kind(Path(model))
+    if read_kind(Path(store_path)) == "train" and given in ("prepare", "import", "embed"):
+        what = "embeddings" if given == "embed" else "a store"
         raise UserError(
-            f"{store_path} is a run and {model} is a store: the two are swapped. Write `hidisc embed {model} "
+            f"{store_path} is a run and {model} is {what}: the two are swapped. Write `hidisc embed {model} "
             f"{store_path} --out {out}`."
         )
-    store = PatchStore.load(store_path)
+    is_map = read_kind(Path(store_path)) == "embed"
+    store: PatchStore | Embeddings = Embeddings.load(store_path) if is_map else PatchStore.load(store_path)
     rows = choose_rows(store, config)
     with (
         start(config.precision, device, devices, nodes) as fabric,
         full_disk_said("What has been written is kept"),
     ):
         is_first = fabric.is_global_zero
-        opened = open_model(os.fspath(model), store, config, name)
+        if isinstance(store, Embeddings):
+            opened = open_map(os.fspath(model), store, config, name)
+            source = {"the embeddings": store.artefact.checksum}
+        else:
+            opened = open_model(os.fspath(model), store, config, name)
+            source = {"the store": store.checksum}
         settings = _Settings(**config.model_dump(), name=opened.card.name)
-        inputs = {"the store": store.checksum, "the encoder": opened.checksum}
+        inputs = {**source, "the encoder": opened.checksum}
         with made_by_first(fabric, make(out, "embed", settings, inputs)) as work:
             done = (out / VECTORS).with_suffix(".done")
             if work is not None and work.find_problems() is not None:

@@ -1,0 +1,172 @@
+"""Learning from vectors instead of pictures: their set, batches, views and maps; and maps in closed form.
+
+An adapter is trained by the loop of all other trainings (`fit`); a closed form reads its vectors once.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Say
+from hidisc.models.linear_maps import LinearMap, Moments, centre, list_blocks, measure_moments, turn_to_units, whiten
+from hidisc.models.vector_map import MapCard, VectorMap
+from hidisc.objectives.positives import level_weights
+from hidisc.patches.record import SlideId
+from hidisc.patches.table import PatchTable
+from hidisc.sampling.batches import Batch, Batches
+from hidisc.sampling.cohort_stain import BatchStains
+from hidisc.sampling.hierarchy import Tree
+from hidisc.sampling.sampler import Sampler
+from hidisc.settings.level_names import LevelNames
+from hidisc.settings.train import DataConfig, MapConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class VectorsInfo:
+    """What a `VectorSet` shares with the record of a store."""
+
+    slides: tuple[SlideId, ...]
+    level_names: LevelNames
+
+
+@dataclass(frozen=True)
+class VectorSet:
+    """The vectors (N, D) of an encoder, with the table of their patches: what a map learns from."""
+
+    path: Path
+    info: VectorsInfo
+    table: PatchTable
+    vectors: NDArray[Any]
+    checksum: str
+    encoder: MapCard
+    """The map that does nothing: whose vectors these are, and what that encoder has seen."""
+
+    def card(self, config: MapConfig) -> MapCard:
+        """The card of a map of these vectors, before it has learned."""
+        is_adapter, width = config.kind == "adapter", self.vectors.shape[1]
+        keeps = is_adapter or config.kind == "centre"
+        changes = {
+            "kind": config.kind,
+            "features": width if keeps else config.keep if config.kind == "linear-hidisc" else config.dim,
+            "layers": config.layers if is_adapter else 0,
+            "hidden_dim": config.hidden_dim if is_adapter and config.layers == 2 else 0,
+        }
+        return self.encoder.model_copy(update=changes)
+
+    def describe(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.float64], float]:
+        """Mean (D,) and deviation of the numbers of some rows (n,); NaN and infinity are refused."""
+        total, squares = np.zeros(self.vectors.shape[1]), 0.0
+        shift = np.asarray(self.vectors[rows[0]], np.float64)
+        for block in list_blocks(len(rows)):
+            x = np.asarray(self.vectors[rows[block]], np.float64) - shift
+            total, squares = total + x.sum(axis=0), squares + float(np.square(x).sum())
+        mean = total / len(rows)
+        variance = squares / len(rows) - float(np.square(mean).sum())
+        if not np.isfinite(variance) or variance <= 0:
+            problem = "are all the same" if np.isfinite(variance) else "contain NaN or infinity"
+            raise UserError(
+                f"the vectors of {self.path} to learn from {problem}. Make them again with another encoder."
+            )
+        return mean + shift, float(np.sqrt(variance / len(mean)))
+
+
+class VectorBatches(Batches):
+    """Batches of vectors; `pixels` of a batch are vectors (M, D) float32."""
+
+    def __init__(
+        self, vectors: VectorSet, tree: Tree, sampler: Sampler, config: DataConfig, seed: int, rank: int = 0
+    ) -> None:
+        super().__init__(vectors, tree, sampler, config, seed, rank)  # type: ignore[arg-type]  # its table is read here
+        self._vectors = vectors.vectors
+
+    def load(self, step: int) -> Batch:
+        """The batch of one step."""
+        draw = self._sampler.draw(step, self._rank)
+        rows = draw.ancestry[:, -1]
+        vectors = torch.from_numpy(np.asarray(self._vectors[rows], np.float32))
+        labels = torch.from_numpy(self._labels[rows].astype(np.int64))
+        return Batch(step, vectors, torch.from_numpy(draw.ancestry), labels, ())
+
+
+class VectorViews:
+    """Random views of vectors: some of their numbers become those of the mean vector, and noise is added."""
+
+    def __init__(self, config: TrainConfig, mean: Tensor, scale: Tensor) -> None:
+        self._map, self._views, self._mean, self._scale = config.map, config.batch.views, mean, scale
+
+    @torch.no_grad()
+    def __call__(
+        self, vectors: Tensor, generator: torch.Generator, stains: BatchStains | None = None
+    ) -> tuple[Tensor, ...]:
+        """Views (M, V, D) of vectors (M, D)."""
+        views = vectors[:, None].repeat(1, self._views, 1)
+        mean, scale = self._mean.to(vectors.device), self._scale.to(vectors.device)
+        if self._map.noise > 0:
+            views += torch.randn(views.shape, generator=generator).to(views.device) * (scale * self._map.noise)
+        if self._map.dropout > 0:
+            is_dropped = torch.rand(views.shape, generator=generator) < self._map.dropout
+            views = torch.where(is_dropped.to(views.device), mean, views)
+        return (views,)
+
+
+def begin_map(vectors: VectorSet, rows: NDArray[np.integer[Any]], config: MapConfig) -> VectorMap:
+    """An adapter that changes nothing yet, scaled to the rows (n,) it is to learn from."""
+    mean, scale = vectors.describe(np.sort(rows))
+    new = VectorMap(vectors.card(config))
+    new.get_buffer("backbone.mean").copy_(torch.from_numpy(mean))
+    new.get_buffer("backbone.scale").fill_(scale)
+    return new
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """A map that was made in closed form."""
+
+    map: VectorMap
+    seconds: float
+
+
+def solve(vectors: VectorSet, tree: Tree, config: TrainConfig, say: Say) -> ClosedForm:
+    """The map of `config.map` for the leaves of a tree of some vectors. Memory: a few times D^2, and one block."""
+    began, chosen = time.monotonic(), config.map
+    where = f"{vectors.path}"
+    parts = measure_moments(vectors.vectors, tree, where, config.seed)
+    made = _solve(parts, tree, config, where, say)
+    card = vectors.card(chosen).model_copy(update={"shrinkage": made.shrinkage})
+    if made.shrinkage is not None and chosen.shrinkage is None:
+        say(f"map.shrinkage={made.shrinkage:g}, which predicts left-out {tree.levels[0]}s best")
+    return ClosedForm(VectorMap.of_linear(card, made), time.monotonic() - began)
+
+
+def _solve(parts: tuple[Moments, ...], tree: Tree, config: TrainConfig, where: str, say: Say) -> LinearMap:
+    chosen, levels = config.map, tree.levels
+    if chosen.kind == "centre":
+        return centre(parts)
+    if chosen.kind == "whiten":
+        return whiten(parts, chosen.dim, chosen.shrinkage, None, where)
+    if chosen.kind == "linear-hidisc":
+        weights = level_weights(config.objective.get("weights", {}), levels)
+        return turn_to_units(parts, chosen.dim, chosen.keep, chosen.shrinkage, weights[:-1], where)
+    units = [sum(part.units[number] for part in parts) for number in range(len(levels) - 1)]
+    number = find_level(levels, chosen.level)
+    same = [level for level, has in zip(levels, units, strict=False) if has == units[number] and level != chosen.level]
+    if same:
+        say(f"note: every {levels[0]} has one {levels[-2]} each, so within {chosen.level}s is within {same[0]}s here")
+    return whiten(parts, chosen.dim, chosen.shrinkage, number, where)
+
+
+def find_level(levels: tuple[str, ...], level: str) -> int:
+    """The place of a level above the patch among those of a hierarchy; another name is refused."""
+    if level not in levels[:-1]:
+        raise UserError(
+            f"map.level = {level!r} is none of {', '.join(levels[:-1])}. Give one of these, or name further columns "
+            "from coarse to fine in batch.levels."
+        )
+    return levels.index(level)
