@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hidisc.artefacts.artefact import begin_together, make
+from hidisc.artefacts.artefact import begin_together, make, read_kind
 from hidisc.artefacts.lock import HeldError
 from hidisc.benchmarking.cells import CellTask, SuiteCell, keep_reason, plan_cells, say_reason
 from hidisc.benchmarking.results import list_results, pool_cells, write_results
+from hidisc.embeddings.embeddings import Embeddings
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, digest, full_disk_said, hash_file, refuse_full_disk
 from hidisc.ground.machine import count_cores
@@ -78,7 +79,7 @@ def benchmark(
             f"rows of this suite need stores called {', '.join(missing)}. Give each as --store {missing[0]}=PATH."
         )
     settings = _Settings(**suite.model_dump(), scale=scale)
-    opened = {name: PatchStore.load(path) for name, path in sorted(places.items())}
+    opened = {name: _open(path) for name, path in sorted(places.items())}
     inputs = {f"the store {name}".rstrip(): store.checksum for name, store in opened.items()}
     cells = plan_cells(suite, size, out.absolute(), opened)
     inputs |= _hash_weights(cells)
@@ -106,6 +107,11 @@ def benchmark(
         say("all trainings are done, and another process is writing the page")
         return Benchmarked(None, len(cells), done, failed)
     return Benchmarked(page, len(cells), done, failed)
+
+
+def _open(path: Path) -> PatchStore | Embeddings:
+    """What a suite is run on: a store, or embeddings, of which maps are learned."""
+    return Embeddings.load(path) if read_kind(path) == "embed" else PatchStore.load(path)
 
 
 def _hash_weights(cells: Sequence[SuiteCell]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from hidisc.artefacts.artefact import make
+from hidisc.artefacts.artefact import make, read_kind
 from hidisc.artefacts.lock import hold
 from hidisc.benchmarking.cells import FAILED, CellTask, EvaluationPoint, SuiteCell, keep_reason, plan_embedding
 from hidisc.embeddings.colour import COLOUR
@@ -60,12 +60,21 @@ def _train_and_evaluate(task: CellTask, report: Watch) -> None:
     if cell.row.encoder == "trained":
         train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=_Steps(report))
     reached("cell.trained", cell.folder)
-    size_px = PatchStore.load(task.store).info.size_px
+    is_vectors, name = read_kind(task.store) == "embed", cell.row.name
+    size_px = None if is_vectors else PatchStore.load(task.store).info.size_px
     for point in cell.points:
-        embeddings, scores = cell.embeddings(point), cell.scores(point)
-        config, model = plan_embedding(suite, cell, point, size_px), _find_model(cell, point)
-        embed(task.store, model, embeddings, config, name=cell.row.name, device=task.device, devices=1, shown=False)
-        evaluate(embeddings, scores, cell.evaluate, device=task.device)
+        embeddings, config = cell.embeddings(point), plan_embedding(suite, cell, point, size_px)
+        if is_vectors and cell.row.encoder == "start":
+            embeddings = task.store
+        else:
+            model = _find_model(cell, point)
+            embed(task.store, model, embeddings, config, name=name, device=task.device, devices=1, shown=False)
+        if cell.map is not None:
+            run, mapped = cell.map_run(point), cell.mapped(point)
+            train(embeddings, run, cell.map, device=task.device, devices=1, threads=threads, watch=Progress())
+            embed(embeddings, run, mapped, name=name, device=task.device, devices=1, shown=False)
+            embeddings = mapped
+        evaluate(embeddings, cell.scores(point), cell.evaluate, device=task.device)
 
 
 def _find_model(cell: SuiteCell, point: EvaluationPoint) -> str:

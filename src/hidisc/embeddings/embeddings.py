@@ -111,6 +111,11 @@ class Embeddings:
         """Their folder."""
         return self.artefact.path
 
+    @property
+    def checksum(self) -> str:
+        """Names the vectors and all that is known of them."""
+        return self.artefact.checksum
+
     def result(self) -> Result:
         """How many patches are embedded, and in how many numbers each."""
         info = self.info

@@ -17,6 +17,8 @@ class RowConfig(Config):
     """Recipe of `hidisc train`, with its layers: simclr+weak."""
     encoder: Literal["trained", "start", "colour"] = "trained"
     """What is judged: the trained encoder, the same before its first step, or the colour of patches alone."""
+    map: str = ""
+    """Recipe of a map that is put behind the encoder, such as whiten-within; learned without the fold's patients."""
     changes: tuple[str, ...] = ()
     """Further settings as `--set` takes them: optim.learning_rate=0.01."""
     at: float | None = None
@@ -86,7 +88,8 @@ class SuiteConfig(Config):
     evaluation_points: tuple[float, ...] = (1.0,)
     """Shares of a training after which it is evaluated; several of them give a curve."""
     floors: bool = True
-    """Whether colour alone and the untrained encoder of the first row are judged beside the rows."""
+    """Whether colour alone and the untrained encoder of the first row (of embeddings: they themselves, and whitened
+    within slides) are judged beside the rows."""
     evaluate: EvaluateConfig = EvaluateConfig(probes=("knn",))
     small: ScaleConfig = ScaleConfig(recipe="laptop")
     """What `--scale small` puts over every row."""

@@ -61,12 +61,10 @@ def embed(
         is_first = fabric.is_global_zero
         if isinstance(store, Embeddings):
             opened = open_map(os.fspath(model), store, config, name)
-            source = {"the embeddings": store.artefact.checksum}
         else:
             opened = open_model(os.fspath(model), store, config, name)
-            source = {"the store": store.checksum}
         settings = _Settings(**config.model_dump(), name=opened.card.name)
-        inputs = {**source, "the encoder": opened.checksum}
+        inputs = {"the embeddings" if is_map else "the store": store.checksum, "the encoder": opened.checksum}
         with made_by_first(fabric, make(out, "embed", settings, inputs)) as work:
             done = (out / VECTORS).with_suffix(".done")
             if work is not None and work.find_problems() is not None:

@@ -112,7 +112,7 @@ def open_source(path: AnyPath) -> Source:
         history=model.history,
     )
     about = VectorsInfo(info.slides, info.level_names)
-    return VectorSet(embeddings.path, about, embeddings.table, embeddings.vectors, embeddings.artefact.checksum, card)
+    return VectorSet(embeddings.path, about, embeddings.table, embeddings.vectors, embeddings.checksum, card)
 
 
 _IDLE = {
