@@ -82,7 +82,7 @@ def measure_moments(
     """
     order, ids, parts = _order_by_part(tree, seed)
     spread = order[np.linspace(0, len(order) - 1, min(len(order), _ROWS)).astype(np.int64)]
-    shift = np.asarray(vectors[np.sort(spread)], np.float64).mean(axis=0)
+    shift = np.nan_to_num(np.asarray(vectors[np.sort(spread)], np.float64).mean(axis=0), posinf=0, neginf=0)
     return tuple(
         _sum_rows(vectors, order[part], [of_level[part] for of_level in ids], shift, where, watch) for part in parts
     )
@@ -126,8 +126,8 @@ def _sum_rows(
         if not np.isfinite(added).all():
             wrong = block[~np.isfinite(x).all(axis=1)]
             raise UserError(
-                f"{where} has {count(len(wrong), 'vector')} with NaN or infinity among these rows, the first in row "
-                f"{int(wrong[0]) if len(wrong) else int(block[0]):,}. Make the vectors again without them."
+                f"{where} has {count(len(wrong), 'vector')} with NaN or infinity among {len(block):,}, such as that of "
+                f"row {int(wrong[0]):,}. Make these vectors anew, or leave their patients out with data.leave_out."
             )
         total += added
         square += x.T @ x
