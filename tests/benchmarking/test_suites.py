@@ -21,10 +21,10 @@ def load(suite: str, *changes: str) -> SuiteConfig:
 
 def test_the_papers_experiments_and_ours_are_all_there() -> None:
     paper = {"main", "weak", "lambda", "learning-rate", "batch-size", "iterations"}
-    assert set(SUITES) == paper | {"hierarchical", "distillation", "stain", "small-cohort"}
+    assert set(SUITES) == paper | {"hierarchical", "distillation", "stain", "small-cohort", "vectors"}
 
 
-@pytest.mark.parametrize("suite", sorted(set(SUITES) - {"small-cohort"}))
+@pytest.mark.parametrize("suite", sorted(set(SUITES) - {"small-cohort", "vectors"}))
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_every_suite_plans_trainings(suite: str, scale: str, tmp_path: Path) -> None:
     config = load(suite)
@@ -43,7 +43,8 @@ def test_every_suite_plans_trainings(suite: str, scale: str, tmp_path: Path) -> 
 def test_every_suite_says_what_it_is_for(suite: str) -> None:
     text = (resources.files("hidisc.settings.recipes") / "benchmark" / f"{suite}.yaml").read_text(encoding="utf-8")
     assert [f"# {word}" in text for word in ("Purpose:", "Command:", "Machine:", "Paper:")] == [True] * 4
-    assert f"hidisc benchmark {suite} store" in text
+    source = "embeddings" if suite == "vectors" else "store"
+    assert f"hidisc benchmark {suite} {source}" in text
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -201,6 +201,22 @@ def whiten(parts: Sequence[Moments], dim: int, shrinkage: float | None, level: i
     return LinearMap(moments.mean, (directions / np.sqrt(values)).T @ basis.T, shrinkage)
 
 
+def whiten_floor(parts: Sequence[Moments], dim: int = 256) -> LinearMap:
+    """`whiten` within the finest units of whatever vectors there are: with fewer components where fewer vary.
+
+    Where no unit has two vectors that differ, by the variance of all; where none vary, vectors are only centred.
+    """
+    moments = _add(parts)
+    values = np.linalg.eigvalsh(moments.covariance())
+    dim = min(dim, int((values > _FLAT * values[-1]).sum())) if values[-1] > 0 else 0
+    if not dim:
+        return LinearMap(moments.mean, None)
+    level = len(moments.units) - 1
+    scatter, freedom = moments.scatter(level)
+    has_pairs = freedom > 0 and np.trace(scatter) > _FLAT * np.trace(moments.square)
+    return whiten(parts, dim, None, level if has_pairs else None, "the bank")
+
+
 def turn_to_units(
     parts: Sequence[Moments], dim: int, keep: int, shrinkage: float | None, weights: Sequence[float], where: str
 ) -> LinearMap:

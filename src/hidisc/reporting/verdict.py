@@ -38,7 +38,8 @@ def find_outlook(model: EvaluatedModel) -> tuple[str, ...]:
         sentences += _count_missing(floor, info.endpoint, level, model.bootstrap.interval)
     if is_falling:
         sentences.append("Its loss was still falling when training ended, so it may not have learned all it can.")
-    return (*sentences, _next(info, level, against_floor, is_falling))
+    whitens = floor is not None and floor.subject == "whitened"
+    return (*sentences, _next(info, level, against_floor, is_falling, whitens))
 
 
 def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
@@ -60,13 +61,19 @@ def _count_missing(floor: Floor, endpoint: Classes, level: Judged, interval: flo
         yield f"A difference of this size would take {patients} to tell from none."
 
 
-def _next(info: ScoresInfo, level: Judged, against_floor: str, is_falling: bool) -> str:
-    """The next step, with its command where there is one."""
+def _next(info: ScoresInfo, level: Judged, against_floor: str, is_falling: bool, whitens: bool) -> str:
+    """The next step, with its command where there is one; `whitens`: the hardest floor is that of whitened vectors."""
     is_better = not against_floor or against_floor.startswith("better")
     if any(item.name == "collapse" and item.meaning.startswith("COLLAPSED") for item in info.diagnostics):
         return "Next: train again: its embeddings are nearly all the same, so the numbers mean little."
     if is_falling:
         return "Next: train longer, with --set optim.steps=... of twice as many steps and a new --out."
+    if not is_better and whitens:
+        return (
+            "Next: whiten its vectors in seconds: `hidisc train EMBEDDINGS --recipe whiten-within --out MAP`, "
+            "then `hidisc embed EMBEDDINGS MAP --out WHITENED`; `hidisc benchmark vectors EMBEDDINGS --out BENCHMARK` "
+            "compares this and other maps in folds."
+        )
     if not is_better and not info.model.history.is_complete:  # it has started from weights
         return "Next: see with `hidisc audit EMBEDDINGS --out AUDIT` what it looks at, and add patients if you can."
     if not is_better:

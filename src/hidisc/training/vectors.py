@@ -99,19 +99,19 @@ class VectorViews:
     """Random views of vectors: some of their numbers become those of the mean vector, and noise is added."""
 
     def __init__(self, config: TrainConfig, mean: Tensor, scale: Tensor) -> None:
-        self._map, self._views, self._mean, self._scale = config.map, config.batch.views, mean, scale
+        self._config, self._mean, self._scale = config, mean, scale
 
     @torch.no_grad()
     def __call__(
         self, vectors: Tensor, generator: torch.Generator, stains: BatchStains | None = None
     ) -> tuple[Tensor, ...]:
         """Views (M, V, D) of vectors (M, D)."""
-        views = vectors[:, None].repeat(1, self._views, 1)
-        mean, scale = self._mean.to(vectors.device), self._scale.to(vectors.device)
-        if self._map.noise > 0:
-            views += torch.randn(views.shape, generator=generator).to(views.device) * (scale * self._map.noise)
-        if self._map.dropout > 0:
-            is_dropped = torch.rand(views.shape, generator=generator) < self._map.dropout
+        views = vectors[:, None].repeat(1, self._config.batch.views, 1)
+        mean, scale, config = self._mean.to(vectors.device), self._scale.to(vectors.device), self._config
+        if config.map.noise > 0:
+            views += torch.randn(views.shape, generator=generator).to(views.device) * (scale * config.map.noise)
+        if config.map.dropout > 0:
+            is_dropped = torch.rand(views.shape, generator=generator) < config.map.dropout
             views = torch.where(is_dropped.to(views.device), mean, views)
         return (views,)
 
@@ -135,31 +135,32 @@ class ClosedForm:
 
 def solve(vectors: VectorSet, tree: Tree, config: TrainConfig, say: Say) -> ClosedForm:
     """The map of `config.map` for the leaves of a tree of some vectors. Memory: a few times D^2, and one block."""
-    began, chosen = time.monotonic(), config.map
+    began = time.monotonic()
     where = f"{vectors.path}"
     parts = measure_moments(vectors.vectors, tree, where, config.seed)
     made = _solve(parts, tree, config, where, say)
-    card = vectors.card(chosen).model_copy(update={"shrinkage": made.shrinkage})
-    if made.shrinkage is not None and chosen.shrinkage is None:
+    card = vectors.card(config.map).model_copy(update={"shrinkage": made.shrinkage})
+    if made.shrinkage is not None and config.map.shrinkage is None:
         say(f"map.shrinkage={made.shrinkage:g}, which predicts left-out {tree.levels[0]}s best")
     return ClosedForm(VectorMap.of_linear(card, made), time.monotonic() - began)
 
 
 def _solve(parts: tuple[Moments, ...], tree: Tree, config: TrainConfig, where: str, say: Say) -> LinearMap:
-    chosen, levels = config.map, tree.levels
-    if chosen.kind == "centre":
+    kind, dim, shrinkage, levels = config.map.kind, config.map.dim, config.map.shrinkage, tree.levels
+    if kind == "centre":
         return centre(parts)
-    if chosen.kind == "whiten":
-        return whiten(parts, chosen.dim, chosen.shrinkage, None, where)
-    if chosen.kind == "linear-hidisc":
+    if kind == "whiten":
+        return whiten(parts, dim, shrinkage, None, where)
+    if kind == "linear-hidisc":
         weights = level_weights(config.objective.get("weights", {}), levels)
-        return turn_to_units(parts, chosen.dim, chosen.keep, chosen.shrinkage, weights[:-1], where)
+        return turn_to_units(parts, dim, config.map.keep, shrinkage, weights[:-1], where)
     units = [sum(part.units[number] for part in parts) for number in range(len(levels) - 1)]
-    number = find_level(levels, chosen.level)
-    same = [level for level, has in zip(levels, units, strict=False) if has == units[number] and level != chosen.level]
-    if same:
-        say(f"note: every {levels[0]} has one {levels[-2]} each, so within {chosen.level}s is within {same[0]}s here")
-    return whiten(parts, chosen.dim, chosen.shrinkage, number, where)
+    number = find_level(levels, config.map.level)
+    for other, has in enumerate(units):
+        if has == units[number] and other != number:
+            coarse, fine = levels[min(number, other)], levels[max(number, other)]
+            say(f"note: every {coarse} has one {fine}, so within {coarse}s and within {fine}s is the same")
+    return whiten(parts, dim, shrinkage, number, where)
 
 
 def find_level(levels: tuple[str, ...], level: str) -> int:
