@@ -38,8 +38,7 @@ def make_foreign(folder: Path, **shape: int) -> Embeddings:
 
 
 def put_map_behind(start: Embeddings, out: Path, recipe: str) -> Embeddings:
-    config = load_config(TrainConfig, recipe, ["map.dim=8"] if recipe != "centre" else [])
-    train(start.path, out / "run", config, device="cpu", devices=1)
+    train(start.path, out / "run", load_config(TrainConfig, recipe), device="cpu", devices=1)
     made = embed(start.path, out / "run", out / "mapped", device="cpu", devices=1, shown=False)
     assert made is not None
     return made

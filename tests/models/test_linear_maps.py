@@ -255,7 +255,7 @@ def test_fewer_directions_than_components_are_refused() -> None:
         whiten(parts, 8, None, 1, "here")
     vectors[:] = 1
     parts = measure_moments(vectors, plant(patients, slides), "here")
-    with pytest.raises(UserError, match=r"vary in 0 directions only. There is nothing to learn from them"):
+    with pytest.raises(UserError, match=r"the 96 vectors of here to learn from are all the same. Give others"):
         whiten(parts, 8, None, 1, "here")
 
 

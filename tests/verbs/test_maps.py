@@ -35,9 +35,9 @@ from tests.training.stores import train as train_pixels
 DIM = 16
 RECIPES = {
     "centre": (),
-    "whiten": (f"map.dim={DIM}",),
-    "whiten-within": (f"map.dim={DIM}",),
-    "linear-hidisc": (f"map.dim={DIM}", "map.keep=3"),
+    "whiten": (),
+    "whiten-within": (),
+    "linear-hidisc": ("map.keep=3",),
     "hidisc-adapter": ("optim.steps=6", "batch.images=64", "log.every=1", "checkpoint.every=2"),
 }
 FEW = EvaluateConfig.model_validate({"probes": ["knn"], "knn": {"k": 5}, "bootstrap": {"resamples": 20}})

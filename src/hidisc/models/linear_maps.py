@@ -24,6 +24,8 @@ _ROWS = 4096
 _PARTS = 5
 """Parts of the patients, each of which is left out once when the shrinkage is chosen."""
 _SHRINKAGES = np.array([0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0])
+_COMPONENTS = 256
+"""Most principal components that are kept unless it is said how many."""
 _FLAT = 1e-11
 """A direction whose variance is below this share of the largest counts as one in which nothing varies."""
 
@@ -189,11 +191,13 @@ def centre(parts: Sequence[Moments]) -> LinearMap:
     return LinearMap(_add(parts).mean, None)
 
 
-def whiten(parts: Sequence[Moments], dim: int, shrinkage: float | None, level: int | None, where: str) -> LinearMap:
+def whiten(
+    parts: Sequence[Moments], dim: int | None, shrinkage: float | None, level: int | None, where: str
+) -> LinearMap:
     """The first `dim` principal components, whitened by their covariance within the units of a level (None: of all).
 
-    `shrinkage`: the share of the identity in the covariance; None: as predicts left-out patients best. `where`: what a
-    message calls the vectors.
+    `dim` None: 256, or as many as vary. `shrinkage`: the share of the identity in the covariance; None: as predicts
+    left-out patients best. `where`: what a message calls the vectors.
     """
     moments = _add(parts)
     basis = _find_components(moments, dim, where)
@@ -201,24 +205,22 @@ def whiten(parts: Sequence[Moments], dim: int, shrinkage: float | None, level: i
     return LinearMap(moments.mean, (directions / np.sqrt(values)).T @ basis.T, shrinkage)
 
 
-def whiten_floor(parts: Sequence[Moments], dim: int = 256) -> LinearMap:
-    """`whiten` within the finest units of whatever vectors there are: with fewer components where fewer vary.
+def whiten_floor(parts: Sequence[Moments]) -> LinearMap:
+    """`whiten` within the finest units of whatever vectors there are.
 
     Where no unit has two vectors that differ, by the variance of all; where none vary, vectors are only centred.
     """
     moments = _add(parts)
-    values = np.linalg.eigvalsh(moments.covariance())
-    dim = min(dim, int((values > _FLAT * values[-1]).sum())) if values[-1] > 0 else 0
-    if not dim:
+    if np.trace(moments.covariance()) <= 0:
         return LinearMap(moments.mean, None)
     level = len(moments.units) - 1
     scatter, freedom = moments.scatter(level)
     has_pairs = freedom > 0 and np.trace(scatter) > _FLAT * np.trace(moments.square)
-    return whiten(parts, dim, None, level if has_pairs else None, "the bank")
+    return whiten(parts, None, None, level if has_pairs else None, "the bank")
 
 
 def turn_to_units(
-    parts: Sequence[Moments], dim: int, keep: int, shrinkage: float | None, weights: Sequence[float], where: str
+    parts: Sequence[Moments], dim: int | None, keep: int, shrinkage: float | None, weights: Sequence[float], where: str
 ) -> LinearMap:
     """The directions in which units differ most, as against the vectors within them; `keep` of `dim` components.
 
@@ -226,11 +228,11 @@ def turn_to_units(
     is left of the covariance of all: v'W v = 1, and B v = r W v with the largest r. What HiDisc asks of an encoder, the
     same for vectors of one unit and different for others, is asked here of a linear map, as Fisher did for classes.
     """
-    if keep > dim:
+    if dim is not None and keep > dim:
         raise UserError(f"map.keep = {keep} is more than map.dim = {dim}. Set map.keep={dim} or less.")
     moments = _add(parts)
-    basis, total = _find_components(moments, dim, where), sum(weights)
-    within, shrinkages = np.zeros((dim, dim)), []
+    basis, total, shrinkages = _find_components(moments, dim, where), sum(weights), []
+    within = np.zeros((basis.shape[1], basis.shape[1]))
     for level, weight in enumerate(weights):
         if weight:
             values, directions, chosen = _shrink_within(parts, basis, level, shrinkage, where)
@@ -250,22 +252,23 @@ def _add(parts: Sequence[Moments]) -> Moments:
     return first
 
 
-def _find_components(moments: Moments, dim: int, where: str) -> Floats:
-    """(D, dim) the principal components of largest variance."""
+def _find_components(moments: Moments, dim: int | None, where: str) -> Floats:
+    """(D, dim) the principal components of largest variance; `dim` None: at most 256."""
     width = len(moments.mean)
-    if dim > width:
+    if dim is not None and dim > width:
         raise UserError(
             f"map.dim = {dim}, and the vectors of {where} have {count(width, 'number')}. Set map.dim={width} or less."
         )
     values, directions = np.linalg.eigh(moments.covariance())
     varying = int((values > _FLAT * max(values[-1], 0)).sum()) if values[-1] > 0 else 0
-    if varying < dim:
+    if not varying:
+        raise UserError(f"the {moments.rows:,} vectors of {where} to learn from are all the same. Give others.")
+    if dim is not None and varying < dim:
         raise UserError(
             f"map.dim = {dim}, and the {moments.rows:,} vectors of {where} to learn from vary in "
-            f"{count(varying, 'direction')} only."
-            + (f" Set map.dim={varying} or less." if varying else " There is nothing to learn from them.")
+            f"{count(varying, 'direction')} only. Set map.dim={varying} or less."
         )
-    return directions[:, ::-1][:, :dim]
+    return directions[:, ::-1][:, : dim or min(varying, _COMPONENTS)]
 
 
 def _shrink_within(

@@ -206,8 +206,8 @@ class MapConfig(Config):
 
     kind: MapKind | None = None
     """The map: centre, whiten, whiten-within and linear-hidisc are computed, adapter is trained; null: an encoder."""
-    dim: int = Field(256, ge=1)
-    """Principal components that whiten, whiten-within and linear-hidisc keep."""
+    dim: int | None = Field(None, ge=1)
+    """Principal components that whiten, whiten-within and linear-hidisc keep; null: 256, or as many as vary."""
     keep: int = Field(64, ge=1)
     """Directions that linear-hidisc keeps of these: those in which units differ most."""
     level: str = "slide"

@@ -50,11 +50,9 @@ class VectorSet:
 
     def card(self, config: MapConfig) -> MapCard:
         """The card of a map of these vectors, before it has learned."""
-        is_adapter, width = config.kind == "adapter", self.vectors.shape[1]
-        keeps = is_adapter or config.kind == "centre"
+        is_adapter = config.kind == "adapter"
         changes = {
             "kind": config.kind,
-            "features": width if keeps else config.keep if config.kind == "linear-hidisc" else config.dim,
             "layers": config.layers if is_adapter else 0,
             "hidden_dim": config.hidden_dim if is_adapter and config.layers == 2 else 0,
         }
@@ -139,7 +137,8 @@ def solve(vectors: VectorSet, tree: Tree, config: TrainConfig, say: Say) -> Clos
     where = f"{vectors.path}"
     parts = measure_moments(vectors.vectors, tree, where, config.seed)
     made = _solve(parts, tree, config, where, say)
-    card = vectors.card(config.map).model_copy(update={"shrinkage": made.shrinkage})
+    width = vectors.encoder.takes if made.matrix is None else len(made.matrix)
+    card = vectors.card(config.map).model_copy(update={"features": width, "shrinkage": made.shrinkage})
     if made.shrinkage is not None and config.map.shrinkage is None:
         say(f"map.shrinkage={made.shrinkage:g}, which predicts left-out {tree.levels[0]}s best")
     return ClosedForm(VectorMap.of_linear(card, made), time.monotonic() - began)
