@@ -88,8 +88,7 @@ class SuiteConfig(Config):
     evaluation_points: tuple[float, ...] = (1.0,)
     """Shares of a training after which it is evaluated; several of them give a curve."""
     floors: bool = True
-    """Whether colour alone and the untrained encoder of the first row (of embeddings: they themselves, and whitened
-    within slides) are judged beside the rows."""
+    """Whether floors (colour alone, untrained; of embeddings: as they are, whitened) are judged beside the rows."""
     evaluate: EvaluateConfig = EvaluateConfig(probes=("knn",))
     small: ScaleConfig = ScaleConfig(recipe="laptop")
     """What `--scale small` puts over every row."""
