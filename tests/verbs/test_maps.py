@@ -11,8 +11,9 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.embeddings.model import open_model
 from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Progress
+from hidisc.models.card import MAP_CARD, MAP_WEIGHTS
 from hidisc.models.linear_maps import measure_moments, whiten
-from hidisc.models.vector_map import MAP_CARD, MAP_WEIGHTS, VectorMap
+from hidisc.models.vector_map import VectorMap
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.settings.config import load_config
@@ -26,6 +27,7 @@ from hidisc.verbs import train as train_verb
 from hidisc.verbs.doctor import find_damage
 from hidisc.verbs.embed import embed
 from hidisc.verbs.evaluate import evaluate
+from hidisc.verbs.export import export
 from hidisc.verbs.train import open_source, train
 from tests.evaluation.made import make_embeddings
 from tests.finished import refinish
@@ -241,6 +243,10 @@ def test_wrong_inputs_are_refused_in_a_sentence(start: Embeddings, tmp_path: Pat
     run = learn(start, tmp_path / "run", "whiten")
     with pytest.raises(UserError, match=r"run is a map of vectors, and .*store holds pictures. Embed them with an"):
         embed(store, run.path, tmp_path / "a", device="cpu")
+    with pytest.raises(UserError, match=r"run is a map of vectors, and this needs an encoder of pictures"):
+        export(run.path, tmp_path / "a", to="onnx")
+    with pytest.raises(UserError, match=r"run' is a folder without an encoder"):
+        train_pixels(store, tmp_path / "a", f"model.weights={run.path}")
     with pytest.raises(UserError, match=r"timm:test_resnet is no map of vectors, and .*embeddings holds vectors"):
         put_behind(start, Path("timm:test_resnet"), tmp_path / "a")
     with pytest.raises(UserError, match=r"run is a run and .*embeddings is embeddings: the two are swapped"):

@@ -7,7 +7,8 @@ from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.embeddings.model import OpenedModel, group_of_run
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import digest
-from hidisc.models.vector_map import MAP_CARD, VectorMap
+from hidisc.models.card import MAP_CARD
+from hidisc.models.vector_map import VectorMap
 from hidisc.settings.embed import EmbedConfig, ForeignConfig
 from hidisc.training.run import Run
 

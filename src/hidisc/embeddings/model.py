@@ -21,6 +21,7 @@ from hidisc.ground.files import digest, hash_file
 from hidisc.ground.seeds import Purpose, make_rng, make_seed
 from hidisc.models.card import (
     CARD,
+    MAP_CARD,
     NOTHING,
     PIXELS,
     WEIGHTS,
@@ -41,7 +42,7 @@ from hidisc.models.foreign import (
     open_timm_folder,
     size_of_timm,
 )
-from hidisc.models.vector_map import MAP_CARD, VectorMap
+from hidisc.models.vector_map import VectorMap
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import keep_facts
 from hidisc.settings.embed import EmbedConfig, ForeignConfig

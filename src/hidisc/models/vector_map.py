@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, hash_file, seal, unseal, write_atomic
 from hidisc.models.backbone import read_tensors
-from hidisc.models.card import History
+from hidisc.models.card import MAP_CARD, MAP_WEIGHTS, History
 from hidisc.models.linear_maps import LinearMap
 from hidisc.settings.train import MapKind
 
-MAP_CARD, MAP_WEIGHTS = "map.json", "map.safetensors"
 _BOTH = "Copy both files from one run."
 
 

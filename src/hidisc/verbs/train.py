@@ -14,8 +14,8 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, full_disk_said
 from hidisc.ground.progress import Progress, Say, ignore
 from hidisc.models.backbone import create_backbone, find_architecture
-from hidisc.models.card import CARD, WEIGHTS
-from hidisc.models.vector_map import MAP_CARD, MAP_WEIGHTS, MapCard
+from hidisc.models.card import CARD, MAP_CARD, MAP_WEIGHTS, WEIGHTS
+from hidisc.models.vector_map import MapCard
 from hidisc.objectives.objective import find_objective, load_settings
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config, differences
@@ -70,6 +70,7 @@ def train(
                 if work is not None:
                     _solve(store, out, config, objective, say)
                     work.finish((RUN, MAP_CARD, MAP_WEIGHTS))
+                fabric.barrier()
                 return Run.load(out) if is_first else None
             if is_first and list_checkpoints(out) and not (out / METRICS).exists():
                 say(
