@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from hidisc.benchmarking.benchmark import benchmark
+from hidisc.benchmarking.cells import SuiteCell, plan_cells
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.embeddings.model import open_model
+from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Progress
 from hidisc.models.card import MAP_CARD, MAP_WEIGHTS
@@ -16,6 +19,7 @@ from hidisc.models.linear_maps import measure_moments, whiten
 from hidisc.models.vector_map import VectorMap
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy
+from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import load_config
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
@@ -333,3 +337,76 @@ def test_the_mean_over_flips_and_turns_is_that_of_eight_pictures(tmp_path: Path)
         torch.testing.assert_close(turned.net(x.rot90(1, (2, 3))), found)
     assert plain.card.checksum != turned.card.checksum, "vectors of the one cannot be compared with those of the other"
     assert plain.card.group != turned.card.group
+
+
+# Folds
+
+
+SUITE = """
+title: Maps
+rows:
+  - {name: As they are, recipe: centre, encoder: start}
+  - {name: Whitened, recipe: centre, encoder: start, map: whiten-within}
+  - {name: Linear, recipe: linear-hidisc, changes: [map.keep=4]}
+  - {name: Adapter, recipe: hidisc-adapter, changes: [optim.steps=2, batch.images=64]}
+seeds: 2
+folds: {number: 3}
+evaluate: {knn: {k: 5}, probes: [knn], bootstrap: {resamples: 20}}
+claims: [{text: better, better: Whitened, than: As they are}]
+small: {recipe: ''}
+"""
+
+
+def plan(suite: Path, out: Path, source: Path) -> list[SuiteCell]:
+    config = load_config(SuiteConfig, str(suite))
+    opened = Embeddings.load(source) if (source / "embeddings.json").exists() else PatchStore.load(source)
+    return plan_cells(config, config.small, out, {"": opened})
+
+
+def test_each_fold_has_a_map_of_its_own(start: Embeddings, tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    out = tmp_path / "out"
+    done = benchmark(load_config(SuiteConfig, str(tmp_path / "suite.yaml")), start.path, out, workers=1, device="cpu")
+    assert (done.done, done.failed) == (2 * (1 + 3 + 3 + 3 + 3), 0)  # with the floor `Whitened within slides`
+    everyone, maps = set(start.table.column("patient")), 0
+    for cell in plan(tmp_path / "suite.yaml", out, start.path):
+        judged = set(Scores.load(cell.scores(cell.points[-1])).predictions("knn", "patient").clusters)
+        runs = [path for path in (cell.run, cell.map_run(cell.points[-1])) if path.exists()]
+        assert len(runs) == (cell.row.name != "As they are")
+        for run in runs:
+            maps += 1
+            assert set(Run.load(run).info.patients) == everyone - judged, cell.name
+        assert judged == everyone if not runs else judged < everyone
+    assert maps == 24
+    table = (out / "tables" / "floors.md").read_text()
+    assert all(name in table for name in ("As they are", "Whitened within slides", "Linear", "Adapter"))
+    assert "Colour" not in table
+    groups = {Scores.load(path).info.model.group for path in (out / "pooled").iterdir()}
+    assert len(groups) == 4, "the two seeds of a row are one method, two rows are not"
+
+
+def test_a_map_behind_starting_weights_is_learned_without_the_fold(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    row = "{name: Whitened, recipe: simclr+laptop, encoder: start, map: whiten-within}"
+    (tmp_path / "suite.yaml").write_text(
+        f"title: Start\nrows: [{row}]\nseeds: 1\nfolds: {{number: 2}}\nfloors: false\nsmall: {{recipe: ''}}\n"
+        "evaluate: {knn: {k: 5}, probes: [knn], bootstrap: {resamples: 20}}\n"
+    )
+    out = tmp_path / "out"
+    done = benchmark(load_config(SuiteConfig, str(tmp_path / "suite.yaml")), store, out, workers=1, device="cpu")
+    assert (done.done, done.failed) == (2, 0)
+    everyone = set(PatchStore.load(store).table.column("patient"))
+    for cell in plan(tmp_path / "suite.yaml", out, store):
+        scores = Scores.load(cell.scores(cell.points[-1]))
+        judged = set(scores.predictions("knn", "patient").clusters)
+        learned = set(Run.load(cell.map_run(cell.points[-1])).info.patients)
+        assert learned == everyone - judged
+        assert scores.info.model.objective == "whiten-within"
+
+
+def test_a_suite_of_encoders_says_what_to_do_with_vectors(start: Embeddings, tmp_path: Path) -> None:
+    config = load_config(SuiteConfig, "weak", ["seeds=1", "rows=[{name: SimCLR, recipe: simclr}]", "claims=[]"])
+    done = benchmark(config, start.path, tmp_path / "out", workers=1, device="cpu")
+    assert done.failed == 1
+    (reason,) = (path.read_text() for path in (tmp_path / "out").rglob("failed.txt"))
+    assert "holds vectors, from which a map is learned. Give a recipe for vectors: --recipe whiten-within" in reason

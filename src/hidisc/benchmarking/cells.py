@@ -131,7 +131,7 @@ def plan_cells(
     judged = suite.evaluate.model_copy(update={"floor": False, "audit": False})  # the floors are rows
     for seed in range(suite.seeds):
         rule = suite.folds.model_copy(update={"seed": seed})
-        for number, row in enumerate(list_rows(suite, stores or {}), 1):
+        for number, row in enumerate(list_rows(suite, scale, stores or {}), 1):
             store = (stores or {})[row.store] if rule.are_used else None
             folds = make_folds(store.table, rule, suite.evaluate.label, store.path) if store else ()
             splits = store.table.splits if store else ()
@@ -167,7 +167,9 @@ def plan_cells(
     return found
 
 
-def list_rows(suite: SuiteConfig, stores: Mapping[str, PatchStore | Embeddings]) -> tuple[RowConfig, ...]:
+def list_rows(
+    suite: SuiteConfig, scale: ScaleConfig, stores: Mapping[str, PatchStore | Embeddings]
+) -> tuple[RowConfig, ...]:
     """The rows of a suite and behind them the floors that it does not have itself."""
     if not suite.floors:
         return suite.rows
@@ -177,10 +179,13 @@ def list_rows(suite: SuiteConfig, stores: Mapping[str, PatchStore | Embeddings])
         start = RowConfig(name="As they are", recipe="centre", encoder="start", store=suite.rows[0].store)
         floors = [start, start.model_copy(update={"name": "Whitened within slides", "map": "whiten-within"})]
     elif first is not None:
+        start = first.model_copy(update={"name": "Start", "encoder": "start", "at": None, "map": ""})
         changes = (*first.changes, "model.weights=null")
-        floors.append(
-            first.model_copy(update={"name": "Untrained", "encoder": "start", "changes": changes, "at": None})
-        )
+        floors.append(start.model_copy(update={"name": "Untrained", "changes": changes}))
+        has_start = any(row.encoder == "start" for row in suite.rows)
+        if not has_start and _load_training(first, scale, 0).model.weights is not None:
+            whitened = {"name": "Start, whitened within slides", "map": "whiten-within"}
+            floors += [start, start.model_copy(update=whitened)]
     names = {row.name for row in suite.rows}
     return (*suite.rows, *(floor for floor in floors if floor.name not in names))
 
