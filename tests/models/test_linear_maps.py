@@ -292,6 +292,13 @@ def test_more_directions_than_components_are_refused() -> None:
         turn_to_units(parts, 8, 9, None, (1, 1), "here")
 
 
+def test_linear_hidisc_without_a_level_is_refused() -> None:
+    vectors, patients, slides = draw(patients=4)
+    parts = measure_moments(vectors, plant(patients, slides), "here")
+    with pytest.raises(UserError, match="linear-hidisc needs a level above the patch whose weight is above 0"):
+        turn_to_units(parts, 8, 4, None, (0, 0), "here")
+
+
 def test_one_patient_is_enough_where_nobody_can_be_left_out() -> None:
     vectors, patients, slides = draw(patients=1, dim=4)
     (part,) = measure_moments(vectors, plant(patients, slides), "here")

@@ -230,6 +230,8 @@ def turn_to_units(
     """
     if dim is not None and keep > dim:
         raise UserError(f"map.keep = {keep} is more than map.dim = {dim}. Set map.keep={dim} or less.")
+    if not sum(weights):
+        raise UserError("objective.weights: linear-hidisc needs a level above the patch whose weight is above 0.")
     moments = _add(parts)
     basis, total, shrinkages = _find_components(moments, dim, where), sum(weights), []
     within = np.zeros((basis.shape[1], basis.shape[1]))
@@ -252,13 +254,18 @@ def _add(parts: Sequence[Moments]) -> Moments:
     return first
 
 
-def _find_components(moments: Moments, dim: int | None, where: str) -> Floats:
-    """(D, dim) the principal components of largest variance; `dim` None: at most 256."""
-    width = len(moments.mean)
-    if dim is not None and dim > width:
+def check_dim(dim: int, width: int, where: str) -> None:
+    """Refuse more components than vectors have numbers."""
+    if dim > width:
         raise UserError(
             f"map.dim = {dim}, and the vectors of {where} have {count(width, 'number')}. Set map.dim={width} or less."
         )
+
+
+def _find_components(moments: Moments, dim: int | None, where: str) -> Floats:
+    """(D, dim) the principal components of largest variance; `dim` None: at most 256."""
+    if dim is not None:
+        check_dim(dim, len(moments.mean), where)
     values, directions = np.linalg.eigh(moments.covariance())
     varying = int((values > _FLAT * max(values[-1], 0)).sum()) if values[-1] > 0 else 0
     if not varying:

@@ -38,7 +38,7 @@ def pays_to_compile(device: str, steps: int) -> bool:
 
 def decide_compile(config: TrainConfig, out: Path, fabric: Fabric, say: Say) -> TrainConfig:
     """The config with true or false for `compute.compile=auto`: the run's first choice, else the faster one here."""
-    if config.compute.compile != "auto":
+    if config.compute.compile != "auto" or config.map.kind not in (None, "adapter"):  # a closed form has no steps
         return config
     decided = ((read_settings(out) or {}).get("compute") or {}).get("compile")
     if not isinstance(decided, bool):

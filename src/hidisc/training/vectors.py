@@ -3,7 +3,6 @@
 An adapter is trained by the loop of all other trainings (`fit`); a closed form reads its vectors once.
 """
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Say
-from hidisc.models.linear_maps import LinearMap, Moments, centre, list_blocks, measure_moments, turn_to_units, whiten
+from hidisc.models.linear_maps import Moments, centre, check_dim, list_blocks, measure_moments, turn_to_units, whiten
 from hidisc.models.vector_map import MapCard, VectorMap
 from hidisc.objectives.positives import level_weights
 from hidisc.patches.record import SlideId
@@ -123,43 +122,36 @@ def begin_map(vectors: VectorSet, rows: NDArray[np.integer[Any]], config: MapCon
     return new
 
 
-@dataclass(frozen=True)
-class ClosedForm:
-    """A map that was made in closed form."""
-
-    map: VectorMap
-    seconds: float
-
-
-def solve(vectors: VectorSet, tree: Tree, config: TrainConfig, say: Say) -> ClosedForm:
+def solve(vectors: VectorSet, tree: Tree, config: TrainConfig, say: Say) -> VectorMap:
     """The map of `config.map` for the leaves of a tree of some vectors. Memory: a few times D^2, and one block."""
-    began = time.monotonic()
-    where = f"{vectors.path}"
+    where, dim, kind = f"{vectors.path}", config.map.dim, config.map.kind
+    level = find_level(tree.levels, config.map.level) if kind == "whiten-within" else None
+    if dim is not None:
+        check_dim(dim, vectors.vectors.shape[1], where)  # before all of them are read
     parts = measure_moments(vectors.vectors, tree, where, config.seed)
-    made = _solve(parts, tree, config, where, say)
+    if kind == "centre":
+        made = centre(parts)
+    elif kind == "linear-hidisc":
+        weights = level_weights(config.objective.get("weights", {}), tree.levels)[:-1]
+        made = turn_to_units(parts, dim, config.map.keep, config.map.shrinkage, weights, where)
+    else:
+        if level is not None:
+            _note_same_units(parts, tree.levels, level, say)
+        made = whiten(parts, dim, config.map.shrinkage, level, where)
+    if made.shrinkage is not None and config.map.shrinkage is None and len(parts) > 1:
+        say(f"map.shrinkage={made.shrinkage:g}, which predicts left-out {tree.levels[0]}s best")
     width = vectors.encoder.takes if made.matrix is None else len(made.matrix)
     card = vectors.card(config.map).model_copy(update={"features": width, "shrinkage": made.shrinkage})
-    if made.shrinkage is not None and config.map.shrinkage is None:
-        say(f"map.shrinkage={made.shrinkage:g}, which predicts left-out {tree.levels[0]}s best")
-    return ClosedForm(VectorMap.of_linear(card, made), time.monotonic() - began)
+    return VectorMap.of_linear(card, made)
 
 
-def _solve(parts: tuple[Moments, ...], tree: Tree, config: TrainConfig, where: str, say: Say) -> LinearMap:
-    kind, dim, shrinkage, levels = config.map.kind, config.map.dim, config.map.shrinkage, tree.levels
-    if kind == "centre":
-        return centre(parts)
-    if kind == "whiten":
-        return whiten(parts, dim, shrinkage, None, where)
-    if kind == "linear-hidisc":
-        weights = level_weights(config.objective.get("weights", {}), levels)
-        return turn_to_units(parts, dim, config.map.keep, shrinkage, weights[:-1], where)
+def _note_same_units(parts: tuple[Moments, ...], levels: tuple[str, ...], level: int, say: Say) -> None:
+    """Say where another level has the same units, so that the choice between the two changes nothing."""
     units = [sum(part.units[number] for part in parts) for number in range(len(levels) - 1)]
-    number = find_level(levels, config.map.level)
     for other, has in enumerate(units):
-        if has == units[number] and other != number:
-            coarse, fine = levels[min(number, other)], levels[max(number, other)]
+        if has == units[level] and other != level:
+            coarse, fine = levels[min(level, other)], levels[max(level, other)]
             say(f"note: every {coarse} has one {fine}, so within {coarse}s and within {fine}s is the same")
-    return whiten(parts, dim, shrinkage, number, where)
 
 
 def find_level(levels: tuple[str, ...], level: str) -> int:

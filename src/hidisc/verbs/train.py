@@ -1,6 +1,7 @@
 """`hidisc train`: a PatchStore -> a Run with an encoder; Embeddings -> a Run with a map of vectors."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,10 +152,11 @@ def _check_map(config: TrainConfig, source: Source, uses_head: bool) -> None:
 
 def _solve(vectors: VectorSet, out: Path, config: TrainConfig, objective: Config, say: Say) -> None:
     """Make a map in closed form, and the folder of its run."""
-    training_set = choose_training_set(vectors, config, objective)
-    solved = solve(vectors, training_set.tree, config, say)
-    done = {"steps": 0, "images": len(training_set.tree.leaves), "seconds": round(solved.seconds, 1)}
-    write_run(out, config, training_set, solved.map, **done, devices="1 x cpu, 64", bad_patches=0)
+    training_set, began = choose_training_set(vectors, config, objective), time.monotonic()
+    made, images = solve(vectors, training_set.tree, config, say), len(training_set.tree.leaves)
+    seconds = round(time.monotonic() - began, 1)
+    done = {"steps": 0, "images": images, "seconds": seconds, "devices": "1 x cpu, 64", "bad_patches": 0}
+    write_run(out, config, training_set, made, **done)
 
 
 def choose_threads(store: Source, out: Path, config: TrainConfig) -> int:
