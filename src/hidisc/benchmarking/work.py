@@ -1,8 +1,11 @@
 """The work of one cell of a benchmark: a training, its embeddings and their evaluation, here or on a worker."""
 
+from typing import Any
+
 import torch
 
 from hidisc.artefacts.artefact import make, read_kind
+from hidisc.artefacts.inputs import EMBEDDINGS, ChangedInputError
 from hidisc.artefacts.lock import hold
 from hidisc.benchmarking.cells import FAILED, CellTask, EvaluationPoint, SuiteCell, keep_reason, plan_embedding
 from hidisc.embeddings.colour import COLOUR
@@ -45,6 +48,8 @@ def do_cell(task: CellTask, report: Watch) -> None:
             torch.set_num_threads(task.threads)
         try:
             _train_and_evaluate(task, report)
+        except ChangedInputError:
+            raise  # no fault of the cell
         except Exception as error:
             refuse_full_disk(error, "Finished trainings are safe")
             keep_reason(cell, error)
@@ -55,26 +60,29 @@ def do_cell(task: CellTask, report: Watch) -> None:
 
 
 def _train_and_evaluate(task: CellTask, report: Watch) -> None:
-    cell, suite = task.cell, task.suite
+    cell, store, expected = task.cell, task.store, task.expected
+    on: dict[str, Any] = {"device": task.device, "devices": 1}
     threads = task.threads or torch.get_num_threads()  # the same for all: the trainings are compared
     if cell.row.encoder == "trained":
-        train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=_Steps(report))
+        train(store, cell.run, cell.train, **on, threads=threads, watch=_Steps(report), expected=expected)
     reached("cell.trained", cell.folder)
-    is_vectors, name = read_kind(task.store) == "embed", cell.row.name
-    size_px = None if is_vectors else PatchStore.load(task.store).info.size_px
+    is_vectors, name = read_kind(store) == "embed", cell.row.name
+    size_px = None if is_vectors else PatchStore.load(store, expected).info.size_px
     for point in cell.points:
-        embeddings, config = cell.embeddings(point), plan_embedding(suite, cell, point, size_px)
-        if is_vectors and cell.row.encoder == "start":
-            embeddings = task.store
-        else:
-            model = _find_model(cell, point)
-            embed(task.store, model, embeddings, config, name=name, device=task.device, devices=1, shown=False)
+        vectors, of_point = store, expected
+        if not is_vectors or cell.row.encoder == "trained":
+            config = plan_embedding(task.suite, cell, point, size_px)
+            vectors, model = cell.embeddings(point), _find_model(cell, point)
+            made = embed(store, model, vectors, config, **on, name=name, shown=False, expected=expected)
+            assert made is not None  # there is one device
+            of_point = expected.add(EMBEDDINGS, made.checksum)
         if cell.map is not None:
             run, mapped = cell.map_run(point), cell.mapped(point)
-            train(embeddings, run, cell.map, device=task.device, devices=1, threads=threads, watch=Progress())
-            embed(embeddings, run, mapped, name=name, device=task.device, devices=1, shown=False)
-            embeddings = mapped
-        evaluate(embeddings, cell.scores(point), cell.evaluate, device=task.device)
+            train(vectors, run, cell.map, **on, threads=threads, watch=Progress(), expected=of_point)
+            made = embed(vectors, run, mapped, **on, name=name, shown=False, expected=of_point)
+            assert made is not None
+            vectors, of_point = mapped, expected.add(EMBEDDINGS, made.checksum)
+        evaluate(vectors, cell.scores(point), cell.evaluate, device=task.device, expected=of_point)
 
 
 def _find_model(cell: SuiteCell, point: EvaluationPoint) -> str:

@@ -7,7 +7,7 @@ from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.embeddings.model import OpenedModel, group_of_run
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import digest
-from hidisc.models.card import MAP_CARD
+from hidisc.models.card import MAP_CARD, Preprocessing
 from hidisc.models.vector_map import VectorMap
 from hidisc.settings.embed import EmbedConfig, ForeignConfig
 from hidisc.training.run import Run
@@ -47,4 +47,4 @@ def open_map(spec: str, embeddings: Embeddings, config: EmbedConfig, name: str |
             "history": net.card.history,
         }
     )
-    return OpenedModel(ModelCard.model_validate(card.model_dump()), net, net.card.features, ())
+    return OpenedModel(ModelCard.model_validate(card.model_dump()), net, net.card.features, (), Preprocessing())

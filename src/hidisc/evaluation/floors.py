@@ -14,7 +14,7 @@ from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.probes.folds import sample_per_patient
-from hidisc.evaluation.task import LabelledPatches, Task, group
+from hidisc.evaluation.task import Task
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import name_related
 from hidisc.ground.progress import Progress
@@ -40,14 +40,20 @@ class FloorVectors:
     is_whitened: bool = False
     """Whether they are whitened within slides in every task, by its reference patients."""
 
-    def exchange(self, task: Task) -> Task:
-        """The same task with these vectors: bank and queries lose the patches without such a vector, nothing else."""
-        exchanged = replace(task, bank=self._exchange(task.bank), queries=self._exchange(task.queries))
-        return whiten_task(exchanged) if self.is_whitened else exchanged
+    def choose(self, task: Task) -> Task:
+        """The task without the patches, of bank and queries, that have no such vector."""
+        bank, queries = (patches.choose(np.isin(patches.rows, self.rows)) for patches in (task.bank, task.queries))
+        return replace(task, bank=bank, queries=queries)
 
-    def _exchange(self, patches: LabelledPatches) -> LabelledPatches:
-        chosen = patches.choose(np.isin(patches.rows, self.rows))
-        return replace(chosen, exchanged=self.vectors[np.searchsorted(self.rows, chosen.rows)])
+    def exchange(self, task: Task) -> Task:
+        """These patches of the task with these vectors in place of the encoder's; nothing else differs."""
+        chosen = self.choose(task)
+        bank, queries = (
+            replace(patches, exchanged=self.vectors[np.searchsorted(self.rows, patches.rows)])
+            for patches in (chosen.bank, chosen.queries)
+        )
+        exchanged = replace(task, bank=bank, queries=queries)
+        return whiten_task(exchanged) if self.is_whitened else exchanged
 
 
 def whiten_task(task: Task) -> Task:
@@ -67,8 +73,7 @@ Measured = FloorVectors | str | None
 def measure_colour(embeddings: Embeddings, config: EvaluateConfig) -> Measured:
     """The colour (n, 2 C) of patches of some embeddings: mean and deviation of each channel.
 
-    Of more than 20,000 patches, a sample even over slides; where places are judged, whole places are drawn. Memory: the
-    rows of the sample and as many vectors.
+    Of more than 20,000 patches, a sample even over slides. Memory: the rows of the sample and as many vectors.
     """
     store = embeddings.open_store()
     if store is None:
@@ -121,20 +126,15 @@ def measure_whitened(embeddings: Embeddings, config: EvaluateConfig) -> Measured
     return FloorVectors("whitened", *_take(embeddings, config), is_whitened=True)
 
 
+def _sample(embeddings: Embeddings, config: EvaluateConfig) -> Ints:
+    """Rows (n,) of the embeddings, ascending, even over slides."""
+    slides = embeddings.table.codes("slide")[0].astype(np.int64)
+    return sample_per_patient(slides, _MOST, make_rng(config.seed, Purpose.FLOOR_PATCHES))
+
+
 def _take(embeddings: Embeddings, config: EvaluateConfig) -> tuple[Ints, NDArray[np.float32]]:
     rows = _sample(embeddings, config)
     return rows, np.asarray(embeddings.vectors[rows], np.float32)
-
-
-def _sample(embeddings: Embeddings, config: EvaluateConfig) -> Ints:
-    """Rows (n,) of the embeddings, ascending."""
-    table, rng = embeddings.table, make_rng(config.seed, Purpose.FLOOR_PATCHES)
-    if config.places is None or "place" not in table.names or len(table) <= _MOST:
-        return sample_per_patient(table.codes("slide")[0].astype(np.int64), _MOST, rng)
-    places = group([table.codes(level)[0] for level in ("patient", "slide", "place")])
-    slides = table.codes("slide")[0][places.first].astype(np.int64)
-    drawn = sample_per_patient(slides, max(1, int(_MOST / places.counts.mean())), rng)
-    return np.flatnonzero(np.isin(places.of_row, drawn))
 
 
 @dataclass(frozen=True)

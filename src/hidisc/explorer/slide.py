@@ -17,7 +17,8 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.spreadsheet import read_sheet
 from hidisc.patches.record import SlideRecord
 from hidisc.patches.store import PatchError, PatchStore, SlideEntry
-from hidisc.slides.cohort import REQUIRED, locate, sample_slide
+from hidisc.slides.cohort import locate, sample_slide
+from hidisc.slides.column_names import REQUIRED
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import pick_level, read_scaled
 from hidisc.slides.slide import DAMAGE, Slide, SlideError, as_rgb

@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hidisc.artefacts.inputs import ANY_INPUTS, ExpectedInputs
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import hash_file
 from hidisc.ground.seeds import Purpose, make_seed
-from hidisc.models.backbone import HUB, count_depths, count_features, list_tokens
+from hidisc.models.backbone import count_depths, count_features, list_tokens
 from hidisc.models.batch_norm import normalise_over_ranks
-from hidisc.models.encoder import Encoder, build_encoder, find_weights
+from hidisc.models.encoder import Encoder, build_encoder, hash_given_weights, hash_start
 from hidisc.models.vector_map import VectorMap
 from hidisc.objectives.objective import find_objective
 from hidisc.patches.record import SlideId
@@ -87,8 +86,8 @@ def list_slides(slides: Sequence[SlideId], codes: NDArray[np.int32], names: Sequ
     )
 
 
-def find_start(config: TrainConfig) -> dict[str, str]:
-    """The checksum of the file of starting weights, by the name of its setting; settings that lack it are refused."""
+def find_start(config: TrainConfig, expected: ExpectedInputs = ANY_INPUTS) -> dict[str, str]:
+    """The checksums of the starting weights (`hash_start`); settings that need weights and lack them are refused."""
     model, optim = config.model, config.optim
     if model.weights is None:
         needing = {
@@ -101,8 +100,7 @@ def find_start(config: TrainConfig) -> dict[str, str]:
                 f"{name} is for training that starts from weights, and model.weights is null. Give them with --set "
                 "model.weights=FILE (or a folder with an encoder, or `hub`)."
             )
-    weights = find_weights(model.weights)
-    return {"model.weights": hash_file(Path(weights))} if weights not in (None, HUB) and Path(weights).is_file() else {}
+    return hash_start(model.weights, expected)
 
 
 def choose_training_set(store: Source, config: TrainConfig, objective: Config) -> TrainingSet:
@@ -158,6 +156,9 @@ def _begin_encoder(store: PatchStore, training_set: TrainingSet, config: TrainCo
         scale=(model.mean, model.std) if model.mean and model.std else None,
         classes=() if uses_head else training_set.classes,
     )
+    if model.weights is not None:
+        history = encoder.card.history.after(hash_given_weights(model.weights, encoder.backbone))
+        encoder.card = encoder.card.model_copy(update={"history": history})
     _check_sizes(encoder, config.views)
     encoder.keeps_statistics = model.batch_norm == "frozen"
     return encoder

@@ -94,11 +94,11 @@ def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
     if holds(path, SCORES, "evaluate"):
         artefact = scores = Scores.load(path)
         tiles = _read_scores(scores)
-        store = _open_store(path / scores.info.embeddings, scores.info.store_checksum)
+        store = scores.open_store()
     else:
         artefact = embeddings = open_embeddings(path, "geojson")
         tiles = _read_table(embeddings)
-        store = _open_store(path, embeddings.info.store_checksum)
+        store = _open_store(embeddings)
     tiles = tiles.choose(np.flatnonzero(np.ones(len(tiles.x), bool) & store.are_finest(tiles.mpp)))
     if not len(tiles.x):
         raise UserError(f"{path} has no patches of the finest scale, {store.scales[0]:g} um/px. Embed these as well.")
@@ -163,11 +163,10 @@ def _read_scores(scores: Scores) -> _Tiles:
     return _Tiles(slide, x, y, predicted, measurements, patches.units.get("mpp"))
 
 
-def _open_store(embeddings_path: Path, checksum: str) -> PatchStore:
+def _open_store(embeddings: Embeddings) -> PatchStore:
     """The store of the patches, which says how large a patch is on its slide."""
-    embeddings = Embeddings.load(embeddings_path)
     store = embeddings.open_store()
-    if store is None or store.checksum != checksum:
+    if store is None:
         raise UserError(
             f"the store {embeddings.path / embeddings.info.store} is not there, or has changed since. It says how "
             "large a patch is on its slide: put it back, or embed it anew."

@@ -1,6 +1,5 @@
 """`hidisc report`: Embeddings and Scores -> a page with figures; `hidisc heatmap`: the scores of a slide, painted."""
 
-import difflib
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -14,7 +13,7 @@ from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import LOCK, AnyPath, full_disk_said, relate, write_atomic
 from hidisc.ground.progress import Say, ignore
-from hidisc.ground.text import name_some
+from hidisc.ground.text import find_nearest, name_some
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.reporting.compose import compose
 from hidisc.reporting.evaluated import gather
@@ -67,18 +66,14 @@ def heatmap(
     out = Path(out)
     if out.suffix.lower() not in _PICTURES:
         raise UserError(f"--out {out} is neither a .png nor a .pdf file. Give a name that ends in one of these.")
-    store, scores = PatchStore.load(store_path), Scores.load(scores_path)
+    scores = Scores.load(scores_path)
+    store = scores.open_store(store_path)
     entry = _find_slide(store, slide)
     thumbnail = store.thumbnail(entry)
     if thumbnail is None:
         raise UserError(
             f"slide {slide!r} of {store_path} was imported as patches, so it has no thumbnail to paint on. "
             "Heatmaps need a store made by `hidisc prepare`."
-        )
-    if store.checksum != scores.info.store_checksum:
-        raise UserError(
-            f"{scores_path} was made of other patches than {store_path} holds now, so its scores would be painted in "
-            "the wrong places. Give the store that was embedded, or embed and evaluate this one."
         )
     patches = _read_patches(scores, probe)
     rows = _find_rows(scores, patches, entry)
@@ -120,7 +115,7 @@ def _find_slide(store: PatchStore, slide: str) -> SlideEntry:
         if entry.slide == slide:
             return entry
     names = [entry.slide for entry in store.info.slides]
-    close = difflib.get_close_matches(slide, names, n=_NAMED, cutoff=0.4)
+    close = find_nearest(slide, names, _NAMED)
     hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"There are {name_some(names, _NAMED)}."
     raise UserError(f"{slide!r} is no slide of {store.path}. {hint}")
 

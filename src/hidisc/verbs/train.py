@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from hidisc.artefacts.artefact import make, read_kind
+from hidisc.artefacts.inputs import ANY_INPUTS, EMBEDDINGS, STORE, ExpectedInputs
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, full_disk_said
@@ -18,6 +19,7 @@ from hidisc.models.backbone import create_backbone, find_architecture
 from hidisc.models.card import CARD, MAP_CARD, MAP_WEIGHTS, WEIGHTS
 from hidisc.models.vector_map import MapCard
 from hidisc.objectives.objective import find_objective, load_settings
+from hidisc.patches.splits import warn_of_few
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config, differences
 from hidisc.settings.train import MapConfig, TrainConfig
@@ -46,20 +48,21 @@ def train(
     threads: int | None = None,
     say: Say = ignore,
     watch: Progress | None = None,
+    expected: ExpectedInputs = ANY_INPUTS,
 ) -> Run | None:
     """Learn an encoder from a store, or a map from embeddings; an unfinished run goes on from its last checkpoint.
 
     On several devices every process calls this and only the first gets the run, the others None. `threads`: threads
     to compute with on a CPU; None: as `choose_threads` has it. `watch` is told of every step, instead of a progress
-    bar.
+    bar. Inputs other than `expected` are refused.
     """
     config, out = config or TrainConfig(), Path(out)
     objective = load_settings(config.objective)
     config = config.model_copy(update={"objective": objective.model_dump(mode="json")})
-    store = open_source(store_path)
+    store = open_source(store_path, expected)
     is_map = isinstance(store, VectorSet)
     _check_map(config, store, find_objective(objective).uses_head)
-    inputs = {"the embeddings" if is_map else "the store": store.checksum, **find_start(config)}
+    inputs = {EMBEDDINGS if is_map else STORE: store.checksum, **find_start(config, expected)}
     with (
         start(config.compute.precision, device, devices, nodes) as fabric,
         full_disk_said("What has been saved is whole"),
@@ -80,6 +83,10 @@ def train(
                 )
             if is_first:
                 _note_single_slides(store, config, objective, say)
+                split, names = store.table.codes("split")
+                is_test = np.isin(split, [code for code, name in enumerate(names) if name == "test"])
+                for doubt in warn_of_few(len(np.unique(store.table.codes("patient")[0][is_test]))):
+                    say(f"note: {doubt}")
             if threads is None and fabric.device.type == "cpu" and fabric.world_size == 1:
                 threads = choose_threads(store, out, config)
                 all_threads = torch.get_num_threads()
@@ -89,7 +96,7 @@ def train(
                 _use_threads(threads),
                 show_training(config.optim.steps, is_first and watch is None, store.info.level_names, say) as bar,
             ):
-                fit(fabric, store, out, config, objective, watch or bar)
+                fit(fabric, store, out, config, objective, watch or bar, ExpectedInputs(out, inputs))
             if work is not None:
                 remove_old(out, config.checkpoint)  # what a run that was killed after its last step has left
                 checkpoints = [path.relative_to(out).as_posix() for path in list_checkpoints(out)]
@@ -99,11 +106,11 @@ def train(
     return Run.load(out) if is_first else None
 
 
-def open_source(path: AnyPath) -> Source:
-    """What is at a path, to learn from: a store, or embeddings, whose vectors are."""
+def open_source(path: AnyPath, expected: ExpectedInputs = ANY_INPUTS) -> Source:
+    """What is at a path, to learn from: a store, or embeddings, whose vectors are; others than expected are refused."""
     if read_kind(Path(path)) != "embed":
-        return PatchStore.load(path)
-    embeddings = Embeddings.load(path)
+        return PatchStore.load(path, expected)
+    embeddings = Embeddings.load(path, expected)
     info, model, width = embeddings.info, embeddings.info.model, embeddings.vectors.shape[1]
     card = MapCard(
         kind="centre",
