@@ -37,11 +37,14 @@ LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 SHORTER = {
     "hidisc prepare": "--workers 0",
     "hidisc import": "--workers 0",
+    "hidisc train embeddings": "--device cpu",
     "hidisc train": "--set optim.steps=2 --set batch.images=16 --device cpu",
     "hidisc explore": "--no-browser --stop-after 0",
     "hidisc report": "--set points=50 --set sheet_rows=2",
     "hidisc benchmark weak store --folds": "--set 'small.changes=[optim.steps=2, batch.images=16]' --workers 1 "
     "--set 'rows=[{name: HiDisc-Patient, recipe: hidisc-patient+weak}]' --set claims=[] --set floors=false",
+    "hidisc benchmark vectors": "--workers 1 --set folds.number=2 --set evaluate.probes=[knn] --set seeds=1 --set "
+    "claims=[] --set 'rows=[{name: As they are, recipe: centre, encoder: start}, {name: L, recipe: linear-hidisc}]'",
     "hidisc benchmark": "--set 'small.changes=[optim.steps=2, batch.images=16]' --set seeds=1 --workers 1",
 }
 """What is added to a command so that it takes seconds; the first that fits."""

@@ -21,10 +21,10 @@ def load(suite: str, *changes: str) -> SuiteConfig:
 
 def test_the_papers_experiments_and_ours_are_all_there() -> None:
     paper = {"main", "weak", "lambda", "learning-rate", "batch-size", "iterations"}
-    assert set(SUITES) == paper | {"hierarchical", "distillation", "stain", "small-cohort"}
+    assert set(SUITES) == paper | {"hierarchical", "distillation", "stain", "small-cohort", "vectors"}
 
 
-@pytest.mark.parametrize("suite", sorted(set(SUITES) - {"small-cohort"}))
+@pytest.mark.parametrize("suite", sorted(set(SUITES) - {"small-cohort", "vectors"}))
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_every_suite_plans_trainings(suite: str, scale: str, tmp_path: Path) -> None:
     config = load(suite)
@@ -43,7 +43,8 @@ def test_every_suite_plans_trainings(suite: str, scale: str, tmp_path: Path) -> 
 def test_every_suite_says_what_it_is_for(suite: str) -> None:
     text = (resources.files("hidisc.settings.recipes") / "benchmark" / f"{suite}.yaml").read_text(encoding="utf-8")
     assert [f"# {word}" in text for word in ("Purpose:", "Command:", "Machine:", "Paper:")] == [True] * 4
-    assert f"hidisc benchmark {suite} store" in text
+    source = "embeddings" if suite == "vectors" else "store"
+    assert f"hidisc benchmark {suite} {source}" in text
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -152,3 +153,23 @@ def test_learning_rates_and_lambdas_are_those_of_the_paper(tmp_path: Path) -> No
 def test_what_does_not_fit_together_is_refused(changes: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence.replace("(", r"\(")):
         load("weak", *changes)
+
+
+def test_where_rows_start_from_weights_the_start_is_a_floor(tmp_path: Path) -> None:
+    rows = "rows=[{name: A, recipe: simclr, changes: [model.weights=a.safetensors]}]"
+
+    def floors(*changes: str) -> list[str]:
+        config = load_config(SuiteConfig, "weak", ["claims=[]", "seeds=1", rows, *changes])
+        return [cell.row.name for cell in plan_cells(config, config.small, tmp_path) if cell.row.encoder != "trained"]
+
+    assert floors() == ["Colour alone", "Untrained", "Start", "Start, whitened within slides"]
+    assert floors("floors=false") == []
+    assert floors("rows=[{name: A, recipe: simclr}]") == ["Colour alone", "Untrained"]
+    config = load_config(SuiteConfig, "weak", ["claims=[]", "seeds=1", rows])
+    *_, start, whitened = plan_cells(config, config.small, tmp_path)
+    assert start.train.model.weights == whitened.train.model.weights == "a.safetensors"
+    assert (start.map, whitened.map and whitened.map.map.kind) == (None, "whiten-within")
+    shipped = load_config(SuiteConfig, "small-cohort", ["folds.number=0", "seeds=1"])
+    names = [cell.row.name for cell in plan_cells(shipped, shipped.small, tmp_path) if cell.row.encoder == "start"]
+    assert names[:2] == ["ImageNet: frozen", "ImageNet: frozen, whitened within slides"]
+    assert not [name for name in names if name.startswith("Start")]

@@ -131,13 +131,12 @@ def test_of_many_patches_some_of_every_slide_are_measured(
     embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(floors_module, "_MOST", 40)
-    store = embeddings.open_store()
-    assert store is not None
-    rows, vectors = measure_colour(embeddings, store, EvaluateConfig())
-    slides, counts = np.unique(embeddings.table.column("slide")[rows].astype(str), return_counts=True)
+    found = measure_colour(embeddings, EvaluateConfig())
+    assert isinstance(found, FloorVectors)
+    slides, counts = np.unique(embeddings.table.column("slide")[found.rows].astype(str), return_counts=True)
     assert len(slides) == 16
     assert sorted(set(counts)) == [2, 3]
-    assert len(vectors) == len(rows) == 40
+    assert len(found.vectors) == len(found.rows) == 40
 
 
 def test_without_the_store_it_is_left_out_and_said(embeddings: Embeddings, tmp_path: Path) -> None:

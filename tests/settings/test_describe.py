@@ -52,7 +52,12 @@ def test_a_setting_has_its_type_default_range_and_what_recipes_make_of_it() -> N
     assert listed["compute.precision"].type == "32, bf16 or 16"
     assert listed["views.erase_scale"].type == "list of 2: number at least 0, at most 1"
     assert listed["batch.draw"].type == "names, each with a whole number"
-    assert listed["batch.images"].recipes == {"laptop": "64", "small-cohort": "64", "tcga": "448"}
+    assert listed["batch.images"].recipes == {
+        "hidisc-adapter": "1024",
+        "laptop": "64",
+        "small-cohort": "64",
+        "tcga": "448",
+    }
     assert settings_of("benchmark")["rows"].type == "list of groups of settings"
     assert "  rows (must be given)\n" in show_settings("benchmark")
 

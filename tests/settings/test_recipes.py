@@ -40,6 +40,8 @@ METHODS = {
     "supervised": "supervised",
 }
 """Recipes that name an objective; the others are put over one of them."""
+MAPS = ("centre", "whiten", "whiten-within", "linear-hidisc", "hidisc-adapter")
+"""Recipes for vectors."""
 OVERS = ("strong", "weak", "stain", "srh", "tcga", "laptop", "public-code", "transfer", "mri", "small-cohort")
 SMALL = (
     "model.backbone=test_resnet",
@@ -81,7 +83,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_are_here() -> None:
-    assert set(list_recipes("train")) == {*METHODS, *OVERS}
+    assert set(list_recipes("train")) == {*METHODS, *OVERS, *MAPS}
     assert set(METHODS.values()) == set(list_objectives())
 
 
@@ -94,7 +96,8 @@ def test_each_says_what_it_is_for(name: str) -> None:
     assert heads == ["# Purpose", "# Command", "# Machine", "# Paper"]
     (command,) = (line.split(":", 1)[1].strip() for line in header if line.startswith("# Command"))
     start, recipe, end = command.partition(" --recipe ")[0], command.split(" --recipe ")[1].split()[0], command[-10:]
-    assert (start, end) == ("hidisc train store", " --out run")
+    source = "embeddings" if name in MAPS else "store"
+    assert (start, end) == (f"hidisc train {source}", " --out run")
     assert name in recipe.split("+")
     load(recipe)
 

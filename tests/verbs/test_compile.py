@@ -51,6 +51,7 @@ def test_auto_is_decided_at_the_start_and_said(tmp_path: Path, monkeypatch: pyte
     )
     assert decide(tmp_path, "cuda") == (False, [])
     assert decide(tmp_path, "cpu", long) == (False, [])
+    assert decide(tmp_path, "cuda", long, "map.kind=whiten") == ("auto", []), "it has no steps"
     monkeypatch.setattr(step, "find_missing_compiler", lambda _: "the package triton")
     missing = "is not compiled, which would be faster: the package triton is missing"
     assert decide(tmp_path, "cuda", long) == (False, [f"compute.compile=auto: the backbone {missing}"])

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hidisc.artefacts.artefact import begin_together, make
-from hidisc.artefacts.inputs import STORE, ChangedInputError, ExpectedInputs
+from hidisc.artefacts.artefact import begin_together, make, read_kind
+from hidisc.artefacts.inputs import EMBEDDINGS, STORE, ChangedInputError, ExpectedInputs
 from hidisc.artefacts.lock import HeldError
 from hidisc.benchmarking.cells import CellTask, SuiteCell, keep_reason, plan_cells, say_reason
 from hidisc.benchmarking.results import list_results, pool_cells, write_results
-from hidisc.embeddings.embeddings import without_vectors
+from hidisc.embeddings.embeddings import Embeddings, without_vectors
 from hidisc.evaluation.cross_validation import plan_folds
 from hidisc.evaluation.leakage import refuse_leaks
 from hidisc.ground.errors import UserError
@@ -82,7 +82,7 @@ def benchmark(
             f"rows of this suite need stores called {', '.join(missing)}. Give each as --store {missing[0]}=PATH."
         )
     settings = _Settings(**suite.model_dump(), scale=scale)
-    opened = {name: PatchStore.load(path) for name, path in sorted(places.items())}
+    opened = {name: _open(path) for name, path in sorted(places.items())}
     inputs = {f"{STORE} {name}".rstrip(): store.checksum for name, store in opened.items()}
     cells = plan_cells(suite, size, out.absolute(), opened)
     starts = _hash_weights(cells)
@@ -99,7 +99,8 @@ def benchmark(
         tasks = []
         for cell in waiting:
             start, of_row = starts.get(cell.train.model.weights or "", {}), cell.row.store
-            expected = ExpectedInputs(out, {STORE: opened[of_row].checksum, **start})
+            given = EMBEDDINGS if isinstance(opened[of_row], Embeddings) else STORE
+            expected = ExpectedInputs(out, {given: opened[of_row].checksum, **start})
             tasks.append(CellTask(cell, suite, places[of_row].absolute(), expected, device, threads))
         _do_all(tasks, len(cells), processes if processes > 1 else 0, scheduler, say)
     done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
@@ -118,7 +119,12 @@ def benchmark(
     return Benchmarked(page, len(cells), done, failed)
 
 
-def _refuse_same_person(suite: SuiteConfig, stores: Mapping[str, PatchStore], say: Say) -> None:
+def _open(path: Path) -> PatchStore | Embeddings:
+    """What a suite is run on: a store, or embeddings, of which maps are learned."""
+    return Embeddings.load(path) if read_kind(path) == "embed" else PatchStore.load(path)
+
+
+def _refuse_same_person(suite: SuiteConfig, stores: Mapping[str, PatchStore | Embeddings], say: Say) -> None:
     """Refuse folds of patients of whom one is there under two names, before an encoder is trained."""
     if not suite.folds.are_used:
         return

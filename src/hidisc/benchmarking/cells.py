@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hidisc.artefacts.artefact import open_artefact
 from hidisc.artefacts.inputs import ExpectedInputs
-from hidisc.embeddings.embeddings import without_vectors
+from hidisc.embeddings.embeddings import Embeddings, without_vectors
 from hidisc.evaluation.cross_validation import plan_folds
 from hidisc.evaluation.task import choose_task
 from hidisc.ground.errors import UserError
@@ -48,6 +48,8 @@ class SuiteCell:
     train: TrainConfig
     points: tuple[EvaluationPoint, ...]
     evaluate: EvaluateConfig
+    map: TrainConfig | None = None
+    """The settings of a map of the encoder's vectors; None: there is none."""
     fold: int | None = None
     """The fold whose patients it has not learned from, counted from 1; None judges all patients that are judged."""
 
@@ -59,7 +61,7 @@ class SuiteCell:
     @property
     def steps(self) -> int:
         """Steps of training that it takes."""
-        return self.train.optim.steps if self.row.encoder == "trained" else 0
+        return self.train.optim.steps if _has_steps(self.row, self.train) else 0
 
     @property
     def run(self) -> Path:
@@ -74,6 +76,14 @@ class SuiteCell:
         """The folder of a point's embeddings."""
         return self.folder / f"embeddings-{point.name}"
 
+    def map_run(self, point: EvaluationPoint) -> Path:
+        """The folder of the map of a point's embeddings."""
+        return self.folder / f"map-{point.name}"
+
+    def mapped(self, point: EvaluationPoint) -> Path:
+        """The folder of a point's embeddings behind the map."""
+        return self.folder / f"mapped-{point.name}"
+
     def scores(self, point: EvaluationPoint) -> Path:
         """The folder of a point's scores."""
         return self.folder / f"scores-{point.name}"
@@ -82,6 +92,8 @@ class SuiteCell:
     def is_done(self) -> bool:
         """Whether all its evaluations are there; what they were made from may be deleted, but not damaged."""
         made_from = [(self.run, "train"), *((self.embeddings(point), "embed") for point in self.points)]
+        made_from += [(self.map_run(point), "train") for point in self.points]
+        made_from += [(self.mapped(point), "embed") for point in self.points]
         made_from += [(self.encoder(point), "encoder") for point in self.points if not point.is_last]
         try:
             for point in self.points:
@@ -114,7 +126,7 @@ class CellTask:
 
 
 def plan_cells(
-    suite: SuiteConfig, scale: ScaleConfig, out: Path, stores: Mapping[str, PatchStore] | None = None
+    suite: SuiteConfig, scale: ScaleConfig, out: Path, stores: Mapping[str, PatchStore | Embeddings] | None = None
 ) -> list[SuiteCell]:
     """All cells, seed by seed, so that a suite cut short has every row once before any has it twice.
 
@@ -131,22 +143,25 @@ def plan_cells(
                 folds_of[key] = plan_folds(patches, rule, suite.evaluate)
             elif seed == 0:
                 choose_task(patches, patches, suite.evaluate)
-        for number, row in enumerate(list_rows(suite), 1):
+        for number, row in enumerate(list_rows(suite, scale, stores or {}), 1):
             store = (stores or {})[row.store] if rule.are_used else None
             folds = folds_of[row.store] if store else ()
             splits = store.table.splits if store else ()
             name = f"{number:02d}-{_slug(row.name)}-{seed}"
             train = _load_training(row, scale, seed)
             points = _plan_points(suite, row, train)
-            if row.encoder != "trained":  # it has learned from nobody, so that one encoder serves all folds
+            behind = load_config(TrainConfig, row.map, [f"seed={seed}"]) if row.map else None
+            if row.encoder != "trained" and not (
+                folds and behind
+            ):  # it has learned from nobody, so that one encoder serves all folds
                 evaluate = judged.model_copy(update={"folds": rule if folds else FoldsConfig()})
-                found.append(SuiteCell(row, seed, out / CELLS / name, train, points, evaluate))
+                found.append(SuiteCell(row, seed, out / CELLS / name, train, points, evaluate, behind))
                 continue
             kept = {*train.checkpoint.at, *(point.step for point in points if not point.is_last)}
             checkpoint = train.checkpoint.model_copy(update={"at": tuple(sorted(kept))})
             train = train.model_copy(update={"checkpoint": checkpoint})
             if not folds:
-                found.append(SuiteCell(row, seed, out / CELLS / name, train, points, judged))
+                found.append(SuiteCell(row, seed, out / CELLS / name, train, points, judged, behind))
             elif train.data.splits != TrainConfig().data.splits:
                 raise UserError(
                     f"the row {row.name!r} learns from data.splits = {list(train.data.splits)}, but with folds every "
@@ -158,21 +173,31 @@ def plan_cells(
                 data = train.data.model_copy(update={"splits": splits, "leave_out": tuple(never)})
                 evaluate = judged.model_copy(update={"test_patients": patients})
                 one = train.model_copy(update={"data": data})
-                found.append(SuiteCell(row, seed, out / CELLS / f"{name}-fold-{fold}", one, points, evaluate, fold))
+                then = behind and behind.model_copy(update={"data": data})
+                folder = out / CELLS / f"{name}-fold-{fold}"
+                found.append(SuiteCell(row, seed, folder, one, points, evaluate, then, fold))
     return found
 
 
-def list_rows(suite: SuiteConfig) -> tuple[RowConfig, ...]:
+def list_rows(
+    suite: SuiteConfig, scale: ScaleConfig, stores: Mapping[str, PatchStore | Embeddings]
+) -> tuple[RowConfig, ...]:
     """The rows of a suite and behind them the floors that it does not have itself."""
     if not suite.floors:
         return suite.rows
     first = next((row for row in suite.rows if row.recipe), None)
     floors = [RowConfig(name="Colour alone", encoder="colour", store=suite.rows[0].store)]
-    if first is not None:
+    if isinstance(stores.get(suite.rows[0].store), Embeddings):
+        start = RowConfig(name="As they are", recipe="centre", encoder="start", store=suite.rows[0].store)
+        floors = [start, start.model_copy(update={"name": "Whitened within slides", "map": "whiten-within"})]
+    elif first is not None:
+        start = first.model_copy(update={"name": "Start", "encoder": "start", "at": None, "map": ""})
         changes = (*first.changes, "model.weights=null")
-        floors.append(
-            first.model_copy(update={"name": "Untrained", "encoder": "start", "changes": changes, "at": None})
-        )
+        floors.append(start.model_copy(update={"name": "Untrained", "changes": changes}))
+        has_start = any(row.encoder == "start" for row in suite.rows)
+        if not has_start and _load_training(first, scale, 0).model.weights is not None:
+            whitened = {"name": "Start, whitened within slides", "map": "whiten-within"}
+            floors += [start, start.model_copy(update=whitened)]
     names = {row.name for row in suite.rows}
     return (*suite.rows, *(floor for floor in floors if floor.name not in names))
 
@@ -187,14 +212,22 @@ def _load_training(row: RowConfig, scale: ScaleConfig, seed: int) -> TrainConfig
 def _plan_points(suite: SuiteConfig, row: RowConfig, train: TrainConfig) -> tuple[EvaluationPoint, ...]:
     """When a row is judged, and on how many samples of patches."""
     steps = sorted({max(1, round(point * train.optim.steps)) for point in suite.evaluation_points})
-    if row.encoder != "trained":
+    if not _has_steps(row, train):
         steps = [0]
     return tuple(EvaluationPoint(step, step == steps[-1], drawn) for step in steps for drawn in range(suite.samplings))
 
 
-def plan_embedding(suite: SuiteConfig, cell: SuiteCell, point: EvaluationPoint, size_px: int) -> EmbedConfig:
-    """Which patches of a point are embedded, and how an encoder that was not trained is made; `size_px`: of patches."""
-    if cell.row.encoder != "start":
+def _has_steps(row: RowConfig, train: TrainConfig) -> bool:
+    """Whether a row is trained step by step; maps in closed form are not."""
+    return row.encoder == "trained" and train.map.kind in (None, "adapter")
+
+
+def plan_embedding(suite: SuiteConfig, cell: SuiteCell, point: EvaluationPoint, size_px: int | None) -> EmbedConfig:
+    """Which patches of a point are embedded, and how an encoder that was not trained is made.
+
+    `size_px`: of patches; None: of embeddings, which a map or nothing is put behind.
+    """
+    if cell.row.encoder != "start" or size_px is None:
         return EmbedConfig(per_slide=suite.per_slide, seed=point.sampling)
     model = cell.train.model
     start = ForeignConfig(weights=model.weights, options=model.options, size_px=size_px)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hidisc.artefacts.artefact import make, read_manifest
-from hidisc.benchmarking.cells import EvaluationPoint, SuiteCell, list_finished, list_rows, pooled_scores
+from hidisc.benchmarking.cells import EvaluationPoint, SuiteCell, list_finished, pooled_scores
 from hidisc.benchmarking.claims import check_claim
 from hidisc.benchmarking.tables import beside_table, cells_table, claims_table, floors_table, folds_table
 from hidisc.embeddings.embeddings import ModelCard
@@ -75,7 +75,7 @@ def gather_models(
 ) -> list[tuple[float | None, EvaluatedModel]]:
     """A model per method with all its finished evaluations, and its place on the axis; or one per evaluation point."""
     found: list[tuple[float | None, EvaluatedModel]] = []
-    for row in list_rows(suite):
+    for row in {cell.row.name: cell.row for cell in cells}.values():
         judged = _list_scores([cell for cell in cells if cell.row.name == row.name], out)
         steps = sorted({point.step for point, _ in judged})
         for step in steps:
@@ -101,7 +101,7 @@ def make_tables(suite: SuiteConfig, cells: Sequence[SuiteCell], models: Sequence
         named = {model.name: model for model in models}
         probe = suite.evaluate.probes[0]
         made["results"] = metrics_table(models, probe)
-        floors = floors_table(suite, models)
+        floors = floors_table(suite, {cell.row.name for cell in cells if cell.row.encoder != "trained"}, models)
         made |= {"floors": floors} if floors else {}
         made |= {f"{_PAPER}{name.replace('_', '-')}": beside_table(suite, named, name) for name in suite.paper}
         if suite.claims:
@@ -179,11 +179,12 @@ def _describe_folds(folds: Sequence[SuiteCell], parts: Sequence[Scores]) -> Mode
     never = set[str].intersection(*(set(cell.train.data.leave_out) for cell in folds))
     if never:  # what the row itself leaves out, in every fold
         train["data"]["leave_out"] = sorted(never)
+    behind = {"map": folds[0].row.map} if folds[0].row.map else {}
     return cards[0].model_copy(
         update={
             "source": f"{len(folds)} folds",
             "checksum": digest([card.checksum for card in cards]),
-            "group": digest({"train": train, "folds": len(folds)})[:16],
+            "group": digest({"train": train, "folds": len(folds), **behind})[:16],
             "history": history,
         }
     )

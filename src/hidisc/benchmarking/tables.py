@@ -1,9 +1,9 @@
 """Tables of a benchmark: the paper's with our numbers in them, methods against floors, claims, every training."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
-from hidisc.benchmarking.cells import SuiteCell, list_rows
+from hidisc.benchmarking.cells import SuiteCell
 from hidisc.benchmarking.claims import Checked, Published, read_published
 from hidisc.evaluation.classes import METRICS
 from hidisc.evaluation.compare import Difference, estimate, say_needed
@@ -18,9 +18,11 @@ from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.level_names import USUAL
 
 
-def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table | None:
-    """Coarsest and finest level: each method's metrics, and by how much it is better than the best of the floors."""
-    untrained = {row.name for row in list_rows(suite) if row.encoder != "trained"}
+def floors_table(suite: SuiteConfig, untrained: Set[str], models: Sequence[EvaluatedModel]) -> Table | None:
+    """Coarsest and finest level: each method's metrics, and by how much it is better than the best of the floors.
+
+    `untrained`: the names of the floors.
+    """
     floors = [model for model in models if model.name in untrained]
     trained = [model for model in models if model.name not in untrained]
     if not floors or not trained:
@@ -44,8 +46,9 @@ def floors_table(suite: SuiteConfig, models: Sequence[EvaluatedModel]) -> Table 
         notes=(
             *warning_notes(models),
             "In percent and points, with intervals from resamples of the patients and of the trainings of each method. "
-            "A floor has learned nothing here: colour alone is the mean and the standard deviation of each channel of "
-            "a patch, an untrained encoder has its starting weights. The best floor is the one with the highest mean.",
+            "A floor is an encoder without the training: colour alone is the mean and the standard deviation of each "
+            "channel of a patch, an untrained encoder has its starting weights, and vectors as they are or whitened "
+            "are those that a training began with. The best floor is the one with the highest mean.",
         ),
     )
 

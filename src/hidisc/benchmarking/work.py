@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from hidisc.artefacts.artefact import make
+from hidisc.artefacts.artefact import make, read_kind
 from hidisc.artefacts.inputs import EMBEDDINGS, ChangedInputError
 from hidisc.artefacts.lock import hold
 from hidisc.benchmarking.cells import FAILED, CellTask, EvaluationPoint, SuiteCell, keep_reason, plan_embedding
@@ -66,14 +66,23 @@ def _train_and_evaluate(task: CellTask, report: Watch) -> None:
     if cell.row.encoder == "trained":
         train(store, cell.run, cell.train, **on, threads=threads, watch=_Steps(report), expected=expected)
     reached("cell.trained", cell.folder)
-    size_px = PatchStore.load(store, expected).info.size_px
+    is_vectors, name = read_kind(store) == "embed", cell.row.name
+    size_px = None if is_vectors else PatchStore.load(store, expected).info.size_px
     for point in cell.points:
-        config, model = plan_embedding(task.suite, cell, point, size_px), _find_model(cell, point)
-        out, name = cell.embeddings(point), cell.row.name
-        made = embed(store, model, out, config, **on, name=name, shown=False, expected=expected)
-        assert made is not None  # there is one device
-        of_point = expected.add(EMBEDDINGS, made.artefact.checksum)
-        evaluate(out, cell.scores(point), cell.evaluate, device=task.device, expected=of_point)
+        vectors, of_point = store, expected
+        if not is_vectors or cell.row.encoder == "trained":
+            config = plan_embedding(task.suite, cell, point, size_px)
+            vectors, model = cell.embeddings(point), _find_model(cell, point)
+            made = embed(store, model, vectors, config, **on, name=name, shown=False, expected=expected)
+            assert made is not None  # there is one device
+            of_point = expected.add(EMBEDDINGS, made.checksum)
+        if cell.map is not None:
+            run, mapped = cell.map_run(point), cell.mapped(point)
+            train(vectors, run, cell.map, **on, threads=threads, watch=Progress(), expected=of_point)
+            made = embed(vectors, run, mapped, **on, name=name, shown=False, expected=of_point)
+            assert made is not None
+            vectors, of_point = mapped, expected.add(EMBEDDINGS, made.checksum)
+        evaluate(vectors, cell.scores(point), cell.evaluate, device=task.device, expected=of_point)
 
 
 def _find_model(cell: SuiteCell, point: EvaluationPoint) -> str:

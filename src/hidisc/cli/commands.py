@@ -23,7 +23,7 @@ from hidisc.cli.options import (
     SchedulerOption,
     SetOption,
     SettingsOptions,
-    Store,
+    Source,
     TrainOptions,
     WorkerOptions,
     build_config,
@@ -116,15 +116,15 @@ def _import(
 
 
 @verb("train", "store --recipe hidisc-patient+laptop --set optim.steps=2000 --out run", "train")
-def _train(store: Store, out: Out, settings: TrainOptions, devices: DeviceOptions) -> Result | None:
-    """Learn an encoder from a patch store, without labels."""
+def _train(store: Source, out: Out, settings: TrainOptions, devices: DeviceOptions) -> Result | None:
+    """Learn an encoder from a patch store, or a map of vectors from embeddings, without labels."""
     run = hidisc.train(store, out, settings.load(hidisc.TrainConfig), say=say, **asdict(devices))
     return run.result() if run else None
 
 
 @verb("embed", "store run --set batch=64 --out embeddings", "embed")
 def _embed(
-    store: Store,
+    store: Source,
     model: Annotated[
         str,
         typer.Argument(help="A run of `hidisc train`, timm:NAME, colour, or a TorchScript or ONNX file of anyone's."),
@@ -204,10 +204,10 @@ def _benchmark(
         str,
         typer.Argument(
             help="main, weak, lambda, learning-rate, batch-size, iterations, hierarchical, distillation, stain, "
-            "small-cohort, or a YAML file; +tcga over it samples patches as the paper does for TCGA."
+            "small-cohort, vectors, or a YAML file; +tcga over it samples patches as the paper does for TCGA."
         ),
     ],
-    store: Annotated[Path, existing("A patch store with labels and held-out patients.")],
+    store: Annotated[Path, existing("A patch store with labels and held-out patients, or embeddings.")],
     out: Out,
     scale: Annotated[
         BenchmarkScale, option("small: what the suite has for two cores; paper: the published setting.")

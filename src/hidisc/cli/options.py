@@ -62,6 +62,7 @@ FoldsOption = Annotated[
 ]
 Device = Annotated[str, option("auto, cpu, cuda or mps.")]
 Store = Annotated[Path, existing("A patch store, made by `hidisc prepare` or `hidisc import`.")]
+Source = Annotated[Path, existing("A patch store, or embeddings, whose vectors a map makes better.")]
 
 
 @dataclass(frozen=True)

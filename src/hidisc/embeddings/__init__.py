@@ -1,5 +1,5 @@
 """Patches -> vectors on disk.
 
-`model`: whose encoder; `choose`: which patches; `extract`: the loop; `blocks`: a file that survives; `bags`: for
-other tools.
+`model`: whose encoder, and which patches; `maps`: a map of vectors likewise; `colour`: the colour floor; `extract`: the
+loop; `embeddings`: the artefact; `bags`: for other tools.
 """

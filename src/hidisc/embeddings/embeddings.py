@@ -75,6 +75,10 @@ class EmbeddingsInfo(Record):
     versions: dict[str, str | None]
     level_names: LevelNames = LevelNames()
     """The names of the levels in pages and messages."""
+    start: str | None = None
+    """Where the vectors that a map was applied to were, relative to the embeddings; null: made from pictures."""
+    start_checksum: str | None = None
+    """Of the embeddings that hold these."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,11 @@ class Embeddings:
     def path(self) -> Path:
         """Their folder."""
         return self.artefact.path
+
+    @property
+    def checksum(self) -> str:
+        """Names the vectors and all that is known of them."""
+        return self.artefact.checksum
 
     @property
     def labels_checksum(self) -> str | None:
@@ -140,8 +149,10 @@ class Embeddings:
         return len(self.vectors)
 
 
-def without_vectors(store: PatchStore) -> Embeddings:
+def without_vectors(store: PatchStore | Embeddings) -> Embeddings:
     """The patches of a store as embeddings of no dimension: what can be asked of them before an encoder is trained."""
+    if isinstance(store, Embeddings):
+        return store
     card = ModelCard(name="", kind="encoder", source="", checksum="", group="", size_px=0, history=NOTHING)
     info = EmbeddingsInfo(
         rows=len(store),

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, EmbeddingsInfo
+from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo
 from hidisc.embeddings.model import OpenedModel
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import beside, relate, replaced, sync, write_atomic
@@ -103,7 +103,7 @@ _PACKAGES = ("hidisc", "torch", "timm", "numpy", "onnxruntime")
 
 def extract(
     fabric: Fabric,
-    store: PatchStore,
+    store: PatchStore | Embeddings,
     rows: NDArray[np.int64],
     model: OpenedModel,
     out: Path,
@@ -111,7 +111,7 @@ def extract(
     say: Say,
     watch: Watch,
 ) -> None:
-    """Embed rows of a store (N,), each device its share of the blocks, and write the folder.
+    """Embed rows of a store (N,), or map rows of embeddings, each device its share of the blocks, and write the folder.
 
     The caller holds `out`. A row's vector depends on its block only, so however often the work was interrupted, and on
     however many devices it ran, the file is the same. Memory: the model, one block and the batches read ahead.
@@ -138,7 +138,8 @@ def extract(
     with closing(source), torch.inference_mode():
         for (block, batch), (pixels, unread) in zip(parts, source, strict=True):
             check_others(fabric)
-            vectors = _embed(fabric, net, to_device(pixels, device), store.info.input).to(dtype).cpu().numpy()
+            rule = store.info.input if isinstance(store, PatchStore) else None
+            vectors = _embed(fabric, net, to_device(pixels, device), rule).to(dtype).cpu().numpy()
             _check(vectors, store, batch, config.dtype)
             for index, reason in unread:
                 vectors[index] = np.nan
@@ -160,11 +161,13 @@ def extract(
     fabric.barrier()
 
 
-def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor, list[tuple[int, str]]]:
+def _read(store: PatchStore | Embeddings, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor, list[tuple[int, str]]]:
     """Pixels (B, C, H, W) of rows, and the unreadable places with the reasons; these pixels stay black.
 
-    `pin` puts them in page-locked memory, for a GPU.
+    `pin` puts them in page-locked memory, for a GPU. Of embeddings, vectors (B, D) of rows.
     """
+    if isinstance(store, Embeddings):
+        return torch.from_numpy(np.asarray(store.vectors[rows], np.float32)), []
     pixels = np.zeros((len(rows), *store.shape), store.dtype)
     unread = []
     for index, row in enumerate(rows):
@@ -176,14 +179,17 @@ def _read(store: PatchStore, rows: NDArray[np.int64], pin: bool) -> tuple[Tensor
     return images.pin_memory() if pin else images, unread
 
 
-def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor, rule: InputRule) -> Tensor:
+def _embed(fabric: Fabric, net: nn.Module, pixels: Tensor, rule: InputRule | None) -> Tensor:
+    """Vectors of stored pixels, or of other vectors where there is no rule for pixels."""
+    if rule is None:
+        return net(pixels).float()
     parts = torch.split(pixels, _AT_ONCE) if pixels.device.type == "cpu" else (pixels,)
     with fabric.autocast():
         vectors = [net(to_input(part, rule)) for part in parts]
     return torch.cat(vectors).float()
 
 
-def _check(vectors: NDArray[Any], store: PatchStore, rows: NDArray[np.int64], dtype: str) -> None:
+def _check(vectors: NDArray[Any], store: PatchStore | Embeddings, rows: NDArray[np.int64], dtype: str) -> None:
     """Refuse vectors that contain NaN or infinity."""
     wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(wrong):
@@ -195,7 +201,9 @@ def _check(vectors: NDArray[Any], store: PatchStore, rows: NDArray[np.int64], dt
         )
 
 
-def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out: Path, config: EmbedConfig) -> None:
+def _finish(
+    store: PatchStore | Embeddings, rows: NDArray[np.int64], model: OpenedModel, out: Path, config: EmbedConfig
+) -> None:
     """Leave out patches that could not be read, then write the table and the record.
 
     The table is there before the file shrinks, so that a process killed between the two knows which rows it has.
@@ -208,22 +216,39 @@ def _finish(store: PatchStore, rows: NDArray[np.int64], model: OpenedModel, out:
         if not good.all():
             _compact(out / VECTORS, good)
     table = PatchTable.load(out / PATCHES)
-    info = EmbeddingsInfo(
-        rows=len(table),
-        dim=model.dim,
-        dtype=config.dtype,
-        model=model.card.relate_source(Path(), out),
-        store=relate(store.path, out),
-        store_checksum=store.checksum,
-        slides=list_slides(store, *table.codes("slide")),
-        splits=config.splits,
-        per_slide=config.per_slide,
-        seed=config.seed,
-        bad_patches=len(rows) - len(table),
-        versions=versions(*_PACKAGES),
-        level_names=store.info.level_names,
-    )
+    made: dict[str, Any] = {
+        "rows": len(table),
+        "dim": model.dim,
+        "dtype": config.dtype,
+        "model": model.card.relate_source(Path(), out),
+        "slides": list_slides(store.info.slides, *table.codes("slide")),
+        "splits": config.splits,
+        "per_slide": config.per_slide,
+        "seed": config.seed,
+        "bad_patches": len(rows) - len(table),
+        "versions": versions(*_PACKAGES),
+    }
+    if isinstance(store, Embeddings):
+        info = _describe_mapped(store, made, out)
+    else:
+        about = {"store_checksum": store.checksum, "level_names": store.info.level_names}
+        info = EmbeddingsInfo(store=relate(store.path, out), **about, **made)
     write_atomic(out / EMBEDDINGS, (info.model_dump_json(indent=1) + "\n").encode())
+
+
+def _describe_mapped(start: Embeddings, made: dict[str, Any], out: Path) -> EmbeddingsInfo:
+    """The record of embeddings that a map has made of others: pictures and places are those of the start."""
+    before = start.info
+    if made["per_slide"] is None:
+        made = {**made, "per_slide": before.per_slide, "seed": before.seed}
+    about = {
+        "store": before.store and relate(start.path / before.store, out),
+        "start": relate(start.path, out),
+        "start_checksum": start.artefact.checksum,
+        "splits": made["splits"] or before.splits,
+        "bad_patches": before.bad_patches,
+    }
+    return before.model_copy(update={**made, **about})
 
 
 def _compact(path: Path, good: NDArray[np.bool_]) -> None:

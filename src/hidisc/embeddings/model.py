@@ -14,13 +14,14 @@ from torch import nn
 
 from hidisc.artefacts.artefact import open_artefact, read_kind, read_manifest, read_settings
 from hidisc.embeddings.colour import COLOUR, fit_colour, refuse_path
-from hidisc.embeddings.embeddings import ModelCard, ModelKind
+from hidisc.embeddings.embeddings import Embeddings, ModelCard, ModelKind
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import digest, hash_file
 from hidisc.ground.seeds import Purpose, make_rng, make_seed
 from hidisc.models.card import (
     CARD,
     INSIDE,
+    MAP_CARD,
     NOTHING,
     PIXELS,
     WEIGHTS,
@@ -41,6 +42,7 @@ from hidisc.models.foreign import (
     open_timm_folder,
     size_of_timm,
 )
+from hidisc.models.vector_map import VectorMap
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import keep_facts
 from hidisc.settings.embed import EmbedConfig, ForeignConfig
@@ -48,8 +50,8 @@ from hidisc.settings.train import TrainConfig
 from hidisc.training.run import RUN, Run
 
 
-def choose_rows(store: PatchStore, config: EmbedConfig) -> NDArray[np.int64]:
-    """(N,) rows of the store's table, ascending; a slide's draw depends on the seed and its own name only."""
+def choose_rows(store: PatchStore | Embeddings, config: EmbedConfig) -> NDArray[np.int64]:
+    """(N,) rows of the table, ascending; a slide's draw depends on the seed and its own name only."""
     is_chosen = np.ones(len(store), bool)
     if config.splits is not None:
         is_chosen &= store.table.in_splits(config.splits, "splits", store.path)
@@ -81,7 +83,7 @@ class OpenedModel:
     """
 
     card: ModelCard
-    net: Prepared
+    net: Prepared | VectorMap
     dim: int
     """D, the width of the embedding."""
     notes: tuple[str, ...]
@@ -121,7 +123,11 @@ def open_model(spec: str, store: PatchStore, config: EmbedConfig, name: str | No
         card, network, fed = _open(spec, store, config)
     _refuse_other_input(spec, fed, store)
     is_inside = fed.mean_and_std_are_applied == INSIDE
-    net = Prepared(network, card.size_px, *((None, None) if is_inside else (fed.mean, fed.std))).eval()
+    scale = (None, None) if is_inside else (fed.mean, fed.std)
+    net = Prepared(network, card.size_px, *scale, turns=config.tta == "flips").eval()
+    if config.tta is not None:  # other vectors than those of the encoder as it is: the two cannot be compared
+        changed = {name: digest([getattr(card, name), config.tta]) for name in ("checksum", "group")}
+        card = card.model_copy(update=changed)
     dim, notes = check_output(net, store.input_channels, store.info.size_px, spec)
     own_name = spec.removeprefix(TIMM) if spec.startswith(TIMM) else Path(spec).resolve().name
     card = card.model_copy(update={"name": name or own_name, "source": spec})
@@ -138,6 +144,11 @@ def _open(spec: str, store: PatchStore, config: EmbedConfig) -> _Found:
         raise UserError(
             f"{spec} does not exist. Give the folder of a run, one that `hidisc export` wrote, `timm:NAME`, `colour`, "
             "or a TorchScript or ONNX file."
+        )
+    if (path / MAP_CARD).is_file():
+        raise UserError(
+            f"{path} is a map of vectors, and {store.path} holds pictures. Embed them with an encoder first, then "
+            f"these embeddings with the map: `hidisc embed EMBEDDINGS {path}`."
         )
     is_run = (path / RUN).is_file() or read_kind(path) == "train"
     if is_run or (path / CARD).is_file():
@@ -170,7 +181,7 @@ def _open_encoder(path: Path, run: Run | None) -> _Found:
         **_UNNAMED,
         kind="run" if run else "encoder",
         checksum=checksum,
-        group=(_group_of(run) if run else None) or checksum,
+        group=(group_of_run(run) if run else None) or checksum,
         seed=run.info.seed if run else None,
         objective=run.info.objective if run else None,
         backbone=encoder.card.backbone,
@@ -180,7 +191,7 @@ def _open_encoder(path: Path, run: Run | None) -> _Found:
     return card, encoder, fed
 
 
-def _group_of(run: Run) -> str | None:
+def group_of_run(run: Run) -> str | None:
     """Digest of a training's settings and patches but for its seed; None when config.yaml is gone."""
     settings = read_settings(run.path)
     if settings is None:

@@ -49,7 +49,7 @@ class Classes(Record):
 
     probes: ClassVar[tuple[str, ...]] = ("knn", "linear", "mil")
     """The probes that can predict classes."""
-    floors: ClassVar[tuple[str, ...]] = ("colour",)
+    floors: ClassVar[tuple[str, ...]] = ("colour", "start", "whitened")
     """The subjects that an encoder must beat."""
 
     @property

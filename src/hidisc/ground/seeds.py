@@ -49,6 +49,7 @@ class Purpose(IntEnum):
     MEASURED_PATCHES = 34
     MEASURED_VECTORS = 35
     MEASURED_VIEWS = 36
+    SHRINKAGE_PARTS = 37
     COHORT_STAIN = 40  # name of the slide
     EXPLORED_SAMPLE = 45
     EXPLORED_PROBE = 46

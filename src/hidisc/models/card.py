@@ -130,6 +130,8 @@ def hash_weights(file: Path) -> str:
 
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
+MAP_WEIGHTS, MAP_CARD = "map.safetensors", "map.json"
+"""The files of a map of vectors, in place of an encoder's."""
 BOTH = "Copy both files from one run."
 """The advice when the two files do not belong together."""
 
@@ -181,6 +183,11 @@ class EncoderCard(Record):
 def read_card(folder: Path) -> EncoderCard:
     """`encoder.json` of a folder."""
     path = folder / CARD
+    if (folder / MAP_CARD).is_file():
+        raise UserError(
+            f"{folder} is a map of vectors, and this needs an encoder of pictures. A map is applied to embeddings: "
+            f"`hidisc embed EMBEDDINGS {folder}`."
+        )
     if not path.is_file():
         raise UserError(f"{folder} holds no encoder (no {CARD}). Give the folder of a finished `hidisc train`.")
     data = path.read_bytes()

@@ -26,6 +26,7 @@ TIMM_CONFIG = "config.json"
 class Prepared(nn.Module):
     """Pixels (B, C, H, W) float in [0, 1] -> (B, D) float32: resized, scaled, encoded, pooled.
 
+    With `turns`, the vector of a picture is the mean over its eight flips and quarter turns.
     `runs_on_cpu_only` is true for a network that no `.to(device)` moves.
     """
 
@@ -35,9 +36,12 @@ class Prepared(nn.Module):
         size_px: int,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        *,
+        turns: bool = False,
     ) -> None:
         super().__init__()
         self.net = net
+        self.turns = turns
         self.size_px = size_px
         self.runs_on_cpu_only = isinstance(net, OnnxNet)
         self.mean: Tensor | None
@@ -57,6 +61,12 @@ class Prepared(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """One vector per picture (B, D)."""
+        if not self.turns:
+            return self._embed(x)
+        turned = [side.rot90(quarters, (2, 3)) for side in (x, x.flip(3)) for quarters in range(4)]
+        return torch.stack([self._embed(view) for view in turned]).mean(dim=0)
+
+    def _embed(self, x: Tensor) -> Tensor:
         given = _tensors_of(self.encode(x))[0][1]
         return (given.mean(dim=(2, 3)) if given.ndim == 4 else given).float()
 

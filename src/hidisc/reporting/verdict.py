@@ -8,6 +8,7 @@ import numpy as np
 
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.floors import FLOORS
 from hidisc.evaluation.metrics import Metric, Value
 from hidisc.evaluation.outcome import FEW, Outcome, find_outcome
 from hidisc.evaluation.scores import Diagnostic, Judged, ScoresInfo
@@ -61,6 +62,12 @@ def _next(info: ScoresInfo, outcome: Outcome, is_falling: bool) -> str:
         return "Next: compare your encoder with it: `hidisc report SCORES OTHER_SCORES --out COMPARISON.html`."
     if is_falling:
         return "Next: train longer, with --set optim.steps=... of twice as many steps and a new --out."
+    if outcome.light == "no better" and FLOORS["whitened"].title in outcome.sentence:
+        return (
+            "Next: whiten its vectors in seconds: `hidisc train EMBEDDINGS --recipe whiten-within --out MAP`, "
+            "then `hidisc embed EMBEDDINGS MAP --out WHITENED`; `hidisc benchmark vectors EMBEDDINGS --out BENCHMARK` "
+            "compares this and other maps in folds."
+        )
     if outcome.light == "shown":
         return "Next: look at `hidisc heatmap`, and at the confusion matrices below."
     if not history.is_complete:  # it has started from weights

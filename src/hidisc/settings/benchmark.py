@@ -18,6 +18,8 @@ class RowConfig(Config):
     """Recipe of `hidisc train`, with its layers: simclr+weak."""
     encoder: Literal["trained", "start", "colour"] = "trained"
     """What is judged: the trained encoder, the same before its first step, or the colour of patches alone."""
+    map: str = ""
+    """Recipe of a map that is put behind the encoder, such as whiten-within; learned without the fold's patients."""
     changes: tuple[str, ...] = ()
     """Further settings as `--set` takes them: optim.learning_rate=0.01."""
     at: float | None = None
@@ -92,7 +94,7 @@ class SuiteConfig(Config):
     evaluation_points: tuple[float, ...] = (1.0,)
     """Shares of a training after which it is evaluated; several of them give a curve."""
     floors: bool = True
-    """Whether colour alone and the untrained encoder of the first row are judged beside the rows."""
+    """Whether floors (colour alone, untrained; of embeddings: as they are, whitened) are judged beside the rows."""
     evaluate: EvaluateConfig = EvaluateConfig(probes=("knn",))
     small: ScaleConfig = ScaleConfig()
     """What `--scale small` puts over every row."""

@@ -46,4 +46,6 @@ class EmbedConfig(Config):
     """Batches that are read ahead; memory grows with it."""
     max_bad_share: Annotated[float, Pace()] = Field(0.01, ge=0, le=1)
     """Share of unreadable patches (they are left out and counted) beyond which embedding stops."""
+    tta: Literal["flips"] | None = None
+    """`flips` embeds each patch in its eight flips and quarter turns and keeps the mean; null embeds it as it is."""
     model: ForeignConfig = ForeignConfig()

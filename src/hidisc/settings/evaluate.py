@@ -119,7 +119,7 @@ class EvaluateConfig(Config):
     bootstrap: BootstrapConfig = BootstrapConfig()
     leakage: LeakageConfig = LeakageConfig()
     floor: bool = True
-    """Whether the colour of the patches alone is judged beside the encoder, by the same probes and patients."""
+    """Whether floors, such as the colour of the patches alone, are judged beside the encoder on the same patients."""
     audit: bool = True
     """Whether the shortcut audit is run as well, where the table has a site, scanner, batch or date column."""
     align: str | None = None

@@ -198,6 +198,32 @@ class ModelConfig(Config):
         return self
 
 
+MapKind = Literal["centre", "whiten", "whiten-within", "linear-hidisc", "adapter"]
+
+
+class MapConfig(Config):
+    """A map of vectors, which is learned from embeddings instead of a store."""
+
+    kind: MapKind | None = None
+    """The map: centre, whiten, whiten-within and linear-hidisc are computed, adapter is trained; null: an encoder."""
+    dim: int | None = Field(None, ge=1)
+    """Principal components that whiten, whiten-within and linear-hidisc keep; null: 256, or as many as vary."""
+    keep: int = Field(64, ge=1)
+    """Directions that linear-hidisc keeps of these: those in which units differ most."""
+    level: str = "slide"
+    """Level of batch.levels within whose units whiten-within takes the covariance."""
+    shrinkage: float | None = Field(None, ge=0, le=1)
+    """Share of the covariance that is replaced by its mean variance; null: as predicts left-out patients best."""
+    layers: Literal[1, 2] = 1
+    """Number of linear layers of an adapter, which are added to the vector itself."""
+    hidden_dim: int = Field(512, ge=1)
+    """Width between the two layers of an adapter."""
+    dropout: float = Field(0.2, ge=0, lt=1)
+    """Share of the numbers of a vector that are replaced by their mean in every view for an adapter."""
+    noise: float = Field(0.2, ge=0)
+    """Standard deviation of the noise in every view for an adapter, as a share of that of the vectors."""
+
+
 class OptimConfig(Config):
     """AdamW with linear warm-up and cosine decay, counted in steps."""
 
@@ -288,6 +314,7 @@ class TrainConfig(Config):
     batch: BatchConfig = BatchConfig()
     views: ViewsConfig = ViewsConfig()
     model: ModelConfig = ModelConfig()
+    map: MapConfig = MapConfig()
     objective: dict[str, Any] = {"name": "hidisc"}
     """The objective by its `name` (a file of `objectives/`) and that file's settings."""
     optim: OptimConfig = OptimConfig()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.backbone import count_depths, count_features, list_tokens
 from hidisc.models.batch_norm import normalise_over_ranks
 from hidisc.models.encoder import Encoder, build_encoder, hash_given_weights, hash_start
+from hidisc.models.vector_map import VectorMap
 from hidisc.objectives.objective import find_objective
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
@@ -22,13 +24,17 @@ from hidisc.sampling.views import list_kinds
 from hidisc.settings.config import Config
 from hidisc.settings.train import DataConfig, TrainConfig, ViewsConfig
 from hidisc.training.step import Learner
+from hidisc.training.vectors import VectorSet, begin_map
+
+Source = PatchStore | VectorSet
+"""What is learned from: pictures, or vectors of another encoder."""
 
 
 @dataclass(frozen=True)
 class TrainingSet:
     """The tree of the patches to learn from; labels only where they are asked for."""
 
-    store: PatchStore
+    store: Source
     tree: Tree
     classes: tuple[str, ...]
     """Names of the label codes of batches; empty when labels are not used."""
@@ -59,10 +65,10 @@ class TrainingSet:
     def slides(self) -> tuple[SlideId, ...]:
         """Every slide with a patch to learn from."""
         codes, names = self.store.table.codes("slide")
-        return list_slides(self.store, codes[self.tree.leaves], names)
+        return list_slides(self.store.info.slides, codes[self.tree.leaves], names)
 
 
-def rows_to_learn(store: PatchStore, data: DataConfig) -> NDArray[np.bool_]:
+def rows_to_learn(store: Source, data: DataConfig) -> NDArray[np.bool_]:
     """(N,) mask of the patches to learn from: of the given splits and scales, without the patients left out."""
     rows = store.table.in_splits(data.splits, "data.splits", store.path)
     if data.mpp is not None:
@@ -70,12 +76,12 @@ def rows_to_learn(store: PatchStore, data: DataConfig) -> NDArray[np.bool_]:
     return rows & ~store.table.of_patients(data.leave_out, "data.leave_out", store.path)
 
 
-def list_slides(store: PatchStore, codes: NDArray[np.int32], names: Sequence[str]) -> tuple[SlideId, ...]:
-    """The slides of a store that occur among codes (N,) of names, with the checksums of their files."""
+def list_slides(slides: Sequence[SlideId], codes: NDArray[np.int32], names: Sequence[str]) -> tuple[SlideId, ...]:
+    """The slides that occur among codes (N,) of names, with the checksums of their files."""
     present = {names[code] for code in np.unique(codes)}
     return tuple(
         SlideId(patient=slide.patient, slide=slide.slide, checksum=slide.checksum)
-        for slide in store.info.slides
+        for slide in slides
         if slide.slide in present
     )
 
@@ -97,7 +103,7 @@ def find_start(config: TrainConfig, expected: ExpectedInputs = ANY_INPUTS) -> di
     return hash_start(model.weights, expected)
 
 
-def choose_training_set(store: PatchStore, config: TrainConfig, objective: Config) -> TrainingSet:
+def choose_training_set(store: Source, config: TrainConfig, objective: Config) -> TrainingSet:
     """The patches of the splits to learn from; where the objective needs labels, only those that have one."""
     rows = rows_to_learn(store, config.data)
     needs_labels = find_objective(objective).needs_labels
@@ -123,29 +129,39 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, objective: Con
     store = training_set.store
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(make_seed(config.seed, Purpose.LEARNER_WEIGHTS))
-        encoder = build_encoder(
-            config.model.backbone,
-            config.model.options,
-            config.model.head if kind.uses_head else None,
-            channels=store.input_channels,
-            size_px=store.info.size_px,
-            mpp=training_set.mpp,
-            input=store.info.input,
-            weights=config.model.weights,
-            scale=(config.model.mean, config.model.std) if config.model.mean and config.model.std else None,
-            classes=() if kind.uses_head else training_set.classes,
-        )
-        if config.model.weights is not None:
-            history = encoder.card.history.after(hash_given_weights(config.model.weights, encoder.backbone))
-            encoder.card = encoder.card.model_copy(update={"history": history})
-        _check_sizes(encoder, config.views)
-        encoder.keeps_statistics = config.model.batch_norm == "frozen"
-        learner = Learner(encoder, kind(objective, encoder, config.batch.levels, training_set.classes))
+        if isinstance(store, VectorSet):
+            encoder: Encoder | VectorMap = begin_map(store, training_set.tree.leaves, config.map)
+        else:
+            encoder = _begin_encoder(store, training_set, config, uses_head=kind.uses_head)
+        learner = Learner(encoder, kind(objective, cast(Encoder, encoder), config.batch.levels, training_set.classes))
     if config.compute.sync_batchnorm and world > 1:
         normalise_over_ranks(learner)
     if config.compute.compile is True:  # `training.compiling` has decided what `auto` means
         learner.encoder.backbone.compile()
     return learner.to(memory_format=torch.channels_last) if config.compute.channels_last else learner
+
+
+def _begin_encoder(store: PatchStore, training_set: TrainingSet, config: TrainConfig, *, uses_head: bool) -> Encoder:
+    """The encoder of a config, with random weights or those that it starts from."""
+    model = config.model
+    encoder = build_encoder(
+        model.backbone,
+        model.options,
+        model.head if uses_head else None,
+        channels=store.input_channels,
+        size_px=store.info.size_px,
+        mpp=training_set.mpp,
+        input=store.info.input,
+        weights=model.weights,
+        scale=(model.mean, model.std) if model.mean and model.std else None,
+        classes=() if uses_head else training_set.classes,
+    )
+    if model.weights is not None:
+        history = encoder.card.history.after(hash_given_weights(model.weights, encoder.backbone))
+        encoder.card = encoder.card.model_copy(update={"history": history})
+    _check_sizes(encoder, config.views)
+    encoder.keeps_statistics = model.batch_norm == "frozen"
+    return encoder
 
 
 def _check_sizes(encoder: Encoder, views: ViewsConfig) -> None:

@@ -15,11 +15,12 @@ from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.progress import Progress
 from hidisc.ground.stop import StopRequest, reached
-from hidisc.models.encoder import effective_rank
-from hidisc.patches.store import PatchStore
+from hidisc.models.encoder import Encoder, effective_rank
+from hidisc.models.vector_map import VectorMap
 from hidisc.sampling.batches import Batch
 from hidisc.settings.config import Config
 from hidisc.settings.train import TrainConfig
+from hidisc.training.build import Source, TrainingSet
 from hidisc.training.checkpoint import CheckpointInfo, list_checkpoints, load_checkpoint, save_checkpoint
 from hidisc.training.log import TrainingLog
 from hidisc.training.monitor import check_entropy, check_finite, check_rank, check_weights, note_finite
@@ -33,7 +34,7 @@ _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning-fabric", "nump
 
 def fit(
     fabric: Fabric,
-    store: PatchStore,
+    store: Source,
     out: Path,
     config: TrainConfig,
     objective: Config,
@@ -151,8 +152,8 @@ def _measure_row(fabric: Fabric, plan: Plan, step: int, result: StepResult) -> d
     row = _read_losses(fabric, result)
     row |= {"learning_rate": plan.learning_rate(step), "grad_norm": float(result.norm)}
     row["effective_rank"] = effective_rank(result.embeddings)
-    if plan.monitor is not None:
-        encoder = plan.learner.encoder
+    encoder = plan.learner.encoder
+    if plan.monitor is not None and isinstance(encoder, Encoder):
         row["knn_accuracy"] = plan.monitor.accuracy(encoder, fabric.device) if plan.is_monitored(step) else nan
     return row
 
@@ -184,26 +185,39 @@ def _finish(fabric: Fabric, plan: Plan, seconds: float, bad_patches: int) -> Non
     """Write the encoder with what it has seen, then `run.json`, on the first rank."""
     if not fabric.is_global_zero:
         return
-    config, training_set, encoder = plan.config, plan.training_set, plan.learner.encoder
-    slides = training_set.slides()
-    history = encoder.card.history.then(slides, training_set.labels_used)
-    encoder.save(plan.out, encoder.card.model_copy(update={"history": history}))
-    info = RunInfo(
-        objective=config.objective["name"],
-        backbone=config.model.backbone,
-        seed=config.seed,
-        steps=config.optim.steps,
-        images=config.batch.images * config.optim.accumulate * config.optim.steps,
+    optim = plan.config.optim
+    write_run(
+        plan.out,
+        plan.config,
+        plan.training_set,
+        plan.learner.encoder,
+        steps=optim.steps,
+        images=plan.config.batch.images * optim.accumulate * optim.steps,
         seconds=round(seconds, 1),
-        devices=f"{fabric.world_size} x {fabric.device.type}, {config.compute.precision}",
-        store=plan.store.checksum,
+        devices=f"{fabric.world_size} x {fabric.device.type}, {plan.config.compute.precision}",
+        bad_patches=bad_patches,
+    )
+
+
+def write_run(
+    out: Path, config: TrainConfig, training_set: TrainingSet, encoder: Encoder | VectorMap, **done: Any
+) -> None:
+    """Write an encoder, or a map, with what it has seen, then `run.json`; `done`: the fields that only a loop knows."""
+    slides, kind = training_set.slides(), config.map.kind
+    history = encoder.card.history.then(slides, training_set.labels_used)
+    encoder.save(out, encoder.card.model_copy(update={"history": history}))  # type: ignore[arg-type]
+    info = RunInfo(
+        objective=config.objective["name"] if kind in (None, "adapter") else kind,
+        backbone=kind or config.model.backbone,
+        seed=config.seed,
+        store=training_set.store.checksum,
         splits=config.data.splits,
         patients=tuple(dict.fromkeys(slide.patient for slide in slides)),
         slides=len(slides),
         patches=len(training_set.tree.leaves),
         labels_used=training_set.labels_used,
-        bad_patches=bad_patches,
         versions=versions(*_PACKAGES),
-        level_names=plan.store.info.level_names,
+        level_names=training_set.store.info.level_names,
+        **done,
     )
-    write_atomic(plan.out / RUN, (info.model_dump_json(indent=1) + "\n").encode())
+    write_atomic(out / RUN, (info.model_dump_json(indent=1) + "\n").encode())

@@ -16,25 +16,26 @@ from hidisc.sampling.batches import Batches
 from hidisc.sampling.cohort_stain import CohortStain, StainTable, measure_stains
 from hidisc.settings.config import Config
 from hidisc.settings.train import TrainConfig
-from hidisc.training.build import TrainingSet, build_learner, build_optimizer, choose_training_set, find_start
+from hidisc.training.build import Source, TrainingSet, build_learner, build_optimizer, choose_training_set, find_start
 from hidisc.training.monitor import Monitor
 from hidisc.training.processes import run_on_first_rank
 from hidisc.training.run import STAIN
 from hidisc.training.step import Learner, ViewMaker, check_compiler, is_backbone_frozen, learning_rate
+from hidisc.training.vectors import VectorBatches, VectorSet, VectorViews
 
 
 @dataclass(frozen=True)
 class Plan:
     """The patches, the learner and all that a training step needs; only the weights inside change."""
 
-    store: PatchStore
+    store: Source
     out: Path
     config: TrainConfig
     training_set: TrainingSet
     learner: Learner
     optimizer: torch.optim.Optimizer
     batches: Batches
-    views: ViewMaker
+    views: ViewMaker | VectorViews
     monitor: Monitor | None
     """None: no accuracy is measured during training."""
     stains: StainTable | None
@@ -65,7 +66,7 @@ class Plan:
 
 def make_plan(
     fabric: Fabric,
-    store: PatchStore,
+    store: Source,
     out: Path,
     config: TrainConfig,
     objective: Config,
@@ -95,6 +96,17 @@ def make_plan(
         for note in notes:
             progress.say(note)
     rank, pin = fabric.global_rank, fabric.device.type == "cuda"
+    monitor, stains = None, None
+    if isinstance(store, VectorSet):
+        batches: Batches = VectorBatches(store, training_set.tree, sampler, config.data, config.seed, rank)
+        backbone = learner.encoder.backbone
+        views: ViewMaker | VectorViews = VectorViews(config, backbone.get_buffer("mean"), backbone.get_buffer("scale"))
+    else:
+        batches = Batches(store, training_set.tree, sampler, config.data, config.seed, rank, pin=pin)
+        views = ViewMaker(config, store)
+        monitor = Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None
+        if "cohort_stain" in config.views.ops:
+            stains = _find_stains(fabric, store, training_set, out, config)
     return Plan(
         store=store,
         out=out,
@@ -102,10 +114,10 @@ def make_plan(
         training_set=training_set,
         learner=learner,
         optimizer=build_optimizer(learner, config),
-        batches=Batches(store, training_set.tree, sampler, config.data, config.seed, rank, pin=pin),
-        views=ViewMaker(config, store),
-        monitor=Monitor(store, config.monitor, config.data, config.seed) if config.monitor.every else None,
-        stains=_find_stains(fabric, training_set, out, config) if "cohort_stain" in config.views.ops else None,
+        batches=batches,
+        views=views,
+        monitor=monitor,
+        stains=stains,
     )
 
 
@@ -130,9 +142,11 @@ def _check_across(training_set: TrainingSet, config: TrainConfig, across: dict[s
     return notes
 
 
-def _find_stains(fabric: Fabric, training_set: TrainingSet, out: Path, config: TrainConfig) -> StainTable:
+def _find_stains(
+    fabric: Fabric, store: PatchStore, training_set: TrainingSet, out: Path, config: TrainConfig
+) -> StainTable:
     """The stains of the slides, which the first rank measures once and writes to the run."""
-    path, store = out / STAIN, training_set.store
+    path = out / STAIN
 
     def measure() -> None:
         if not path.is_file():

@@ -97,7 +97,11 @@ class Run:
     def result(self) -> Result:
         """What was learned from how much, in how many minutes."""
         info = self.info
+        record = {"run": str(self.path), **info.model_dump(mode="json", exclude={"patients"})}
+        if not info.steps:
+            names, made_of = info.level_names, (("patch", info.patches), ("patient", len(info.patients)))
+            seen = " of ".join(names.count(number, level) for level, number in made_of)
+            return Result(f"{self.path}: {info.objective}, from {seen} in {info.seconds:.1f} s", record)
         seen = f"{count(info.images, 'image')} of {info.level_names.count(len(info.patients), 'patient')}"
         took = f"{count(info.steps, 'step')}, {seen} in {info.seconds / 60:.1f} min"
-        record = {"run": str(self.path), **info.model_dump(mode="json", exclude={"patients"})}
         return Result(f"{self.path}: {info.objective} {info.backbone}, {took}", record)

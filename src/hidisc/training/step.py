@@ -18,12 +18,14 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Say
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.models.encoder import Encoder
+from hidisc.models.vector_map import VectorMap
 from hidisc.objectives.objective import Objective, Rows
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.batches import Batch, to_input
 from hidisc.sampling.cohort_stain import BatchStains, StainTable
 from hidisc.sampling.views import list_kinds, make_views
 from hidisc.settings.train import OptimConfig, TrainConfig
+from hidisc.training.vectors import VectorViews
 
 LONG_RUN_STEPS = 10_000
 """At a quarter of a second per step and a tenth of it saved, two minutes of compiling are repaid after 4,800 steps."""
@@ -36,7 +38,7 @@ def pays_to_compile(device: str, steps: int) -> bool:
 
 def decide_compile(config: TrainConfig, out: Path, fabric: Fabric, say: Say) -> TrainConfig:
     """The config with true or false for `compute.compile=auto`: the run's first choice, else the faster one here."""
-    if config.compute.compile != "auto":
+    if config.compute.compile != "auto" or config.map.kind not in (None, "adapter"):  # a closed form has no steps
         return config
     decided = ((read_settings(out) or {}).get("compute") or {}).get("compile")
     if not isinstance(decided, bool):
@@ -83,7 +85,7 @@ def is_backbone_frozen(step: int, config: OptimConfig) -> bool:
 class Learner(nn.Module):
     """Everything that is trained, saved and resumed."""
 
-    def __init__(self, encoder: Encoder, objective: Objective) -> None:
+    def __init__(self, encoder: Encoder | VectorMap, objective: Objective) -> None:
         super().__init__()
         self.encoder, self.objective = encoder, objective
 
@@ -158,7 +160,7 @@ def take_step(
     optimizer: Any,
     batches: Iterable[Batch],
     config: TrainConfig,
-    make: ViewMaker,
+    make: ViewMaker | VectorViews,
     *,
     progress: float,
     wants_norm: bool,
@@ -183,7 +185,12 @@ def take_step(
 
 
 def _forward(
-    fabric: Fabric, learner: Any, batch: Batch, config: TrainConfig, make: ViewMaker, stains: StainTable | None
+    fabric: Fabric,
+    learner: Any,
+    batch: Batch,
+    config: TrainConfig,
+    make: ViewMaker | VectorViews,
+    stains: StainTable | None,
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """Views on the device, then the loss; all randomness is a function of (seed, step, rank)."""
     where = (batch.step, fabric.global_rank)

@@ -1,12 +1,14 @@
-"""`hidisc embed`: a PatchStore and an encoder, ours or another's -> Embeddings."""
+"""`hidisc embed`: a PatchStore and an encoder, ours or another's, or Embeddings and a map of them -> Embeddings."""
 
 import os
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make, read_kind
 from hidisc.artefacts.inputs import ANY_INPUTS, STORE, ExpectedInputs
+from hidisc.artefacts.inputs import EMBEDDINGS as EMBEDDINGS_INPUT
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings
 from hidisc.embeddings.extract import extract
+from hidisc.embeddings.maps import open_map
 from hidisc.embeddings.model import choose_rows, open_model
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, full_disk_said
@@ -38,7 +40,7 @@ def embed(
     shown: bool = True,
     expected: ExpectedInputs = ANY_INPUTS,
 ) -> Embeddings | None:
-    """Embed the patches of a store; unfinished embeddings go on where they were.
+    """Embed the patches of a store, or map the vectors of embeddings; unfinished embeddings go on where they were.
 
     `model`: what `embeddings.model.open_model` opens, such as the folder of a run or `timm:NAME`.
 
@@ -46,12 +48,16 @@ def embed(
     whether there is a progress bar. Inputs other than `expected` are refused.
     """
     config, out = config or EmbedConfig(), Path(out)
-    if read_kind(Path(store_path)) == "train" and read_kind(Path(model)) in ("prepare", "import"):
+    given = read_kind(Path(model))
+    if read_kind(Path(store_path)) == "train" and given in ("prepare", "import", "embed"):
+        what = "embeddings" if given == "embed" else "a store"
         raise UserError(
-            f"{store_path} is a run and {model} is a store: the two are swapped. Write `hidisc embed {model} "
+            f"{store_path} is a run and {model} is {what}: the two are swapped. Write `hidisc embed {model} "
             f"{store_path} --out {out}`."
         )
-    store = PatchStore.load(store_path, expected)
+    is_map = read_kind(Path(store_path)) == "embed"
+    store: PatchStore | Embeddings
+    store = Embeddings.load(store_path, expected) if is_map else PatchStore.load(store_path, expected)
     rows = choose_rows(store, config)
     with (
         start(config.precision, device, devices, nodes) as fabric,
@@ -59,10 +65,13 @@ def embed(
     ):
         is_first = fabric.is_global_zero
         weights = ExpectedInputs(out, hash_start(config.model.weights, expected))
-        opened = open_model(os.fspath(model), store, config, name)
+        if isinstance(store, Embeddings):
+            opened = open_map(os.fspath(model), store, config, name)
+        else:
+            opened = open_model(os.fspath(model), store, config, name)
         hash_start(config.model.weights, weights)  # after they are read: these are the ones that were asked for
         settings = _Settings(**config.model_dump(), name=opened.card.name)
-        inputs = {STORE: store.checksum, "the encoder": opened.checksum}
+        inputs = {EMBEDDINGS_INPUT if is_map else STORE: store.checksum, "the encoder": opened.checksum}
         with made_by_first(fabric, make(out, "embed", settings, inputs)) as work:
             done = (out / VECTORS).with_suffix(".done")
             if work is not None and work.find_problems() is not None:
