@@ -70,8 +70,8 @@ def _prepare(
     return hidisc.prepare(cohort, out, config, refilter=refilter, say=say, **asdict(workers)).result()
 
 
-SourceKind = StrEnum("SourceKind", "OPENSRH FOLDER TABLE NIFTI DICOM")
-"""Where patches that exist as files, or volumes, come from."""
+SourceKind = StrEnum("SourceKind", "OPENSRH FOLDER TABLE NIFTI DICOM FEATURES")
+"""Where patches that exist as files, volumes, or features of patches come from."""
 
 
 @verb("import", "folder patches --set resize_px=96 --out store", "import")
@@ -80,10 +80,10 @@ def _import(
         SourceKind,
         typer.Argument(
             help="opensrh (meta/*.json), folder (patient/slide/patch.png), table (CSV); nifti (patient/scan.nii.gz) "
-            "or dicom (any folders), whose volumes are cut into slices."
+            "or dicom (any folders), whose volumes are cut into slices; features (TRIDENT, CLAM, STAMP, AnnData)."
         ),
     ],
-    source: Annotated[Path, existing("The folder, or the CSV of patches or NIfTI volumes.")],
+    source: Annotated[Path, existing("The folder, or the CSV of patches or NIfTI volumes, or the file of features.")],
     out: Out,
     settings: SettingsOptions,
     workers: WorkerOptions,
@@ -91,8 +91,18 @@ def _import(
     pseudonyms: Annotated[
         Path | None, option("With nifti and dicom: hash patients' ids by the secret in this file, made if missing.")
     ] = None,
+    table: Annotated[Path | None, existing_option("With features, a CSV: slide, patient, label, site, split.")] = None,
+    name: Annotated[str | None, option("With features, what tables call the encoder.")] = None,
 ) -> Result:
-    """Make a patch store from patches that exist as files, or from the slices of volumes."""
+    """Make a patch store from patches or volumes that exist as files; or embeddings from features of other tools."""
+    if kind is SourceKind.FEATURES:
+        if patients is not None or pseudonyms is not None:
+            raise UserError("`import features` knows patients by --table. Leave --patients and --pseudonyms out.")
+        return hidisc.import_features(
+            source, table, out, settings.load(hidisc.FeaturesConfig), name=name, say=say
+        ).result()
+    if table is not None or name is not None:
+        raise UserError(f"--table and --name go with `import features`. Leave them out of `import {kind}`.")
     if patients is not None and kind in (SourceKind.OPENSRH, SourceKind.TABLE):
         raise UserError(
             f"--patients goes with `import folder`, `nifti` and `dicom`; `import {kind}` has the patients' labels in "

@@ -1,5 +1,7 @@
 """Embeddings: one vector per patch beside the patches' own table, and labels that people gave to patches.
 
+They are made from a store, or imported as features that another tool has extracted; the latter have no store.
+
 A label is kept in `labels/NAME.parquet` beside the embeddings. A row names a patch by the checksum of its slide's file,
 its number in the slide, and its place and scale. So labels stay with their patches when slides are added to the store
 or another encoder embeds them, and are refused where a slide was cut in another way. `NAME` is then a column of the
@@ -17,18 +19,18 @@ from numpy.typing import NDArray
 from hidisc.artefacts.artefact import Artefact, open_artefact
 from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import AnyPath, Record, hash_file, relate
+from hidisc.ground.files import AnyPath, Record, hash_file, name_related, relate
 from hidisc.ground.progress import Result
 from hidisc.ground.text import count
 from hidisc.models.card import History
-from hidisc.patches.record import SlideId
+from hidisc.patches.record import SlideGeometry, SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.settings.level_names import LevelNames
 
 EMBEDDINGS, VECTORS, PATCHES = "embeddings.json", "embeddings.npy", "patches.parquet"
 
-ModelKind = Literal["run", "encoder", "timm", "torchscript", "onnx", "colour"]
+ModelKind = Literal["run", "encoder", "timm", "torchscript", "onnx", "colour", "features"]
 
 
 class ModelCard(Record):
@@ -38,9 +40,10 @@ class ModelCard(Record):
     """Its name in tables."""
     kind: ModelKind
     source: str
-    """Where it was, relative to the embeddings: a folder or a file; or `timm:NAME` or `colour`."""
+    """Where it was, relative to the embeddings: a folder or a file; or `timm:NAME` or `colour`; of features that were
+    imported, where their files were."""
     checksum: str
-    """SHA-256 of its weights."""
+    """SHA-256 of its weights; of features that were imported, of the encoder's name and the width of its vectors."""
     group: str
     """The same for trainings that differ in nothing but their seed."""
     seed: int | None = None
@@ -48,7 +51,7 @@ class ModelCard(Record):
     objective: str | None = None
     backbone: str | None = None
     size_px: int
-    """Side of the pictures that it takes; stored patches are resized to it."""
+    """Side of the pictures that it takes; stored patches are resized to it. 0: not known, of features."""
     history: History
     """The slides and labels that it has learned from."""
 
@@ -66,10 +69,10 @@ class EmbeddingsInfo(Record):
     dim: int
     dtype: Literal["float32", "float16"]
     model: ModelCard
-    store: str
-    """Where the store was, relative to the embeddings, for pictures."""
+    store: str | None
+    """Where the store was, relative to the embeddings, for pictures; None: features of other tools, without one."""
     store_checksum: str
-    """Of its patches."""
+    """Of its patches; without a store, of their names and places."""
     slides: tuple[SlideId, ...]
     """Every slide that was embedded, with the checksum of its file."""
     splits: tuple[str, ...] | None
@@ -80,6 +83,8 @@ class EmbeddingsInfo(Record):
     versions: dict[str, str | None]
     level_names: LevelNames = LevelNames()
     """The names of the levels in pages and messages."""
+    geometries: tuple[SlideGeometry, ...] = ()
+    """Without a store: how large the patches of each slide are on it."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +133,29 @@ class Embeddings:
             )
 
     def open_store(self) -> PatchStore | None:
-        """The store they were made from; None when it is not there any more, or has changed since."""
+        """The store they were made from; None when there was none, it is not there any more, or has changed since."""
+        if self.info.store is None:
+            return None
         try:
             store = PatchStore.load(self.path / self.info.store)
         except UserError:
             return None
         return store if store.checksum == self.info.store_checksum else None
+
+    @property
+    def why_no_pictures(self) -> str:
+        """Why there are no pictures of their patches where `open_store` gives None, without a full stop."""
+        if self.info.store is None:
+            return "the embeddings were imported, without pictures of their patches"
+        return f"the store {name_related(self.info.store, self.path)!r} is not there, or has changed"
+
+    def read_geometries(self) -> dict[str, SlideGeometry]:
+        """By slide, how large its patches are on it; empty where the store is needed and is not there."""
+        if self.info.store is None:
+            return {geometry.slide: geometry for geometry in self.info.geometries}
+        store, wanted = self.open_store(), set(self.table.codes("slide")[1])
+        entries = store.info.slides if store is not None else ()
+        return {each.slide: store.record(each).geometry for each in entries if store and each.slide in wanted}
 
     def __len__(self) -> int:
         return len(self.vectors)

@@ -15,7 +15,6 @@ from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import name_related
 from hidisc.ground.progress import Watch, ignore
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchError, PatchStore
@@ -33,6 +32,10 @@ _DETAIL = 5
 """How much more a shift or a loss of quality takes from the correlation of detail than from that of the whole: 4 to 7
 for 300 px tissue. Detail separates pictures with one outline: cut-out cells of two patients correlate to 0.995."""
 _NAMED = 3
+_NO_PICTURES = (
+    "These embeddings were imported without pictures of their patches, so near-duplicates of test patches among the "
+    "reference patches were not looked for, colour alone is not judged beside them, and pages show no patches."
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,9 @@ def find_duplicates(
     store is None or has changed, its pictures cannot be compared, and a note says so. `seed`: of the order of ties.
     `watch` is called for every picture read, at most `count_pictures`.
     """
+    without = next((part.embeddings for part in (task.queries, task.bank) if part.embeddings.info.store is None), None)
+    if without is not None:
+        return Finding(kind="note", sentence=_NO_PICTURES)
     if not rows.shape[1]:
         return _not_checked("no nearest neighbours were kept; set knn.keep=8")
     pairs = _choose_pairs(task, rows, similarities, make_rng(seed, Purpose.DUPLICATE_PAIRS))
@@ -155,8 +161,7 @@ def _patients_of_bank(task: Task) -> NDArray[np.int32]:
 def _read_thumbnails(embeddings: Embeddings, rows: Ints, store: PatchStore | None, watch: Watch) -> NDArray[np.float32]:
     """(n, 32, 32) of rows (n,) of embeddings, read one at a time; NaN where a patch cannot be decoded."""
     if store is None:
-        name = name_related(embeddings.info.store, embeddings.path)
-        raise UserError(f"the store {name!r} is not there, or has changed")
+        raise UserError(embeddings.why_no_pictures)
     in_store, which = np.unique(find_rows_in_store(embeddings, rows, store), return_inverse=True)
     thumbnails = np.full((len(in_store), _SIDE_PX, _SIDE_PX), np.nan, np.float32)
     for number, row in enumerate(in_store):

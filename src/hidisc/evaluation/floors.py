@@ -14,7 +14,6 @@ from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.probes.folds import sample_per_patient
 from hidisc.evaluation.task import LabelledPatches, Task, group
-from hidisc.ground.files import name_related
 from hidisc.ground.progress import Progress
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchError, PatchStore, as_input
@@ -105,15 +104,14 @@ def measure_floors(
 ) -> list[FloorVectors]:
     """The floors of an endpoint, as vectors of the patches of some embeddings; a note where they cannot be measured."""
     measured = []
+    if embeddings.info.store is None:  # the check for near-duplicates says so
+        return []
     for key in endpoint.floors if config.floor else ():
         floor = FLOORS[key]
         progress.say(f"measuring {floor.measured}, the floor that an encoder must beat ...")
         store = embeddings.open_store()
         if store is None:
-            name = name_related(embeddings.info.store, embeddings.path)
-            progress.say(
-                f"note: {floor.title} is not judged beside it: the store {name!r} is not there, or has changed"
-            )
+            progress.say(f"note: {floor.title} is not judged beside it: {embeddings.why_no_pictures}")
         else:
             measured.append(FloorVectors(key, *floor.measure(embeddings, store, config)))
     return measured

@@ -118,7 +118,8 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
         lines, header_row, delimiter = _find_header(_decode(path, data))
         records = _split(path, lines, delimiter, header_row)
     if not any(cell.strip() for record in records for cell in record):
-        raise UserError(f"{path} is empty. It needs a header row with {', '.join(required)} and one row per slide.")
+        named = ", ".join(required) or "patient, slide"
+        raise UserError(f"{path} is empty. It needs a header row with {named} and one row per slide.")
     columns = _read_columns(path, records[0], header_row, required)
     rows = _read_rows(path, records[1:], header_row + 1, columns, delimiter)
     _refuse_line_breaks(path, rows)

@@ -121,14 +121,14 @@ class Cohort:
         ]
         doubles, warnings = _find_same_content(slides)
         labels = find_disagreements(slides, "patient" if label_level == "patient" else "patch")
-        problems += [*_find_repeats(slides), *labels, *find_half_split(slides), *doubles]
+        problems += [*find_repeats(slides), *labels, *find_half_split(slides), *doubles]
         refuse(path, [f"{path.name} {problem}" for problem in problems])
 
-        warnings = [*sheet.warnings, *_doubt_columns(sheet), *find_twins(names_of(slides)), *warnings]
+        warnings = [*sheet.warnings, *doubt_columns(sheet), *find_twins(names_of(slides)), *warnings]
         return cls(path, tuple(slides), tuple(f"{path.name}: {warning}" for warning in warnings))
 
 
-def _doubt_columns(sheet: Sheet) -> Iterator[str]:
+def doubt_columns(sheet: Sheet) -> Iterator[str]:
     """Warnings of columns that are not kept, or may be misspelt."""
     for name in sheet.columns:
         meant = difflib.get_close_matches(name, [known for known in OPTIONAL if known not in sheet.columns], 1, 0.7)
@@ -195,6 +195,19 @@ def read_row(
         )
     elif size == 0:
         problem(f"row {number}: file {cells['path']!r} is empty (0 bytes). Copy it again or remove the row.")
+    return fill_row(number, cells, cells["patient"], cells["slide"], path, problem, own)
+
+
+def fill_row(
+    number: int,
+    cells: dict[str, str],
+    patient: str,
+    slide: str,
+    path: Path,
+    problem: Callable[[str], None],
+    own: Sequence[str],
+) -> SlideRow:
+    """The row of a slide whose patient, name and file are known, with its optional cells and the user's `own`."""
     mpp = None
     if cells.get("mpp"):
         try:
@@ -208,8 +221,8 @@ def read_row(
             )
             mpp = None
     return SlideRow(
-        patient=cells["patient"],
-        slide=cells["slide"],
+        patient=patient,
+        slide=slide,
         path=path,
         label=cells.get("label") or None,
         mpp=mpp,
@@ -236,7 +249,7 @@ def _kind(path: Path) -> int | None:
         return None
 
 
-def _find_repeats(slides: Iterable[SlideRow]) -> list[str]:
+def find_repeats(slides: Iterable[SlideRow]) -> list[str]:
     """Slides listed twice, or under two patients."""
     problems = []
     first: dict[str, SlideRow] = {}
