@@ -13,6 +13,7 @@ Commands:
 - `train`: train an encoder on the patches of a store and write a `Run`.
 - `embed`: compute the vectors of a store's patches with any encoder and write `Embeddings`.
 - `evaluate`: measure on held-out patients what embeddings tell of the labels and write `Scores`.
+- `predict_unlabelled`: predict the label of patients who have none, from the reference patients of scores.
 - `audit`: measure what encoders owe to site, scanner, batch, date and colour and write an `Audit`.
 - `report`: write one HTML page on evaluations, with every figure and table beside it.
 - `explore`: show a store, its embeddings and scores in a browser, and take labels there.

@@ -43,6 +43,7 @@ from .verbs.export_vectors import export_anndata as export_anndata
 from .verbs.export_vectors import export_bags as export_bags
 from .verbs.export_vectors import export_geojson as export_geojson
 from .verbs.import_features import import_features as import_features
+from .verbs.predict import predict_unlabelled as predict_unlabelled
 from .verbs.prepare import draft_cohort as draft_cohort
 from .verbs.prepare import import_patches as import_patches
 from .verbs.prepare import import_volumes as import_volumes

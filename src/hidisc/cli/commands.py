@@ -175,6 +175,17 @@ def _evaluate(
     return hidisc.evaluate(embeddings, out, config, bank=bank, device=device, progress=Said()).result()
 
 
+@verb("predict", "embeddings --by scores --out predicted.csv")
+def _predict(
+    embeddings: Annotated[Path, existing("Embeddings of patients without a label, by the encoder of the scores.")],
+    by: Annotated[Path, existing_option("Scores, made by `hidisc evaluate`: their reference patients decide.")],
+    out: Annotated[Path, option("CSV to write, and a .json beside it; existing ones are not overwritten.")],
+    device: Device = "auto",
+) -> Result:
+    """Predict the label of patients who have none, from the reference patients of an evaluation."""
+    return hidisc.predict_unlabelled(embeddings, by, out, device=device, progress=Said()).result()
+
+
 @verb("audit", "embeddings other-embeddings --set k=10 --out audit", "audit")
 def _audit(
     embeddings: Annotated[list[Path], existing("Embeddings of one encoder or several, side by side.")],
