@@ -1,14 +1,32 @@
 """Features of other tools become embeddings, with the vectors, places and patients of the files and the table."""
 
+import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
-from hidisc import Embeddings, FeaturesConfig, evaluate, import_features, split_patients
+from hidisc import (
+    Embeddings,
+    FeaturesConfig,
+    Scores,
+    UserError,
+    audit,
+    evaluate,
+    export_anndata,
+    export_bags,
+    export_geojson,
+    import_features,
+    report,
+    split_patients,
+)
 from hidisc.artefacts.artefact import verify
+from hidisc.ground.progress import Progress
+from hidisc.settings.config import load_config
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.prepare import SplitConfig
+from tests.commands import Forks, signal_at
 from tests.embeddings.others import (
     DIM,
     LEVEL0,
@@ -20,6 +38,17 @@ from tests.embeddings.others import (
     write_table,
     write_trident,
 )
+from tests.evaluation.made import make_embeddings
+
+
+class SaidLines(Progress):
+    """Progress that keeps its sentences."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.lines.append(sentence)
 
 
 def check(made: Embeddings, cohort: Cohort, rows: list[dict[str, str]], dtype: str = "float32") -> None:
@@ -107,10 +136,124 @@ def test_patients_are_split_as_prepare_does(tmp_path: Path) -> None:
     }
 
 
-def test_evaluation_says_once_that_there_are_no_pictures(tmp_path: Path) -> None:
+def test_the_same_call_again_does_nothing_and_changed_inputs_are_noticed(tmp_path: Path) -> None:
+    cohort, rows = make_cohort(patients=4)
+    source, table = write_trident(tmp_path / "job", cohort), write_table(tmp_path / "t.csv", rows)
+    first = import_features(source, table, tmp_path / "out").artefact.checksum
+    assert import_features(source, table, tmp_path / "out").artefact.checksum == first
+    assert import_features(source, table, tmp_path / "twin").artefact.manifest.files[1:] is not None
+    with h5py.File(source / "P01-S0.h5", "r+") as file:
+        file["coords"][0, 0] += 1  # a few bytes in the middle of the file
+    with pytest.raises(UserError, match=r"the content of P01-S0\.h5 has changed"):
+        import_features(source, table, tmp_path / "out")
+    write_table(tmp_path / "t.csv", [{**row, "site": "Ulm"} for row in rows])
+    with pytest.raises(UserError, match="the content of the table has changed"):
+        import_features(source, table, tmp_path / "out")
+    assert Embeddings.load(tmp_path / "out").artefact.checksum == first
+
+
+@pytest.mark.parametrize("step", ["block.written", "block.done", "file.written", "file.renamed"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_killed_import_goes_on_and_gives_the_same(tmp_path: Path, forks: Forks, step: str, number: int) -> None:
+    cohort, rows = make_cohort(patients=4)
+    source, table = write_trident(tmp_path / "job", cohort), write_table(tmp_path / "t.csv", rows)
+    script = tmp_path / "small.py"
+    script.write_text(
+        "from hidisc.verbs import import_features as verb\n"
+        "verb._BLOCK_BYTES = 12 * 4 * 13\n"  # blocks of 13 rows go over the ends of slides
+        f"verb.import_features({str(source)!r}, {str(table)!r}, 'out', shown=False)\n"
+    )
+    killed = forks.run(script=script, folder=tmp_path, at=signal_at(step, number))
+    assert killed.code == -9
+    assert not (tmp_path / "out" / "artefact.json").exists()
+    assert forks.run(script=script, folder=tmp_path).code == 0
+    made, whole = Embeddings.load(tmp_path / "out"), import_features(source, table, tmp_path / "whole")
+    check(made, cohort, rows)
+    assert made.artefact.manifest.files == whole.artefact.manifest.files
+    assert {path.name for path in made.path.iterdir() if not path.name.startswith(".")} == {
+        "artefact.json",
+        "config.yaml",
+        "embeddings.json",
+        "embeddings.npy",
+        "patches.parquet",
+    }
+
+
+def test_a_damaged_import_is_repaired(tmp_path: Path) -> None:
+    cohort, rows = make_cohort(patients=4)
+    source, table = write_clam(tmp_path / "clam", cohort), write_table(tmp_path / "t.csv", rows)
+    made = import_features(source, table, tmp_path / "out")
+    vectors = made.path / "embeddings.npy"
+    vectors.write_bytes(vectors.read_bytes()[:-1] + b"!")
+    with pytest.raises(UserError, match="damaged"):
+        Embeddings.load(made.path)
+    said: list[str] = []
+    check(import_features(source, table, tmp_path / "out", say=said.append), cohort, rows)
+    assert any("what is damaged is made again" in line for line in said)
+
+
+def numbers(scores: Scores) -> list[object]:
+    return [(row.key, row.units, row.metrics, row.confusion) for row in scores.info.judged]
+
+
+@pytest.mark.parametrize("door", ["bags", "tensors", "stamp", "parquet", "anndata"])
+def test_what_we_export_comes_back_with_equal_scores(tmp_path: Path, door: str) -> None:
+    if door == "anndata":
+        pytest.importorskip("anndata", reason="needs the extra [anndata]")
+    original = make_embeddings(tmp_path / "emb")
+    if door == "anndata":
+        source, table = export_anndata(original.path, tmp_path / "out")[0], None
+    else:
+        export_bags(original.path, tmp_path / "out")
+        folder = {"tensors": "pt_files", "stamp": "stamp", "parquet": "embeddings.parquet"}.get(door, "")
+        source, table = tmp_path / "out" / folder, tmp_path / "out" / "slides.csv"
+    if door == "stamp":
+        assert list(source.iterdir()) == []  # there is no store that knows the size of a patch
+        return
+    if door == "parquet":
+        table = None
+    back = import_features(source, table, tmp_path / "back")
+    for name in ("patient", "slide", "label", "site", "split"):
+        assert back.table.column(name).tolist() == original.table.column(name).tolist()
+    np.testing.assert_array_equal(back.vectors, original.vectors)
+    config = EvaluateConfig(floor=False)
+    before, after = (evaluate(made.path, tmp_path / made.path.name / "scores", config) for made in (original, back))
+    assert numbers(before) == numbers(after)
+
+
+def test_what_we_import_is_exported_and_comes_back(tmp_path: Path) -> None:
+    cohort, rows = make_cohort(patients=6)
+    table = write_table(tmp_path / "t.csv", [{**row, "mpp": "0.25"} for row in rows])
+    made = import_features(write_trident(tmp_path / "job", cohort), table, tmp_path / "emb")
+    export_bags(made.path, tmp_path / "bags")
+    for folder, mpp in (("h5_files", 0.5), ("stamp", 0.5)):
+        back = import_features(tmp_path / "bags" / folder, tmp_path / "bags" / "slides.csv", tmp_path / folder)
+        np.testing.assert_array_equal(back.vectors, made.vectors)
+        assert set(back.table.column("mpp")) == {mpp}
+    h5 = Embeddings.load(tmp_path / "h5_files")
+    assert places(h5) == places(made)
+    assert h5.info.geometries[0] == made.info.geometries[0]
+    boxes = tmp_path / "boxes"
+    assert export_geojson(made.path, boxes) == 12
+    ring = json.loads((boxes / "P00-S0.geojson").read_text())["features"][0]["geometry"]["coordinates"][0]
+    assert (min(ring), max(ring)) == ([0, 100], [LEVEL0, LEVEL0 + 100])
+
+
+def test_everything_that_needs_no_pictures_works(tmp_path: Path) -> None:
+    """Folds, audit and a page; that there are no pictures is said in one sentence."""
     cohort, rows = make_cohort(patients=12)
     source, table = write_trident(tmp_path / "job", cohort), write_table(tmp_path / "t.csv", rows)
     import_features(source, table, tmp_path / "emb")
-    scores = evaluate(tmp_path / "emb", tmp_path / "scores", EvaluateConfig(probes=("knn",)))
+    said = SaidLines()
+    config = load_config(EvaluateConfig, None, ["folds.number=3", "probes=[knn, linear]", "bootstrap.resamples=50"])
+    scores = evaluate(tmp_path / "emb", tmp_path / "scores", config, progress=said)
+    assert sum("pictures" in line for line in dict.fromkeys(said.lines)) == 1
     assert scores.info.floors == ()
-    assert "what it has seen before is not known" in scores.verdict()
+    assert len(scores.info.folds) == 3
+    page = report([tmp_path / "scores"], tmp_path / "report.html").read_text()
+    assert page.count("imported without pictures of their patches") == 1
+    assert "No pictures:" not in page
+    assert "not known what this encoder was trained on" in page
+    made = audit([tmp_path / "emb"], tmp_path / "audit")
+    obstacles = {column.column: column.sentence for column in made.info.encoders[0].columns}
+    assert "imported, without pictures of their patches" in obstacles["colour"]

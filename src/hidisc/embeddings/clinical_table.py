@@ -79,7 +79,7 @@ def match_table(
     matched = [
         replace(row, slide=row.slide or found.slide, path=found.path)
         for number, (row, _) in enumerate(rows)
-        for found in taken[number]
+        for found in taken.get(number, ())
     ]
     checked = [row for row, _ in rows] if named else matched
     problems += [*find_disagreements(checked, "patient" if label_level == "patient" else "patch")]
@@ -102,7 +102,7 @@ def match_table(
             sentences.append(
                 f"note: {count(len(without), noun)}{of_table} {what}, left out: {name_some(without, _LISTED)}."
             )
-    order = [found for number in range(len(rows)) for found in taken[number]]
+    order = [found for number in range(len(rows)) for found in taken.get(number, ())]
     return Match(tuple(matched), tuple(order), tuple(sentences))
 
 

@@ -261,7 +261,7 @@ def _read_h5(path: Path, name: str, start: int, stop: int) -> NDArray[Any]:
         data = file[name]
         if data.ndim == 2:
             return np.asarray(data[start:stop])
-        return np.asarray(data[0, start:stop] if data.ndim == 3 else data[None])
+        return np.asarray(data[0, start:stop] if data.ndim == 3 else data[()][None])
 
 
 def _open_tensor(path: Path) -> SlideFeatures:
