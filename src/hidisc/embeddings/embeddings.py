@@ -155,7 +155,7 @@ class Embeddings:
             return {geometry.slide: geometry for geometry in self.info.geometries}
         store, wanted = self.open_store(), set(self.table.codes("slide")[1])
         entries = store.info.slides if store is not None else ()
-        return {each.slide: store.record(each).geometry for each in entries if store and each.slide in wanted}
+        return {each.slide: store.geometry(each) for each in entries if store and each.slide in wanted}
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -168,6 +168,8 @@ def find_rows_in_store(embeddings: Embeddings, rows: NDArray[np.int64], store: P
             f"store {store.path} has changed since {embeddings.path} was made from it. Embed it again to see its "
             "pictures."
         )
+    if embeddings.info.store is None:
+        return _find_by_name(embeddings.table, rows, store.table)
     shard, row = (embeddings.table.column(name)[rows].astype(np.int64) for name in ("shard", "row"))
     # of millions of patches only those in the same shards are searched
     near = np.flatnonzero(np.isin(store.table.column("shard"), np.unique(shard)))
@@ -181,6 +183,23 @@ def find_rows_in_store(embeddings: Embeddings, rows: NDArray[np.int64], store: P
         )
     order = np.argsort(stored)
     return near[order[np.searchsorted(stored, wanted, sorter=order)]]
+
+
+def _find_by_name(table: PatchTable, rows: NDArray[np.int64], stored: PatchTable) -> NDArray[np.int64]:
+    """(n,) the rows of imported patches in another table of the same patches, by their slides and numbers."""
+    numbers = {name: number for number, name in enumerate(stored.codes("slide")[1])}
+
+    def address(of: PatchTable) -> NDArray[np.int64]:
+        codes, names = of.codes("slide")
+        slides = np.array([numbers.get(name, len(numbers)) for name in names], np.int64)
+        return slides[codes] << 32 | of.column("patch").astype(np.int64)
+
+    known = address(stored)
+    order = np.argsort(known)
+    found = order[np.searchsorted(known, address(table)[rows], sorter=order).clip(max=len(order) - 1)]
+    if (known[found] != address(table)[rows]).any():
+        raise UserError("these embeddings have patches that the other ones lack. Import both from the same files.")
+    return found
 
 
 LABELS = "labels"

@@ -241,6 +241,12 @@ def locate(folder: Path, cell: str) -> tuple[Path, int | None]:
     return folder / cell, None
 
 
+def find_files(cohort: Path) -> dict[str, Path]:
+    """The path of the file of each slide of a cohort; the file need not exist."""
+    sheet = read_sheet(cohort, REQUIRED)
+    return {cells["slide"]: locate(cohort.parent, cells["path"])[0] for _, cells in sheet.rows if cells["path"]}
+
+
 def _kind(path: Path) -> int | None:
     """The file type bits of `stat`; None where nothing is, or nothing can be under such a name."""
     try:

@@ -105,7 +105,7 @@ def predict_unlabelled(
     _say_seen(task, progress)
     prepared, device = prepare_task(task, config, progress), choose_device(device)
     nearest = predict_by_neighbours(prepared, config.knn, device)
-    levels = {}
+    levels: dict[str, Predictions] = {}
     for probe in scores.info.probes:
         progress.say(f"predicting with {PROBES[probe].title} ...")
         made = predict(prepared, Key(ENCODER, probe, "patch"), config, device, progress, nearest)
