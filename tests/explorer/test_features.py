@@ -111,9 +111,7 @@ def test_one_patient_is_saved(lab: Path, tmp_path: Path) -> None:
 def test_a_heatmap_is_painted_on_the_slide_file(lab: Path, tmp_path: Path) -> None:
     slides = open_session(lab / "features", [], None, lambda _: None).store.table
     slide = str(slides.column("slide")[slides.column("split") == "test"][0])
-    with pytest.raises(
-        UserError, match=r"were imported without pictures. Give the slide file of .* to paint on"
-    ):
+    with pytest.raises(UserError, match=r"were imported without pictures. Give the slide file of .* to paint on"):
         heatmap(lab / "features", lab / "scores", slide, tmp_path / "map.png")
     picture = heatmap(lab / "features", lab / "scores", slide, tmp_path / "map.png", cohort=lab / "cohort.csv")
     assert picture.stat().st_size > 10_000
