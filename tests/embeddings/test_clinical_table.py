@@ -143,6 +143,13 @@ def test_patients_under_two_names_are_doubted_and_their_files_refused(tmp_path: 
     assert any("are the same file content; patient 'P01' counts it twice" in line for line in again)
 
 
+def test_a_file_that_two_rows_may_mean_is_not_guessed(tmp_path: Path) -> None:
+    cohort, rows = make_cohort(patients=2, slides=1)
+    table = [{**rows[0], "slide": "P00-S0.svs"}, {**rows[1], "slide": "P00-S0.ndpi"}]
+    with pytest.raises(UserError, match=r"has several rows for the feature file P00-S0\.h5. Write its name without"):
+        run(tmp_path, cohort, table, [])
+
+
 def test_further_columns_are_kept(tmp_path: Path) -> None:
     cohort, rows = make_cohort(patients=2, slides=1)
     made = run(tmp_path, cohort, [{**row, "scanner": "A B", "path": "gone.svs"} for row in rows], [])

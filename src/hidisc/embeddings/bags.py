@@ -294,21 +294,37 @@ def write_h5ad(embeddings: Embeddings, path: Path) -> None:
     )
     places = _find_places(embeddings)
     if places is not None:
-        data.obsm["spatial"], provenance["spatial_is"] = places
+        data.obsm["spatial"], provenance["spatial_is"] = places.points, places.point
+    if places is not None and places.extents is not None:
+        data.obs["extent"] = places.extents
     with replaced(path) as part:
         data.write_h5ad(part)
 
 
-def _find_places(embeddings: Embeddings) -> tuple[NDArray[np.float64], str] | None:
-    """(N, 2) places of the patches on their slides, and which point of a patch it is; None: they were imported."""
+@dataclass(frozen=True)
+class _Places:
+    """Where N patches lie on their slides."""
+
+    points: NDArray[np.float64]
+    """(N, 2)."""
+    point: str
+    """Which point of a patch this is."""
+    extents: NDArray[np.float64] | None = None
+    """(N,) sides of the patches in level-0 px; None: not known."""
+
+
+def _find_places(embeddings: Embeddings) -> _Places | None:
+    """The places of the patches; None: they were imported as files."""
     table = embeddings.table
     corners = np.stack([table.column("x"), table.column("y")], axis=1).astype(np.float64)
     if (corners < 0).any():
         return None
     geometries, (codes, slides) = embeddings.read_geometries(), table.codes("slide")
     known = [geometries[slide].extent if slide in geometries else None for slide in slides]
-    extents = np.array(known, np.float64)[codes, None]  # None becomes NaN
-    return (corners, CORNER) if np.isnan(extents).any() else (corners + extents / 2, CENTRE)
+    extents = np.array(known, np.float64)[codes]  # None becomes NaN
+    if np.isnan(extents).any():
+        return _Places(corners, CORNER)
+    return _Places(corners + extents[:, None] / 2, CENTRE, extents)
 
 
 def _describe_source(embeddings: Embeddings) -> dict[str, Any]:

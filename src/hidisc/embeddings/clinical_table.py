@@ -158,8 +158,13 @@ def _find_slides(
         numbers = next((keys[name] for name in names if name in keys), None)
         if numbers is None:
             left.append(found.slide)
-        else:
-            taken[numbers[0]].append(found)
+            continue
+        taken[numbers[0]].append(found)
+        if len(numbers) > 1:
+            problems.append(
+                f"has several rows for the feature file {found.path.name}. Write its name without the ending into the "
+                "column `slide` of one of them."
+            )
     for several in taken.values():
         if len(several) > 1:
             files = " and ".join(str(found.path) for found in several[:2])

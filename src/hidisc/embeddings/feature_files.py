@@ -81,7 +81,7 @@ class SlideFeatures:
 
 
 def find_features(source: Path) -> list[SlideFeatures]:
-    """The features in a file or folder, by the name of the slide; every file that cannot be read is named at once."""
+    """The slides in a file or folder, in the order of the files; every file that cannot be read is named at once."""
     files = _list_files(source)
     if not files:
         raise UserError(f"{source} holds no feature files ({', '.join(SUFFIXES)}). Give the folder that holds them.")
@@ -99,7 +99,7 @@ def find_features(source: Path) -> list[SlideFeatures]:
         more = f"\n  ... and {len(problems) - 20} more." if len(problems) > 20 else ""
         raise UserError("\n  ".join([*problems[:20]]) + more)
     _refuse_mixtures(found)
-    return sorted(found, key=lambda features: features.slide)
+    return found
 
 
 def _list_files(source: Path) -> list[Path]:
@@ -381,9 +381,8 @@ def _split(
         raise UserError(f"{path}: row {missing[0]:,} has no {name}. Fill it in.")
     names, codes, counts = np.unique(slides.astype(str), return_inverse=True, return_counts=True)
     rows_of = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
-    return [
-        _choose(path, str(slide), rows, columns, dim, dtype, read) for slide, rows in zip(names, rows_of, strict=True)
-    ]
+    pairs = sorted(zip(names.tolist(), rows_of, strict=True), key=lambda pair: int(pair[1][0]))
+    return [_choose(path, slide, rows, columns, dim, dtype, read) for slide, rows in pairs]
 
 
 def _choose(

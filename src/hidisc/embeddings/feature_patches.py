@@ -60,6 +60,8 @@ class FeaturePatches(PatchStore):
             table,
         )
         self._rows_of, self._reading = rows_of, Lock()
+        self._slides = table.codes("slide")
+        self._corners = np.stack([table.column("x"), table.column("y")], axis=1).astype(np.int64)
         self._open_slide = lru_cache(_OPEN)(self.open_file)
 
     @property
@@ -80,8 +82,7 @@ class FeaturePatches(PatchStore):
     def geometry(self, slide: SlideEntry) -> SlideGeometry:
         """How large the patches of a slide are on it; where no file says the size, by the distance of neighbours."""
         known = self._geometries[slide.slide]
-        rows = self._rows_of.get(slide.slide, np.zeros(0, np.int64))
-        corners = np.stack([self.table.column(axis)[rows] for axis in ("x", "y")], axis=1).astype(np.int64)
+        corners = self._corners[self._rows_of.get(slide.slide, np.zeros(0, np.int64))]
         extent = known.extent or _find_distance(corners)
         far = np.ceil(corners.max(axis=0, initial=0) + extent).astype(int).tolist()
         size = {"width": known.width or far[0], "height": known.height or far[1]}
@@ -99,10 +100,9 @@ class FeaturePatches(PatchStore):
     def read(self, index: int, out: Pixels | None = None) -> Pixels:
         """The picture (256, 256, 3) of a row from the slide's file; grey where it cannot be read."""
         picture = np.full(self.shape, _GREY, np.uint8) if out is None else out
-        slide = self.table.column("slide")[index]
-        x, y = (int(self.table.column(axis)[index]) for axis in ("x", "y"))
+        slide, (x, y) = self._slides[1][self._slides[0][index]], self._corners[index].tolist()
         if slide in self.files and x >= 0:
-            extent = self._geometries[slide].extent or _find_distance_of(self.table, self._rows_of[slide])
+            extent = self._geometries[slide].extent or _find_distance(self._corners[self._rows_of[slide]])
             try:
                 file, scale = self._open_slide(slide)
                 with self._reading:
@@ -127,10 +127,6 @@ class FeaturePatches(PatchStore):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("patches of features are not sent to other processes")
-
-
-def _find_distance_of(table: PatchTable, rows: NDArray[np.int64]) -> float:
-    return _find_distance(np.stack([table.column(axis)[rows] for axis in ("x", "y")], axis=1).astype(np.int64))
 
 
 def _find_distance(corners: NDArray[np.int64]) -> float:

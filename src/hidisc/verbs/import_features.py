@@ -34,7 +34,7 @@ from hidisc.patches.commit import assign_splits
 from hidisc.patches.record import SlideId
 from hidisc.patches.table import PatchTable, build_table
 from hidisc.settings.prepare import FeaturesConfig
-from hidisc.slides.cohort import WRITTEN, SlideRow, find_disagreements, find_half_split, refuse
+from hidisc.slides.cohort import WRITTEN, Name, SlideRow, find_disagreements, find_half_split, find_twins, refuse
 from hidisc.verbs.progress import show_patches
 
 _BLOCK_BYTES = 2**25
@@ -131,7 +131,8 @@ def match_features(features: Sequence[SlideFeatures], source: Path) -> Match:
         rows.append(SlideRow(patient, each.slide, each.path, label=label, site=site, split=split))
     problems = [*find_disagreements(rows, "patch"), *find_half_split(rows)]
     refuse(source, problems)
-    return Match(tuple(rows), tuple(features), ())
+    twins = find_twins(Name("patient", row.patient, f"slide {row.slide!r}") for row in rows)
+    return Match(tuple(rows), tuple(features), tuple(f"warning: {source.name}: {twin}" for twin in twins))
 
 
 def _find_one(values: NDArray[Any] | None) -> str | None:
