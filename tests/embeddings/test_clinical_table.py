@@ -1,5 +1,6 @@
 """Each feature file finds its row of the table; what has no partner is listed both ways, and doubts are said."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -148,6 +149,20 @@ def test_a_file_that_two_rows_may_mean_is_not_guessed(tmp_path: Path) -> None:
     table = [{**rows[0], "slide": "P00-S0.svs"}, {**rows[1], "slide": "P00-S0.ndpi"}]
     with pytest.raises(UserError, match=r"has several rows for the feature file P00-S0\.h5. Write its name without"):
         run(tmp_path, cohort, table, [])
+
+
+def test_a_table_of_patients_has_each_once_and_each_slide_one_file(tmp_path: Path) -> None:
+    cohort, _ = make_cohort(patients=2, slides=1)
+    named = rename(cohort, [f"{patient}-01Z" for patient in BARCODES[:2]])
+    rows = [{"patient": patient, "label": "a"} for patient in BARCODES[:2]]
+    twice = [*rows, {"patient": BARCODES[0], "label": "b"}]
+    with pytest.raises(UserError, match=r"row 4: patient 'TCGA-AA-0001' was listed in row 2 already. Remove one of"):
+        run(tmp_path, named, twice, [])
+    source = tmp_path / "clam" / "h5_files"
+    (source / "again").mkdir()
+    shutil.copy(source / f"{BARCODES[0]}-01Z.h5", source / "again")
+    with pytest.raises(UserError, match=r"slide 'TCGA-AA-0001-01Z' has two feature files: \S+ and \S+. Leave one of"):
+        import_features(source, write_table(tmp_path / "t.csv", rows), tmp_path / "out", shown=False)
 
 
 def test_further_columns_are_kept(tmp_path: Path) -> None:

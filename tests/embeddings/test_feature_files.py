@@ -177,7 +177,7 @@ def another_file(folder: Path) -> Path:
         (other_encoder, r"different encoders: \S*h5 has \w+, \S*h5 has \w+. Import each encoder's features"),
         (truncated, rf"{NAME}.h5 is no HDF5 file, or damaged \(.*\). Copy or extract that slide again"),
         (empty, rf"{NAME}.h5 is empty \(0 bytes\). Extract that slide again, or remove the file"),
-        (two_files, rf"for two feature files of slide '{NAME}': \S+ and \S+. Leave one of them in the folder"),
+        (two_files, rf"slide '{NAME}' has two feature files: \S+ and \S+. Leave one of them in the folder"),
         (coords_alone, "has no dataset features or feats; it has coords. Give the folder of features"),
         (pickled, rf"{NAME}.pt holds no plain tensor, or is damaged, and nothing else is unpickled"),
         (a_dictionary, rf"{NAME}.pt holds a dict, and features are a plain tensor \(N, D\). Save the tensor alone"),

@@ -260,3 +260,19 @@ def test_everything_that_needs_no_pictures_works(tmp_path: Path) -> None:
     made = audit([tmp_path / "emb"], tmp_path / "audit")
     obstacles = {column.column: column.sentence for column in made.info.encoders[0].columns}
     assert "imported, without pictures of their patches" in obstacles["colour"]
+
+
+def test_the_command_and_options_of_other_sources(tmp_path: Path, forks: Forks) -> None:
+    cohort, rows = make_cohort(patients=4)
+    source, table = write_trident(tmp_path / "job", cohort), write_table(tmp_path / "t.csv", rows)
+    words = ("import", "features", source, "--table", table, "--out", "emb", "--name", "UNI")
+    done = forks.run(*words, folder=tmp_path)
+    assert done.code == 0, done.said
+    assert done.result.strip() == "emb: 72 patches of 8 slides as 12 numbers each"
+    assert Embeddings.load(tmp_path / "emb").info.model.name == "UNI"
+    wrong = forks.run("import", "folder", source, "--table", table, "--out", "x", folder=tmp_path)
+    assert (wrong.code, "--table and --name go with `import features`" in wrong.said) == (2, True)
+    wrong = forks.run("import", "features", source, "--patients", table, "--out", "x", folder=tmp_path)
+    assert (wrong.code, "knows patients by --table. Leave --patients and --pseudonyms out" in wrong.said) == (2, True)
+    wrong = forks.run("explore", "emb", "--no-browser", "--stop-after", "0", folder=tmp_path)
+    assert wrong.code == 0, wrong.said

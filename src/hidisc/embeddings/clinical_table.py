@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from hidisc.embeddings.feature_files import SUFFIXES, SlideFeatures
+from hidisc.embeddings.feature_files import SUFFIXES
+from hidisc.embeddings.slide_features import SlideFeatures
 from hidisc.ground.errors import UserError
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import count, name_some
@@ -75,6 +76,13 @@ def match_table(
         problems += find_repeats(row for row, _ in rows)
         taken, left = _find_slides(keys, features, problems)
     else:
+        for patient_rows in keys.values():
+            first, again = rows[patient_rows[0]][0], rows[patient_rows[-1]][0]
+            if again is not first:
+                problems.append(
+                    f"row {again.row}: patient {again.patient!r} was listed in row {first.row} already. Remove one of "
+                    "the rows, or add a column `slide`."
+                )
         taken, left = _find_patients(keys, features)
     matched = [
         replace(row, slide=row.slide or found.slide, path=found.path)
@@ -147,7 +155,7 @@ def _strip_ending(name: str) -> str:
 def _find_slides(
     keys: dict[str, list[int]], features: Sequence[SlideFeatures], problems: list[str]
 ) -> tuple[dict[int, list[SlideFeatures]], list[str]]:
-    """The features of each row, and the slides without a row; two files of one row are a problem."""
+    """The features of each row, and the slides without a row; a file that several rows may mean is a problem."""
     taken: dict[int, list[SlideFeatures]] = defaultdict(list)
     left = []
     for found in features:
@@ -164,13 +172,6 @@ def _find_slides(
             problems.append(
                 f"has several rows for the feature file {found.path.name}. Write its name without the ending into the "
                 "column `slide` of one of them."
-            )
-    for several in taken.values():
-        if len(several) > 1:
-            files = " and ".join(str(found.path) for found in several[:2])
-            problems.append(
-                f"has one row for two feature files of slide {several[0].slide!r}: {files}. Leave one of them in the "
-                "folder."
             )
     return taken, left
 

@@ -13,8 +13,8 @@ each row.
 """
 
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.ground.columns import VectorColumns
+from hidisc.embeddings.feature_tables import open_array, open_h5ad, open_parquet
+from hidisc.embeddings.slide_features import SlideFeatures, as_text, read_shape
 from hidisc.ground.errors import UserError
-from hidisc.ground.spreadsheet import read_sheet
 from hidisc.patches.record import SlideGeometry
 
 SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npy", ".parquet", ".h5ad")
@@ -33,51 +33,6 @@ _MANY = (".parquet", ".h5ad")
 _FEATURES = ("features", "feats", "embeddings")
 _FOLDER = "features_"
 """How TRIDENT's folders of features begin; the rest is the name of the encoder."""
-_SLIDES = ("slide", "slide_id", "filename")
-Read = Callable[[int, int], NDArray[Any]]
-"""Rows from the one to before the other, (n, D)."""
-
-
-@dataclass(frozen=True)
-class SlideFeatures:
-    """The features of one slide: N rows of D numbers, read piece by piece."""
-
-    path: Path
-    slide: str
-    """The name of its file without the ending, or its name in a file of several slides."""
-    rows: int
-    dim: int
-    dtype: np.dtype[Any]
-    read: Read
-    full_name: str = ""
-    """The name of the slide that the file itself holds; empty: none."""
-    corners: NDArray[np.float64] | None = None
-    """(N, 2) upper left corners x, y of the patches; None: not known."""
-    in_um: bool = False
-    """Whether corners and extent are in micrometres, not in level-0 px."""
-    geometry: SlideGeometry = field(default_factory=lambda: SlideGeometry(slide=""))
-    patch_mpp: float | None = None
-    """Micrometres per patch px that the file states."""
-    extractor: str | None = None
-    """The name of the encoder; None: the file does not say it."""
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Further columns (N,) that a file of several slides has."""
-
-    def place(self, mpp: float | None) -> "SlideFeatures":
-        """The same with places in level-0 px of the slide, whose micrometres per px the table may know.
-
-        Where nobody knows them, micrometres stay, as px that are 1 um wide.
-        """
-        geometry = self.geometry
-        known = mpp or geometry.mpp
-        if not self.in_um:
-            geometry = geometry.model_copy(update={"mpp": known})
-            return replace(self, geometry=geometry, patch_mpp=self.patch_mpp or geometry.patch_mpp)
-        scale = known or 1.0
-        extent = None if geometry.extent is None else geometry.extent / scale
-        geometry = geometry.model_copy(update={"mpp": scale, "extent": extent})
-        corners = None if self.corners is None else self.corners / scale
-        return replace(self, geometry=geometry, corners=corners, in_um=known is None)
 
 
 def find_features(source: Path) -> list[SlideFeatures]:
@@ -126,8 +81,8 @@ def _open(path: Path) -> list[SlideFeatures]:
     if suffix in (".pt", ".pth"):
         return [_open_tensor(path)]
     if suffix in _MANY:
-        return _open_parquet(path) if suffix == ".parquet" else _open_h5ad(path)
-    return _open_array(path)
+        return open_parquet(path) if suffix == ".parquet" else open_h5ad(path)
+    return open_array(path)
 
 
 def _check(features: SlideFeatures) -> None:
@@ -156,17 +111,6 @@ def _refuse_mixtures(found: Iterable[SlideFeatures]) -> None:
                 )
 
 
-def _shape(path: Path, shape: tuple[int, ...]) -> tuple[int, int]:
-    """(N, D) of features (N, D), (1, N, D), or (D,), which is one vector of a whole slide."""
-    if len(shape) == 1:
-        return 1, shape[0]
-    if len(shape) == 3 and shape[0] == 1:
-        return shape[1], shape[2]
-    if len(shape) == 2:
-        return shape[0], shape[1]
-    raise UserError(f"{path} has features of shape {shape}. Valid are (N, D), (1, N, D) and, of a slide, (D,).")
-
-
 def _open_h5(path: Path) -> SlideFeatures:
     try:
         with h5py.File(path, "r") as file:
@@ -177,7 +121,7 @@ def _open_h5(path: Path) -> SlideFeatures:
                     "folder of features, not that of coordinates."
                 )
             data = file[name]
-            rows, dim = _shape(path, data.shape)
+            rows, dim = read_shape(path, data.shape)
             coords = file.get("coords")
             known = {**file.attrs, **(coords.attrs if coords is not None else {})}
             corners = None if coords is None or data.ndim == 1 else _read_corners(path, coords, rows)
@@ -189,7 +133,7 @@ def _open_h5(path: Path) -> SlideFeatures:
         raise UserError(
             f"{path} is no HDF5 file, or damaged ({str(error).strip(chr(39))}). Copy or extract that slide again."
         ) from error
-    full_name = _as_text(known.get("slide")) or ""
+    full_name = as_text(known.get("slide")) or ""
     if "coords_are" in known or (name != "features" and "unit" not in known and "tile_size_um" not in known):
         corners = None  # side by side in one row, or of an unknown unit
     return replace(made, corners=corners, full_name=full_name, extractor=extractor, **_describe(known))
@@ -212,7 +156,7 @@ def _read_corners(path: Path, coords: h5py.Dataset, rows: int) -> NDArray[np.flo
 def _describe(known: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes and scale by the attributes of STAMP, else of TRIDENT, CLAM and our own exports."""
     number = {key: value for key in known if (value := _as_number(known[key])) is not None}
-    if _as_text(known.get("unit")) == "um" or "tile_size_um" in number:
+    if as_text(known.get("unit")) == "um" or "tile_size_um" in number:
         extent, size = number.get("tile_size_um", number.get("tile_size")), number.get("tile_size_px")
         geometry = SlideGeometry(slide="", size_px=size and round(size), extent=extent)
         return {"in_um": True, "geometry": geometry, "patch_mpp": extent / size if extent and size else None}
@@ -239,18 +183,12 @@ def _as_number(value: Any) -> float | None:
     return number if np.isfinite(number) and number >= 0 else None
 
 
-def _as_text(value: Any) -> str | None:
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    return str(value) if isinstance(value, str) and value else None
-
-
 def _name_extractor(path: Path, known: Mapping[str, Any]) -> str | None:
     """The encoder by an attribute, or by the name of TRIDENT's folder."""
     for name in ("extractor", "encoder"):
-        if text := _as_text(known.get(name)):
+        if text := as_text(known.get(name)):
             return text
-    folders = [Path(_as_text(known.get("savetodir")) or "").name, path.parent.name]
+    folders = [Path(as_text(known.get("savetodir")) or "").name, path.parent.name]
     return next(
         (name.partition(_FOLDER)[2] for name in folders if _FOLDER in name and name.partition(_FOLDER)[2]), None
     )
@@ -266,7 +204,7 @@ def _read_h5(path: Path, name: str, start: int, stop: int) -> NDArray[Any]:
 
 def _open_tensor(path: Path) -> SlideFeatures:
     tensor = _load_tensor(path)
-    rows, dim = _shape(path, tuple(tensor.shape))
+    rows, dim = read_shape(path, tuple(tensor.shape))
     dtype = np.dtype(np.float16 if str(tensor.dtype) == "torch.float16" else np.float32)
     if not tensor.is_floating_point():
         dtype = np.dtype(np.int64)  # which is refused
@@ -294,136 +232,3 @@ def _load_tensor(path: Path) -> Any:
             f"{path} holds a {type(loaded).__name__}, and features are a plain tensor (N, D). Save the tensor alone."
         )
     return loaded.detach()
-
-
-def _open_array(path: Path) -> list[SlideFeatures]:
-    """A .npy of one slide, or of several where a CSV beside it names the slide of each row."""
-    try:
-        data = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} is no array of numbers, or damaged ({error}). Save it with numpy.save.") from error
-    rows, dim = _shape(path, data.shape)
-    data = data.reshape(rows, dim)
-    beside = path.with_suffix(".csv")
-    if not beside.is_file():
-        read: Read = lambda start, stop: np.asarray(data[start:stop])  # noqa: E731
-        return [SlideFeatures(path, path.stem, rows, dim, data.dtype, read)]
-    sheet = read_sheet(beside, ())
-    if len(sheet.rows) != rows:
-        raise UserError(f"{path} has {rows:,} rows, and {beside.name} names {len(sheet.rows):,}. Give one per row.")
-    columns = {name: np.array([cells[name] or None for _, cells in sheet.rows], object) for name in sheet.columns}
-    return _split(path, columns, dim, data.dtype, lambda chosen: np.asarray(data[chosen]))
-
-
-def _open_parquet(path: Path) -> list[SlideFeatures]:
-    vectors = VectorColumns(path)
-    return _split(path, vectors.columns, vectors.dim, vectors.dtype, vectors.read)
-
-
-def _open_h5ad(path: Path) -> list[SlideFeatures]:
-    try:
-        import anndata
-    except ImportError as error:
-        raise UserError(f"{path} needs the library anndata. Install it: pip install 'hidisc[anndata]'.") from error
-    try:
-        data = anndata.read_h5ad(path, backed="r")
-        if not isinstance(data.X, h5py.Dataset):
-            raise UserError(f"{path} has a sparse or empty X, and features are dense numbers (N, D) in X.")
-        dim, dtype = int(data.shape[1]), np.dtype(data.X.dtype)
-        columns = {str(name): _as_column(data.obs[name].to_numpy()) for name in data.obs.columns}
-        about = data.uns.get("hidisc") or {}
-        spatial = np.asarray(data.obsm["spatial"], np.float64) if "spatial" in data.obsm else None
-        data.file.close()
-    except (OSError, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is no AnnData file, or damaged ({error}). Write or copy it again.") from error
-
-    def read(chosen: NDArray[np.int64]) -> NDArray[Any]:
-        with h5py.File(path, "r") as file:
-            first, last = int(chosen.min()), int(chosen.max()) + 1
-            if last - first == len(chosen):
-                return np.asarray(file["X"][first:last])
-            return np.asarray(file["X"][np.sort(chosen)])[np.argsort(np.argsort(chosen))]
-
-    if spatial is not None and str(about.get("spatial_is", "")).startswith("upper left corner"):
-        columns |= {"x": spatial[:, 0], "y": spatial[:, 1]}
-    elif spatial is not None and about and "extent" in columns:
-        half = columns.pop("extent").astype(np.float64) / 2
-        columns |= {"x": spatial[:, 0] - half, "y": spatial[:, 1] - half, "extent": 2 * half}
-    found = _split(path, columns, dim, dtype, read)
-    model = _as_text(about.get("model"))
-    return [replace(features, extractor=model) for features in found]
-
-
-def _as_column(values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers as they are, anything else as names or None."""
-    if values.dtype.kind in "iuf":
-        return values
-    return np.array([None if value is None or value != value else str(value) for value in values.tolist()], object)
-
-
-def _split(
-    path: Path,
-    columns: Mapping[str, NDArray[Any]],
-    dim: int,
-    dtype: np.dtype[Any],
-    read: Callable[[NDArray[np.int64]], NDArray[Any]],
-) -> list[SlideFeatures]:
-    """The slides of a file that names the slide of each row; `read` gives some of its rows."""
-    name = next((name for name in _SLIDES if name in columns), None)
-    if name is None:
-        raise UserError(
-            f"{path} does not name the slide of each row: it has no column `slide`. Its columns are "
-            f"{', '.join(columns) or 'none'}. Add it."
-        )
-    slides = _as_column(columns[name])
-    missing = [number for number, slide in enumerate(slides.tolist()) if slide is None]
-    if missing:
-        raise UserError(f"{path}: row {missing[0]:,} has no {name}. Fill it in.")
-    names, codes, counts = np.unique(slides.astype(str), return_inverse=True, return_counts=True)
-    rows_of = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
-    pairs = sorted(zip(names.tolist(), rows_of, strict=True), key=lambda pair: int(pair[1][0]))
-    return [_choose(path, slide, rows, columns, dim, dtype, read) for slide, rows in pairs]
-
-
-def _choose(
-    path: Path,
-    slide: str,
-    rows: NDArray[np.int64],
-    columns: Mapping[str, NDArray[Any]],
-    dim: int,
-    dtype: np.dtype[Any],
-    read: Callable[[NDArray[np.int64]], NDArray[Any]],
-) -> SlideFeatures:
-    """One slide of such a file, by its rows (n,)."""
-    own = {name: values[rows] for name, values in columns.items()}
-    number = {name: _as_numbers(own.pop(name)) for name in ("x", "y", "mpp", "extent") if name in own}
-    corners = np.stack([number["x"], number["y"]], axis=1) if {"x", "y"} <= number.keys() else None
-    if corners is not None and (np.isnan(corners) | (corners < 0)).any():
-        corners = None  # the patches had been imported as files
-    mpp, extent = (_one_number(number.get(name)) for name in ("mpp", "extent"))
-    return SlideFeatures(
-        path,
-        slide,
-        len(rows),
-        dim,
-        dtype,
-        lambda start, stop: read(rows[start:stop]),
-        corners=corners,
-        geometry=SlideGeometry(slide="", extent=extent),
-        patch_mpp=mpp,
-        columns=own,
-    )
-
-
-def _as_numbers(values: NDArray[Any]) -> NDArray[np.float64]:
-    try:
-        return np.array([np.nan if value is None else value for value in values.tolist()], np.float64)
-    except ValueError:
-        return np.full(len(values), np.nan)
-
-
-def _one_number(values: NDArray[np.float64] | None) -> float | None:
-    """The number that all rows share."""
-    if values is None or np.isnan(values).any() or (values != values[0]).any():
-        return None
-    return float(values[0])

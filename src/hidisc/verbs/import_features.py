@@ -1,5 +1,6 @@
 """`hidisc import features`: features that another tool has extracted, and a table -> Embeddings without a store."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from hidisc.artefacts.artefact import make
 from hidisc.embeddings.clinical_table import Match, match_table
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.embeddings.extract import BlockFile
-from hidisc.embeddings.feature_files import SlideFeatures, find_features
+from hidisc.embeddings.feature_files import find_features
+from hidisc.embeddings.slide_features import SlideFeatures
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import (
     AnyPath,
@@ -41,7 +43,6 @@ _BLOCK_BYTES = 2**25
 """Vectors that are read and written at once; three such blocks are in memory."""
 _THREADS, _AHEAD = 2, 2
 _PACKAGES = ("hidisc", "h5py", "numpy")
-_NUMBERS = ("patch", "x", "y", "mpp")
 
 
 class _Settings(FeaturesConfig):
@@ -85,7 +86,8 @@ def import_features(
     )
     for note in match.notes:
         say(note)
-    names = {path: relate(path, source) if path != source else path.name for path in _list_paths(match)}
+    paths = dict.fromkeys(each.path for each in match.features)
+    names = {path: relate(path, source) if path != source else path.name for path in paths}
     say(f"reading the checksums of {count(len(names), 'file')} ...")
     sums = dict(zip(names, prefetch(_sum_up, names, _THREADS, _AHEAD), strict=True))
     slides = _lay_out(match, config, sums)
@@ -141,10 +143,6 @@ def _find_one(values: NDArray[Any] | None) -> str | None:
     return str(names.pop()) if len(names) == 1 and None not in names else None
 
 
-def _list_paths(match: Match) -> list[Path]:
-    return list(dict.fromkeys(features.path for features in match.features))
-
-
 def _sum_up(path: Path) -> str:
     """What names the content of a file, at the speed of the disk."""
     return digest([sample_file(path), crc_file(path)])
@@ -164,9 +162,19 @@ def _lay_out(match: Match, config: FeaturesConfig, sums: Mapping[Path, str]) -> 
 
 
 def _refuse_twice(slides: Sequence[_Slide], say: Say) -> None:
-    """Refuse features that are byte for byte those of another patient; say where they are of the same patient."""
+    """Refuse two files of a slide, and features that are byte for byte those of another patient.
+
+    Where they are those of another slide of the same patient, this is said.
+    """
     first: dict[str, _Slide] = {}
+    named: dict[str, _Slide] = {}
     for slide in slides:
+        before = named.setdefault(slide.row.slide, slide)
+        if before is not slide:
+            raise UserError(
+                f"slide {slide.row.slide!r} has two feature files: {before.features.path} and {slide.features.path}. "
+                "Leave one of them in the folder."
+            )
         before = first.setdefault(slide.checksum, slide)
         pair = f"{before.features.path} and {slide.features.path}"
         if before.row.patient != slide.row.patient:
@@ -308,14 +316,15 @@ def _describe_embeddings(
         size_px=(sizes.pop() or 0) if len(sizes) == 1 else 0,
         history=UNKNOWN,
     )
-    patches = zip(*(table.column(name).tolist() for name in ("slide", "patch", "x", "y")), strict=True)
+    codes, names = table.codes("slide")
+    places = np.stack([codes, *(table.column(name) for name in ("patch", "x", "y"))], axis=1).astype(np.int64)
     return EmbeddingsInfo(
         rows=len(table),
         dim=dim,
         dtype=dtype,
         model=card,
         store=None,
-        store_checksum=digest(list(patches)),
+        store_checksum=digest([names, hashlib.sha256(places.tobytes()).hexdigest()]),
         slides=tuple(
             SlideId(patient=slide.row.patient, slide=slide.row.slide, checksum=slide.checksum) for slide in slides
         ),
