@@ -104,10 +104,10 @@ def measure_floors(
 ) -> list[FloorVectors]:
     """The floors of an endpoint, as vectors of the patches of some embeddings; a note where they cannot be measured."""
     measured = []
-    if embeddings.info.store is None:  # the check for near-duplicates says so
-        return []
     for key in endpoint.floors if config.floor else ():
         floor = FLOORS[key]
+        if embeddings.info.store is None:  # there are no pictures; the check for near-duplicates says so
+            continue
         progress.say(f"measuring {floor.measured}, the floor that an encoder must beat ...")
         store = embeddings.open_store()
         if store is None:

@@ -40,7 +40,7 @@ from hidisc.slides.cohort import WRITTEN, Name, SlideRow, find_disagreements, fi
 from hidisc.verbs.progress import show_patches
 
 _BLOCK_BYTES = 2**25
-"""Vectors that are read and written at once; three such blocks are in memory."""
+"""Vectors that are read and written at once; four such blocks are in memory."""
 _THREADS, _AHEAD = 2, 2
 _PACKAGES = ("hidisc", "h5py", "numpy")
 
@@ -75,7 +75,7 @@ def import_features(
 
     `source`: a folder or file that `embeddings.feature_files` reads. `table`: patient, slide, label and further columns
     of each slide; None where the file itself names the patients. `name`: what tables call the encoder. `shown`: whether
-    there is a progress bar. Memory: the table of patches, and three blocks of 32 MB.
+    there is a progress bar. Memory: the table of patches, and four blocks of 32 MB.
     """
     config, source, out = config or FeaturesConfig(), Path(source), Path(out)
     features = find_features(source)
