@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hidisc import Embeddings, Scores, UserError, evaluate, import_features, predict_unlabelled
@@ -153,6 +155,26 @@ def test_what_cannot_be_predicted_is_refused(
         predict_unlabelled(embeddings, scores, tmp_path / "table.csv")
     assert not (tmp_path / "table.csv").exists()
     assert not (tmp_path / "table.json").exists()
+
+
+def test_scores_that_predict_no_patient_are_refused(tmp_path: Path) -> None:
+    """Where all slides have patches of both labels, the attention probe has no bag to learn from."""
+    rng, rows = np.random.default_rng(0), 40
+    columns = {
+        "patient": np.repeat([f"P{number}" for number in range(4)], 10),
+        "slide": np.repeat([f"S{number}" for number in range(4)], 10),
+        "split": np.repeat(["train", "test"], 20),
+        "label": np.tile(["a", "b"], 20),
+    }
+    for name, changes in (("known", {}), ("new", {"label": pa.nulls(rows, pa.string())})):
+        if changes:
+            changes |= {key: np.char.add("new ", columns[key]) for key in ("patient", "slide")}
+        table = pa.table({**columns, **changes, "features": list(rng.normal(size=(rows, 6)).astype(np.float32))})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+        import_features(tmp_path / f"{name}.parquet", None, tmp_path / name, name="made")
+    evaluate(tmp_path / "known", tmp_path / "scores", setting("probes=[mil]"))
+    with pytest.raises(UserError, match=r"no probe of .*scores predicts a patient. Evaluate with probes=.knn. as well"):
+        predict_unlabelled(tmp_path / "new", tmp_path / "scores", tmp_path / "table.csv")
 
 
 def test_the_command_overwrites_nothing(lab: Path, tmp_path: Path, forks: Forks) -> None:

@@ -110,6 +110,8 @@ def predict_unlabelled(
         progress.say(f"predicting with {PROBES[probe].title} ...")
         made = predict(prepared, Key(ENCODER, probe, "patch"), config, device, progress, nearest)
         levels.update((probe, level) for level in made.levels if level.level == task.levels[0])
+    if not levels:
+        raise UserError(f"no probe of {scores.path} predicts a {task.levels[0]}. Evaluate with probes=[knn] as well.")
     info = _describe(task, scores, queries, reference, tuple(levels), out)
     first = levels[info.probes[0]]
     make_folder(out.parent)
