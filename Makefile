@@ -59,7 +59,7 @@ bench: $(READY)  ## measure every claim in bench/ and write bench/results.md
 docs: $(READY)   ## pages on the Python API, from its docstrings: build/docs/index.html
 	$(BIN)/python docs/reference.py build/docs
 
-fuzz: $(READY)   ## mangled tables, slides and artefacts, killed commands: make fuzz INPUTS=10000 KILLS=100 SEED=1
+fuzz: $(READY)   ## mangled inputs of every kind, killed commands: make fuzz INPUTS=10000 KILLS=100 SEED=1
 	$(BIN)/python -m fuzz.run --inputs $(INPUTS) --kills $(KILLS) --seed $(SEED)
 
 lock: $(READY)   ## resolve pyproject.toml anew into requirements.lock (Python 3.11; torch's CUDA packages left out)

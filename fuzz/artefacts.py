@@ -38,7 +38,7 @@ NEXT = {
 class Artefacts(Kind):
     """Damaged artefacts of every kind."""
 
-    name, limit_s = "artefacts", 300
+    name, limit_s, is_ever_accepted = "artefacts", 300, False
 
     def __init__(self, names: tuple[str, ...] = tuple(world.COMMANDS)) -> None:
         """`names`: of the commands whose artefacts are damaged."""

@@ -26,6 +26,9 @@ INPUT = "input"
 _LONGEST = 100_000
 """Characters that a sentence may have: fifty problems of a few lines, or one of three names as long as they may be."""
 
+_MANY = 20
+"""Cases of a kind, of which at least one should be accepted."""
+
 Verdict = Literal["accepted", "refused", "fell through"]
 
 
@@ -57,6 +60,8 @@ class Kind(ABC):
     """Address space that a judge may take beyond what it begins with."""
     groups: tuple[str, ...] = ("",)
     """Sorts of input within this kind, which take turns."""
+    is_ever_accepted: bool = True
+    """Whether some of many inputs are accepted; if none is, they are refused for another reason than their damage."""
 
     @abstractmethod
     def prepare(self, home: Path) -> None:
@@ -110,6 +115,8 @@ def find_untried(kind: Kind, tally: Tally) -> str | None:
     untried = [group for group in kind.groups if not tally.groups[group]]
     if untried and tally.cases >= len(kind.groups):
         return f"{kind.name}: 0 tried of {', '.join(untried)}"
+    if kind.is_ever_accepted and tally.cases >= _MANY and not tally.accepted:
+        return f"{kind.name}: 0 accepted of {tally.tried:,}, so that nothing behind the first refusal was tried"
     return None
 
 

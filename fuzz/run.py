@@ -2,7 +2,7 @@
 
 The exit code is 1 if an input fell through, or if no input of some kind was tried.
 
-python -m fuzz.run --inputs 10000 --kills 100      tables, slides and artefacts share the inputs
+python -m fuzz.run --inputs 10000 --kills 100      all kinds but kills share the inputs
 python -m fuzz.run --only slides --index 17        one input again, by the number that was printed
 """
 
@@ -17,11 +17,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy and torch are impo
 from fuzz.artefacts import Artefacts
 from fuzz.harness import Kind, Tally, find_untried, try_all
 from fuzz.kills import Kills
+from fuzz.requests import Requests
 from fuzz.slides import Slides
+from fuzz.suites import Suites
 from fuzz.tables import Tables
+from fuzz.volumes import Volumes
+from fuzz.workbooks import Workbooks
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Tables(), Slides(), Artefacts(), Kills())}
-SHARES = {"tables": 0.4, "slides": 0.4, "artefacts": 0.2}
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (Tables(), Workbooks(), Slides(), Volumes(), Suites(), Requests(), Artefacts(), Kills())
+}
+SHARES = {
+    "tables": 0.25, "workbooks": 0.1, "slides": 0.25, "volumes": 0.1, "suites": 0.1, "requests": 0.1, "artefacts": 0.1,
+}  # fmt: skip
 """Of the inputs; kills are counted by themselves."""
 
 
@@ -58,7 +66,7 @@ def format_table(tallies: Sequence[Tally]) -> str:
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=1000, help="tables, slides and artefacts, together")
+    parser.add_argument("--inputs", type=int, default=1000, help="of all kinds but kills, together")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=None, help="judges at once (default: one per core)")

@@ -77,7 +77,7 @@ class Tables(Kind):
 
         def say(rng: Rng, index: int) -> Outcome:
             reader = READERS[self.group_of(index)]
-            written = write(folder, folder / INPUT, rng)
+            written = write(folder, folder / INPUT, rng, of_patients=reader is read_patients)
             return judge(lambda: reader(written, folder))
 
         return say
@@ -86,9 +86,11 @@ class Tables(Kind):
 # Making
 
 
-def write(folder: Path, kept: Path, rng: Rng) -> _Written:
-    """Write a table of the kind's base, changed; a copy is kept."""
+def write(folder: Path, kept: Path, rng: Rng, *, of_patients: bool = False) -> _Written:
+    """Write a table of slides or `of_patients`, changed; a copy is kept."""
     table = [list(COLUMNS), *_base_rows(rng)]
+    if of_patients:  # one row each, and no columns of slides
+        table = [[row[0], row[3], *row[5:]] for row in table[:1] + table[1::SLIDES]]
     for _ in range(int(rng.choice([0, 1, 1, 2, 4]))):
         _change(table, rng)
     encoding, delimiter, end = _pick(ENCODINGS, rng), _pick(DELIMITERS, rng), _pick(ENDS, rng)

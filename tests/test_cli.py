@@ -10,6 +10,7 @@ from PIL import Image
 
 from hidisc.cli import app
 from hidisc.evaluation.scores import Scores
+from hidisc.patches.store import PatchStore
 from hidisc.settings.audit import AuditConfig
 from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import Config, load_config
@@ -232,7 +233,7 @@ def test_imports(forks: Forks, tmp_path: Path) -> None:
     assert "Give the OpenSRH folder that holds `meta`." in srh.said
     odd = forks.run("import", "table", tmp_path / "t.csv", "--out", tmp_path / "x", "--patients", tmp_path / "t.csv")
     assert odd.code == 2
-    assert "--patients goes with `import folder`" in odd.said
+    assert "column 'slide' is one that hidisc writes itself. Rename it." in odd.said
 
 
 def test_doctor_on_this_machine_and_on_a_store(cohort: Path, forks: Forks, tmp_path: Path) -> None:
@@ -275,3 +276,63 @@ def test_the_quick_demo_runs_and_resumes(forks: Forks, tmp_path: Path) -> None:
     assert json.loads(again.result) == {"page": str(out / "report.html")}
     assert "all 48 slides are in" in again.said
     assert again.said.splitlines()[-1] == first.said.splitlines()[-1]
+
+
+def test_a_name_that_is_too_long_for_the_disk_is_one_sentence(cohort: Path, tmp_path: Path, forks: Forks) -> None:
+    for command in (["prepare", cohort], ["cohort", cohort.parent / "slides"], ["prepare", cohort, "--refilter"]):
+        done = forks.run(*command, "--out", tmp_path / f"{'o' * 300}.csv")
+        assert done.code == 2
+        assert done.said.splitlines()[-1].endswith("... is too long for this disk. Give a shorter name.")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (
+            ["train", "x", "--epochs", "3"],
+            "`hidisc train` has no option --epochs; it is the setting optim.steps: --set ",
+        ),
+        (["train", "x", "--lr=3"], "it is the setting optim.learning_rate: --set optim.learning_rate=VALUE."),
+        (["train", "x", "--batch-size", "3"], "it is the setting batch.images"),
+        (["evaluate", "x", "--k", "3"], "it is the setting knn.k: --set knn.k=VALUE."),
+        (["prepare", "x", "--size-px", "3"], "it is the setting grid.size_px"),
+    ],
+)
+def test_a_setting_written_as_an_option_is_named(command: list[str], sentence: str) -> None:
+    done = run(*command)
+    assert done.code == 2
+    assert sentence in done.said
+
+
+def test_a_device_that_is_not_there_is_one_sentence(cohort: Path, tmp_path: Path, forks: Forks) -> None:
+    store = tmp_path / "store"
+    assert prepare(forks, cohort, store).code == 0
+    for command in (["train", store], ["embed", store, "colour"]):
+        done = forks.run(*command, "--device", "mps", "--out", tmp_path / "out")
+        assert done.code == 2
+        assert "--device mps: torch finds no such device on this machine. Give one of auto, cpu" in done.said
+    assert not (tmp_path / "out").exists()
+
+
+def test_patients_are_described_by_a_table_of_their_own(cohort: Path, tmp_path: Path, forks: Forks) -> None:
+    slides = [line.split(",")[:3] for line in cohort.read_text().replace('"', "").splitlines()]
+    bare = cohort.with_name("bare.csv")
+    bare.write_text("\n".join(map(",".join, slides)) + "\n")
+    patients = sorted({row[0] for row in slides[1:]})
+    people = tmp_path / "people.csv"
+    people.write_text("patient,label,split,age\n" + "".join(f"{p},x,train,{n}\n" for n, p in enumerate(patients)))
+    assert prepare(forks, bare, tmp_path / "store", "--patients", str(people)).code == 0
+    table = PatchStore.load(tmp_path / "store").table
+    assert set(table.column("age")) == set("0123")
+    assert set(table.column("split")) == {"train"}
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("patient,label\n" + "".join(f"{p},nosuch\n" for p in patients))
+    done = prepare(forks, cohort, tmp_path / "other", "--patients", str(wrong))
+    assert done.code == 2
+    assert "has label 'nosuch', but" in done.said
+    assert not (tmp_path / "other").exists()
+    people.write_text(f"patient,age\n{patients[0]},3\nnobody,4\n")
+    done = prepare(forks, bare, tmp_path / "third", "--patients", str(people))
+    assert "does not list the patients" in done.said
+    assert "lists patients who have no slides: 'nobody'." in done.said

@@ -7,9 +7,13 @@ from fuzz.artefacts import Artefacts
 from fuzz.harness import Judge, Kind, Outcome, Tally, Wrong, find_fault, find_untried, judge, rng_of, try_all
 from fuzz.kills import Kills
 from fuzz.mutations import Rng, mutate
+from fuzz.requests import Requests
 from fuzz.run import KINDS, format_table, main
 from fuzz.slides import MAKERS, Slides
+from fuzz.suites import Suites
 from fuzz.tables import Tables
+from fuzz.volumes import Volumes
+from fuzz.workbooks import Workbooks
 
 from hidisc.ground.errors import UserError
 
@@ -17,6 +21,7 @@ pytestmark = pytest.mark.whole
 
 
 FEW = {"tables": (Tables(), 20), "slides": (Slides(), len(MAKERS)), "artefacts": (Artefacts(("store",)), 20)}
+FEW |= {kind.name: (kind, 2 * len(kind.groups)) for kind in (Workbooks(), Volumes(), Suites(), Requests())}
 FEW["kills"] = (Kills(("store",), times=(1,)), 1)
 
 
@@ -38,6 +43,44 @@ def test_a_kind_of_which_nothing_was_tried_fails_the_run(capsys: pytest.CaptureF
     assert find_untried(Slides(), tally) is None, "fewer inputs than groups"
     tally.add(Outcome("refused"), 0, "plain.bmp")
     assert find_untried(Slides(), tally) == "slides: 0 tried of pyramid.tiff"
+
+
+class _Broken(Kind):
+    """A kind whose judge does not come to its inputs."""
+
+    name, limit_s = "suites", 10
+
+    def __init__(self, way: str) -> None:
+        self.way = way
+
+    def prepare(self, home: Path) -> None:
+        if self.way == "what inputs are made from is missing":
+            raise FileNotFoundError(home / "whole")
+
+    def open(self, home: Path, folder: Path) -> Judge:
+        if self.way == "the judge cannot be opened":
+            raise KeyError("run")
+        error = KeyError("run") if self.way == "the judge dies of every input" else UserError("there is no store.")
+        return lambda rng, index: judge(lambda: _raise(error))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "what inputs are made from is missing",
+        "the judge cannot be opened",
+        "the judge dies of every input",
+        "every input is refused before it is looked at",
+    ],
+)
+def test_a_broken_kind_fails_the_run(way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(KINDS, "suites", _Broken(way))
+    words = ["--only", "suites", "--inputs", "400", "--workers", "1", "--keep", str(tmp_path)]
+    if "missing" in way or "opened" in way:
+        with pytest.raises(SystemExit, match="suites"):
+            main(words)
+    else:
+        assert main(words) == 1
 
 
 class _Bad(Kind):

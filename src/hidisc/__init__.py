@@ -34,7 +34,7 @@ Artefacts and tables, opened with `load(path)`:
 - `Encoder`: a backbone with its projection, as a PyTorch module.
 - `Embeddings`: one vector per patch beside the table of patches.
 - `Scores`: a finished evaluation: its probes, metrics and warnings.
-- `Audit`: a finished audit: what every nuisance column does to every encoder.
+- `Audit`: a finished audit: what every technical variable does to every encoder.
 - `Predictions`: truth and scores of the patches, slides or patients of one evaluation.
 
 Settings, one class per command:

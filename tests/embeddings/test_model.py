@@ -286,7 +286,7 @@ def test_timm_weights_from_a_file(scaled: Path, store: Path, tmp_path: Path) -> 
     ours = opened("timm:test_resnet", store, weights=str(scaled / "encoder" / WEIGHTS))
     assert same(ours, expected)  # mean, deviation and size are in the card beside the file
     assert ours.card.checksum == hash_file(scaled / "encoder" / WEIGHTS)
-    assert ours.card.history == UNKNOWN
+    assert ours.card.history == UNKNOWN.after(ours.card.checksum)  # the card names itself
     assert ours.card.seed is None
     file = Path(shutil.copy(scaled / "timm" / "model.safetensors", tmp_path / "w.safetensors"))
     known = {"size_px": SIZE, "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.4)}
@@ -337,6 +337,10 @@ def test_settings_come_before_what_lies_beside(store: Path, tmp_path: Path) -> N
     small = nn.functional.interpolate(x, (16, 16), mode="bicubic", antialias=True).clamp(0, 1).mean((2, 3))
     mean, std = torch.tensor(known["mean"]), torch.tensor(known["std"])
     assert same(opened(file, store), (small - mean) / std, x)
+    checksum = opened(file, store).checksum
+    (tmp_path / "preprocessing.json").write_text(json.dumps({**known, "std": [1, 2, 5]}))
+    assert opened(file, store).checksum != checksum, "embeddings that were begun with the other one do not go on"
+    (tmp_path / "preprocessing.json").write_text(json.dumps(known))
     given = {"size_px": SIZE, "mean": (0.0, 0.0, 0.0), "std": (2.0, 2.0, 2.0)}
     assert same(opened(file, store, **given), x.mean((2, 3)) / 2, x)
 
@@ -580,7 +584,7 @@ def test_weights_of_an_export_bring_what_they_have_seen_and_their_scale(
     export(run.path, tmp_path / "timm", "timm")
     weights = tmp_path / "timm" / "model.safetensors"
     model = opened("timm:test_resnet", store, weights=str(weights), size_px=SIZE)
-    assert model.card.history == run.card.history.without_names()
+    assert model.card.history == run.card.history.without_names().after(run.encoder().card.weights)
     with torch.inference_mode():
         assert same(model, run.encoder()(pictures()))  # not scaled as timm's own weights of that name
     alone = Path(shutil.copy(weights, tmp_path / "alone.safetensors"))

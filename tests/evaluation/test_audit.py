@@ -1,6 +1,7 @@
 """The audit's numbers against slow loops and formulas, its rule case by case, and drawn cohorts with a known answer."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -226,7 +227,7 @@ RULES: list[tuple[dict[str, object], str, str]] = [
     ),
     (
         PREDICTED,
-        "clear",
+        "visible",
         r"The site can be predicted from the embeddings \(90 % .*, but no effect on the label was measured\.$",
     ),
     (
@@ -304,7 +305,7 @@ def test_columns_are_found_by_name_and_a_lost_store_is_said(tmp_path: Path) -> N
 def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "made", classes=("a", "b"), patients=4, patches=4)
     site, slide, colour = audit(made, "site", "slide", "colour").columns
-    assert site.outcome in ("clear", "at risk", "flagged")
+    assert site.outcome in ("clear", "visible", "at risk", "flagged")
     assert (slide.outcome, slide.sentence) == (
         "not measured",
         "Nothing can be said of the slide: no value has two patients.",
@@ -374,3 +375,15 @@ def test_confounds_are_flagged_in_19_of_20_cohorts_and_cohorts_without_in_1_of_2
         for column in ("site", "colour"):
             flagged = sum(outcome[column] == "flagged" for outcome in outcomes)
             assert flagged >= 19 if name == "planted" else flagged <= 1, (name, column, flagged)
+
+
+def test_a_column_called_colour_is_not_taken_for_the_colour_of_slides(tmp_path: Path) -> None:
+    made = make_embeddings(tmp_path / "embeddings")
+    own = replace(made, table=made.table.add_names("colour", made.table.column("site").tolist()))
+    by_name = {variable.name: variable for variable in find_variables(own, AuditConfig())}
+    assert list(by_name) == ["site", "computed:colour"]
+    assert "its colours cannot be read" in by_name["computed:colour"].obstacle  # the store is not there
+    (named,) = find_variables(own, AuditConfig(columns=("colour",)))
+    assert (named.name, named.values) == ("colour", ("site 0", "site 1"))
+    (alone,) = find_variables(made, AuditConfig(columns=("computed:colour",)))
+    assert alone.name == "colour"

@@ -382,8 +382,8 @@ def test_what_cannot_be_compared_is_refused():
         return str(caught.value)
 
     assert refusal(replace(b, endpoint=b.endpoint.model_copy(update={"classes": ("b", "a")}))) == (
-        "evaluations of the classes [a, b] and [b, a] cannot be compared. "
-        "Evaluate both with the same classes=[...], in one order."
+        "label=label (a, b; positive b) and label=label (b, a; positive a) are two questions, so their evaluations "
+        "cannot be compared or pooled. Evaluate both with the same label, classes and positive."
     )
     assert refusal(b, replace(b, key=replace(b.key, level="slide"))) == (
         "predictions of each patch and of each slide cannot be compared. Choose the same level for both."
@@ -397,3 +397,11 @@ def test_what_cannot_be_compared_is_refused():
     assert refusal() == "nothing to compare: give one or more evaluations of A and of B."
     with pytest.raises(UserError, match="nothing to compare"):
         compare([], [[a]], CONFIG, 0)
+
+
+def test_evaluations_that_are_right_about_the_same_patients_do_not_differ() -> None:
+    """`0.0 points (95 % interval 0.0 to 0.0)` would look as if that were known exactly."""
+    same = Difference(0.0, 0.0, 0.0, 0.5, 8)
+    assert same.sentence("accuracy", "A", "B") == (
+        "no difference between A and B in accuracy, in any resample (8 patients; one training each)"
+    )

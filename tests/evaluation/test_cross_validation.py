@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_sco
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import draw_weights, name_clusters
+from hidisc.evaluation.cross_validation import _pool_remarks
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions, pool_folds
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.columns import load_columns, save_columns
@@ -86,9 +87,8 @@ def make_pooled(rng: np.random.Generator, shift: float = 0.0, classes: int = 3) 
     logits[:, 1] += shift * fold
     scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     patients = np.array([f"p{number // 2}" for number in range(48)], object)
-    return Predictions(
-        Key(ENCODER, "knn", "slide"), make_endpoint(classes), {"patient": patients}, truth, scores, 0, fold
-    )
+    units = {"patient": patients, "slide": np.arange(48).astype(str).astype(object)}
+    return Predictions(Key(ENCODER, "knn", "slide"), make_endpoint(classes), units, truth, scores, 0, fold)
 
 
 def test_areas_compare_scores_of_the_same_fold_only() -> None:
@@ -167,7 +167,7 @@ def test_pooled_predictions_are_read_back_with_their_folds(tmp_path: Path) -> No
     back = Predictions.load(tmp_path / "p.parquet")
     assert back.fold is not None
     assert back.fold.tolist() == made.fold.tolist()
-    assert list(back.units) == ["patient"]
+    assert list(back.units) == ["patient", "slide"]
 
 
 def test_folds_and_their_pool_can_be_found(pooled: Scores) -> None:
@@ -232,3 +232,8 @@ def test_test_patients_that_there_are_not(embeddings: Embeddings, tmp_path: Path
             settings("folds.number=0", "test_patients=[a-0]"),
             bank=embeddings.path,
         )
+
+
+def test_what_probes_say_in_every_fold_is_said_once() -> None:
+    folds = [("A vote of 200 of 905 patches.", "It converged."), ("A vote of 200 of 955 patches.",)]
+    assert _pool_remarks(folds) == ("A vote of 200 of 905 to 955 patches.", "In fold 1 of 2: It converged.")

@@ -70,11 +70,11 @@ def side_of(patches: Sequence[Patch], **columns: Sequence[str | None]) -> Labell
 
 def look(patches: Sequence[Patch], bank: Sequence[Patch] | None = None, **options: Any) -> dict[str, Diagnostic]:
     """Diagnostics by name."""
-    levels = options.pop("levels", LEVELS)
+    levels, has_learned = options.pop("levels", LEVELS), options.pop("has_learned", True)
     queries = side_of(patches, **options)
     endpoint = Classes(label="label", classes=("a", "b", "c"), positive=0)
     task = Task(endpoint, levels, side_of(bank, **options) if bank else queries, queries)
-    found = diagnose(task, seed=0)
+    found = diagnose(task, 0, has_learned)
     assert len({one.name for one in found}) == len(found)
     for one in found:
         assert one.meaning.endswith(".")
@@ -297,6 +297,14 @@ def test_a_collapsed_encoder_is_called_so_and_knows_nobody() -> None:
             same = found[f"neighbour of the same {name}"]
             assert same.value == pytest.approx(same.chance)
             assert "hardly" in same.meaning
+
+
+def test_random_weights_have_not_collapsed() -> None:
+    """An untrained network often gives nearly equal vectors; nobody is to train a baseline again."""
+    alike = grid_of(4, 2, 5, lambda p, s, k: [3.0, 4.0, 0.0], label=lambda p: p % 2)
+    meaning = look(alike, has_learned=False)["collapse"].meaning
+    assert "COLLAPSED" not in meaning
+    assert meaning.endswith("as is usual of random weights; this is a baseline, and nothing is wrong.")
 
 
 @pytest.mark.parametrize(

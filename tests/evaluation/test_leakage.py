@@ -15,7 +15,7 @@ from hidisc.evaluation.task import Task, choose_task
 from hidisc.ground.errors import UserError
 from hidisc.models.card import NOTHING, UNKNOWN, History
 from hidisc.patches.record import SlideId
-from hidisc.settings.evaluate import EvaluateConfig
+from hidisc.settings.evaluate import EvaluateConfig, LeakageConfig
 from tests.evaluation.made import make_embeddings
 
 
@@ -262,7 +262,7 @@ def test_leaks_are_refused_with_all_their_sentences():
     ]
     sentence = "^One. Three. Give --allow-leakage to evaluate anyway; every table and page will then say so.$"
     with pytest.raises(UserError, match=sentence):
-        refuse_leaks(findings, allow=False)
-    refuse_leaks(findings, allow=True)
-    refuse_leaks(findings[1:2] + findings[3:], allow=False)
-    refuse_leaks((), allow=False)
+        refuse_leaks(findings, LeakageConfig())
+    refuse_leaks(findings, LeakageConfig(allow=True))
+    refuse_leaks(findings[1:2] + findings[3:], LeakageConfig())
+    refuse_leaks((), LeakageConfig())

@@ -1,7 +1,9 @@
 """Reference and test patches are chosen; a task that cannot be evaluated is refused with what to do."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -53,6 +55,18 @@ def test_patches_without_a_label_are_left_out_and_counted(tmp_path: Path) -> Non
     assert task.classes == ("a", "b")
     assert task.queries.unlabelled == 60
     assert (made.path / PATCHES).is_file()
+
+
+def test_a_scale_is_judged_by_its_own_patches(made: Embeddings) -> None:
+    mpp = np.where(np.arange(len(made)) % 2, 0.5, 2.0).astype(np.float32)
+    table = PatchTable(made.table.arrow.set_column(made.table.columns.index("mpp"), "mpp", pa.array(mpp)))
+    scaled = replace(made, table=table)
+    task = choose_task(scaled, scaled, EvaluateConfig())
+    assert task.find_scales() == [0.5, 2.0]
+    coarse = task.at_scale(2.0)
+    assert set(coarse.bank.names("mpp")) == set(coarse.queries.names("mpp")) == {2.0}
+    assert 2 * len(coarse.queries) == len(task.queries)
+    assert coarse.find_scales() == []
 
 
 def test_what_cannot_be_evaluated(made: Embeddings, tmp_path: Path) -> None:

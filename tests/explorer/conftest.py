@@ -38,10 +38,8 @@ class Made:
         return open_session(self.store, [self.embeddings, self.scores], self.cohort, lambda _: None)
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    folder = tmp_path_factory.mktemp("explored")
-    cohort = draw_cohort(folder / "drawn", patients=8, slides=1, fields=8, field_px=48, seed=0)
+def make_all(cohort: Path, folder: Path) -> Made:
+    """A store of a cohort, embeddings of it, and their scores."""
     config = PrepareConfig.model_validate(
         {"grid": {"size_px": 48}, "split": {"fractions": {"train": 0.5, "test": 0.5}}}
     )
@@ -49,6 +47,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     embed(folder / "store", "colour", folder / "embeddings", EmbedConfig(), device="cpu", shown=False)
     evaluate(folder / "embeddings", folder / "scores", JUDGING, device="cpu")
     return Made(cohort, folder / "store", folder / "embeddings", folder / "scores")
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("explored")
+    return make_all(draw_cohort(folder / "drawn", patients=8, slides=1, fields=8, field_px=48, seed=0), folder)
 
 
 @pytest.fixture(scope="session")

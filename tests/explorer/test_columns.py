@@ -50,7 +50,7 @@ def test_attention_is_a_column_where_an_evaluation_kept_it(made: Made, tmp_path:
     config = JUDGING.model_copy(update={"probes": ("knn", "mil"), "mil": MilConfig(epochs=1)})
     scores = evaluate(made.embeddings, tmp_path / "scores", config, device="cpu")
     session = open_session(made.store, [made.embeddings, scores.path], None, lambda _: None)
-    column, found = session.columns["attention"], scores.attention()
+    column, found = session.columns["computed:attention"], scores.attention()
     assert found is not None
     assert column.values is not None
     rows, weights = found
@@ -59,7 +59,7 @@ def test_attention_is_a_column_where_an_evaluation_kept_it(made: Made, tmp_path:
         own = session.slide_of[session.embedded[rows]] == number
         assert weights[own].sum() == pytest.approx(1, rel=1e-5)
         np.testing.assert_allclose(column.values[session.embedded[rows[own]]], weights[own] / weights[own].max())
-    assert "attention" not in made.open().columns
+    assert "computed:attention" not in made.open().columns
 
 
 def test_clusters_are_of_the_patches_that_were_embedded() -> None:
@@ -91,13 +91,13 @@ def test_predictions_are_of_the_patches_that_were_judged() -> None:
     predictions = Predictions(Key(ENCODER, "knn", "patch"), endpoint, {}, np.array([0, 1, 1]), scores)
     known = {"label": Column("class", ("b", "a"), np.zeros(5, np.int32), ("#111111", "#222222"))}
     columns = score_columns(predictions, np.array([4, 0, 2]), 5, "", known)
-    assert list(columns) == ["predicted", "right", "score 0", "score 1"]
-    assert columns["predicted"].codes.tolist() == [1, -1, 0, -1, 0]
-    assert columns["predicted"].colours == ("#222222", "#111111")  # as the classes have them
-    assert columns["right"].codes.tolist() == [0, -1, 1, -1, 0]
-    assert [columns["score 1"].tell(row) for row in range(5)] == ["0.800", None, "0.400", None, "0.100"]
+    assert list(columns) == [f"computed:{name}" for name in ("predicted", "right", "score 0", "score 1")]
+    assert columns["computed:predicted"].codes.tolist() == [1, -1, 0, -1, 0]
+    assert columns["computed:predicted"].colours == ("#222222", "#111111")  # as the classes have them
+    assert columns["computed:right"].codes.tolist() == [0, -1, 1, -1, 0]
+    assert [columns["computed:score 1"].tell(row) for row in range(5)] == ["0.800", None, "0.400", None, "0.100"]
 
 
 def test_several_evaluations_have_columns_of_their_own(made: Made) -> None:
     session = open_session(made.store, [made.embeddings, made.scores, made.scores], None, lambda _: None)
-    assert {"predicted, evaluation 1", "predicted, evaluation 2"} <= set(session.columns)
+    assert {f"computed:predicted, evaluation {number}" for number in (1, 2)} <= set(session.columns)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hidisc.embeddings.embeddings import labels_file
+from hidisc.embeddings.given_names import labels_file
 from hidisc.explorer import answers as answers
 from hidisc.explorer.labels import LabelSets
 from hidisc.explorer.regions import MOST_LETTERS
@@ -123,7 +123,7 @@ def test_a_row_opens_its_slide_with_scale_bar_boxes_and_overlay(watched: Watched
     wait_for_drawing(page)
     assert has_ink(page, "slide")
     for option in page.eval_on_selector_all("#overlay option", "options => options.map(option => option.value)"):
-        if option != "similarity":
+        if option != "computed:similarity":
             page.select_option("#overlay", option)
     page.fill("#strength", "0.9")
     page.uncheck("#boxes")
@@ -169,7 +169,7 @@ def test_a_point_opens_its_slide_and_what_is_like_it(watched: Watched, session: 
     for key in page.eval_on_selector_all("#colour option", "options => options.map(option => option.value)"):
         page.select_option("#colour", key)
         page.wait_for_load_state("networkidle")
-    page.select_option("#overlay", "similarity")
+    page.select_option("#overlay", "computed:similarity")
     page.select_option("#colour", "label")
     page.locator("#legend .chip").first.click()
     first = int((session.columns["label"].codes == 0).sum())
@@ -195,7 +195,7 @@ def test_an_outline_is_named_undone_and_on_the_disk(watched: Watched, session: S
     page.click("#naming button:has-text('Save the name')")
     page.wait_for_selector("#saved:has-text('labels/mine.parquet')")
     assert set(load_columns(path)["label"]) == {HOSTILE}
-    page.select_option("#colour", "labels mine")
+    page.select_option("#colour", "given:mine")
     page.wait_for_selector(f"#legend .chip:has-text('{HOSTILE}')")
     page.click("#undo")
     page.wait_for_selector("#saved:has-text('was taken back')")
@@ -405,7 +405,7 @@ def test_hostile_names_are_harmless(browser: Any, tmp_path: Path) -> None:
     prepare(cohort.parent / "hostile.csv", tmp_path / HOSTILE.replace("/", ""), config, workers=0)
     session = open_session(tmp_path / HOSTILE.replace("/", ""), [], None, lambda _: None)
     sets = LabelSets(session.store.path, session.store.table, session.slides, lambda _: None)
-    sets.give("mine", HOSTILE, np.array([0]))
+    sets.give("mine", HOSTILE, np.array([0]), given_by="patch")
     listening = Listening(open_session(session.store.path, [], None, lambda _: None))
     try:
         with open_page(browser, listening.server.address) as watched:
@@ -428,3 +428,118 @@ def test_an_explorer_that_has_ended_is_said(browser: Any, made: Made) -> None:
         listening.end()
         watched.page.locator("#slides .open").first.click()
         watched.page.wait_for_selector("#status.wrong:has-text('its command has ended')")
+
+
+def test_a_late_answer_does_not_colour_the_map_by_another_column(watched: Watched, session: Session) -> None:
+    page = watched.page
+    waiting: list[Any] = []
+    page.route("**/points?by=patient*", lambda route: waiting.append(route))
+    page.click("[data-view=look]")
+    page.wait_for_selector(f"#map[data-drawn='{len(session.embedded)}']")
+    with page.expect_request("**/points?by=patient*"):
+        page.select_option("#colour", "patient")
+    # the new column is chosen and the old answer comes before the map asks again
+    page.evaluate("() => { window.late = setTimeout; window.setTimeout = (does, ms) => window.late(does, ms + 500); }")
+    page.select_option("#colour", "computed:score 0")
+    waiting[0].continue_()
+    with page.expect_response("**/points?by=computed*"):
+        pass
+    wait_for_drawing(page)
+    assert (180, 184, 182) in find_colours(page)  # patches of reference patients have no score, but a patient
+
+
+def find_colours(page: Any) -> set[tuple[int, ...]]:
+    """The colours that fill more than 40 pixels of the map."""
+    found = page.evaluate(
+        """() => {
+          const canvas = document.getElementById("map");
+          const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+          const times = new Map();
+          for (let at = 0; at < pixels.length; at += 4) {
+            const key = `${pixels[at]},${pixels[at + 1]},${pixels[at + 2]}`;
+            times.set(key, (times.get(key) ?? 0) + 1);
+          }
+          return [...times].filter(([, number]) => number > 40).map(([key]) => key);
+        }"""
+    )
+    return {tuple(int(part) for part in key.split(",")) for key in found}
+
+
+def test_the_place_stays_when_the_page_is_loaded_again_or_left_with_back(
+    watched: Watched, session: Session, listening: Listening
+) -> None:
+    page = watched.page
+    page.click("#by-patient")
+    page.locator("#slides .open").nth(3).click()
+    assert page.url == f"{listening.root}#patient=3"
+    assert len(slide_rows(page)) == 1
+    page.locator("#slides .open").click()
+    page.wait_for_selector("#slide[data-slide='3']")
+    row = int(session.rows_of_slide[3][0])
+    page.goto(f"{listening.root}#slide=3&patch={row}")
+    page.reload()
+    wait_until_ready(page)
+    page.wait_for_selector("#slide[data-slide='3']")
+    page.wait_for_selector("#patch-shown:not([hidden])")
+    assert session.slides[3].patient in page.inner_text("#facts")
+    page.go_back()
+    page.wait_for_selector("#patch-shown", state="hidden")
+    assert page.url == f"{listening.root}#slide=3"
+    page.go_back()
+    page.wait_for_selector("#cohort:not([hidden])")
+    assert (page.url, len(slide_rows(page))) == (f"{listening.root}#patient=3", 1)
+    page.click("#whose button")
+    assert len(slide_rows(page)) == len(session.slides)
+    assert page.url == f"{listening.root}#cohort"
+
+
+def test_a_score_has_a_colour_bar_and_a_slide_without_scores_says_why(watched: Watched, session: Session) -> None:
+    page = watched.page
+    split = session.store.table.column("split")
+    train, test = (
+        next(n for n, rows in enumerate(session.rows_of_slide) if split[rows[0]] == name) for name in ("train", "test")
+    )
+    page.click("[data-view=look]")
+    page.select_option("#overlay", "computed:score 0")
+    for number, steps in ((test, 10), (train, 0)):
+        page.click("[data-view=cohort]")
+        with page.expect_response("**/overlay*"):
+            page.locator("#slides .open", has_text=session.slides[number].slide).click()
+        page.wait_for_selector(f"#slide[data-slide='{number}']")
+        wait_for_drawing(page)
+        assert page.locator("#slide-legend .step").count() == steps
+    assert "the evaluation judged its test patients alone, and this slide is of a patient of the split 'train'" in (
+        page.inner_text("#painted")
+    )
+    page.select_option("#colour", "computed:score 0")
+    first = page.locator("#legend .step").first
+    first.click()
+    number = int((session.columns["computed:score 0"].codes == 0).sum())
+    page.wait_for_selector(f"#map[data-drawn='{number}']")
+
+
+def test_each_browser_undoes_its_own_names(browser: Any, listening: Listening, session: Session) -> None:
+    row = int(session.rows_of_slide[0][0])
+    pages = []
+    try:
+        for name in ("first", "second"):
+            opened = open_page(browser, listening.server.address, 1300, 900)
+            page = opened.__enter__().page
+            pages.append((opened, page))
+            wait_until_ready(page)
+            page.goto(f"{listening.root}#slide=0&patch={row}")
+            page.reload()
+            page.wait_for_selector("#patch-shown:not([hidden])")
+            page.fill("#set", "browsers")
+            page.fill("#label", name)
+            page.click("#naming button:not([type])")
+            page.wait_for_selector(f"#saved:has-text('“{name}”')")
+        pages[0][1].click("#undo")
+        pages[0][1].wait_for_selector("#saved:has-text('nothing was taken back: 1 patch was named anew elsewhere')")
+        assert session.labels.find("browsers")[row] == "second"
+        pages[1][1].click("#undo")
+        pages[1][1].wait_for_selector("#saved:has-text('was taken back')")
+        assert session.labels.find("browsers")[row] == "first"
+    finally:
+        for opened, _ in pages:
+            opened.__exit__(None, None, None)

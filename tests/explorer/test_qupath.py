@@ -77,7 +77,7 @@ def test_boxes_have_what_was_predicted_and_given_and_nothing_of_the_patient(made
     patches = scores.predictions("knn", "patch")
     number = next(n for n, slide in enumerate(session.slides) if slide.slide == patches.units["slide"][0])
     rows = session.rows_of_slide[number]
-    session.labels.give("boxes", "mitosis", rows[:2])
+    session.labels.give("boxes", "mitosis", rows[:2], given_by="patch")
     try:
         text = write_boxes(session, number).decode()
     finally:

@@ -141,7 +141,7 @@ def test_no_path_reaches_a_file(listening: Listening, path: str) -> None:
         ("/points?by=label&only=1;2", "not understood"),
         ("/points?by=label&x0=1&x1=0", "has no width"),
         ("/density.png?by=label&width=1000000", "not understood"),
-        ("/overlay?slide=0&by=similarity&row=-5", "was not embedded"),
+        ("/overlay?slide=0&by=computed:similarity&row=-5", "was not embedded"),
         ("/labels.csv", "not understood"),
     ],
 )
@@ -228,7 +228,7 @@ def test_what_is_alike_is_of_the_units_asked_for(listening: Listening, session: 
         apart = post(listening, "alike", region={"rows": [row]}, apart=unit, most=500).json
         of_row = table.column(unit)[row]
         assert apart["rows"] == [other for other in whole["rows"] if table.column(unit)[other] != of_row]
-    similar = get(listening, "overlay", slide=0, by="similarity", row=row).json
+    similar = get(listening, "overlay", slide=0, by="computed:similarity", row=row).json
     of_slide = dict(zip(session.rows_of_slide[0].tolist(), similar["values"], strict=True))
     told = dict(zip(whole["rows"], whole["values"], strict=True))
     assert all(abs(of_slide[other] - told[other]) < 1e-3 for other in of_slide if other != row)
@@ -276,8 +276,8 @@ def test_names_can_be_given_taken_back_and_exported(made: Made, session: Session
         assert not set(offered["rows"]) & {1, 2, *rows}
         assert post(listening, "undo", set="server").json["count"] == len(rows)
         left = post(listening, "undo", set="server").json["columns"]  # no name is left, and the page may not know yet
-        assert "labels server" not in str(left)
-        assert set(get(listening, "points", by="labels server").json["codes"]) == {-1}
+        assert "given:server" not in str(left)
+        assert set(get(listening, "points", by="given:server").json["codes"]) == {-1}
         assert post(listening, "name", set="../x", label="y", region={"rows": [1]}).code == 400
     finally:
         listening.end()

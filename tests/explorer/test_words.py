@@ -75,7 +75,7 @@ def walk(page: Any, refused: str = "") -> str:
     for ask in ("#boxes-file", "#drawn"):
         page.click(ask)
         assert "pen " in note()
-    page.select_option("#colour", "similarity")
+    page.select_option("#colour", "computed:similarity")
     assert "hoose" in note()
     page.select_option("#colour", "slide")
     page.click("#naming button:not([type])")
@@ -87,7 +87,7 @@ def walk(page: Any, refused: str = "") -> str:
     page.click("[data-view=cohort]")
     page.locator("#slides .open").first.click()
     page.wait_for_selector("#slide[data-slide='0']")
-    page.select_option("#overlay", "similarity")
+    page.select_option("#overlay", "computed:similarity")
     assert "hoose" in note()
     page.click("#beside")
     assert "ow open" in note()

@@ -9,7 +9,7 @@ from torch import nn
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import hash_file, seal
-from hidisc.models.card import CARD, NOTHING, WEIGHTS, EncoderCard, History, read_card
+from hidisc.models.card import CARD, NOTHING, UNKNOWN, WEIGHTS, EncoderCard, History, read_card
 from hidisc.models.encoder import Encoder, build_encoder
 from hidisc.patches.record import SlideId
 from hidisc.settings.train import HeadConfig
@@ -258,3 +258,12 @@ def test_loading_asks_no_hub(monkeypatch, tmp_path):
 def test_unknown_keys_on_a_card_are_refused():
     with pytest.raises(ValueError, match="colour"):
         EncoderCard.model_validate(make().card.model_dump() | {"colour": "red"})
+
+
+def test_what_starts_from_an_encoder_names_it(tmp_path):
+    make().save(tmp_path)
+    weights = hash_file(tmp_path / WEIGHTS)
+    history = make(weights=str(tmp_path)).card.history
+    assert history == UNKNOWN.after(weights)
+    assert history.then((), ("monitor",)).without_names().started_from == (weights,)
+    assert make().card.history.started_from == ()

@@ -8,7 +8,15 @@ import shapely
 from shapely.geometry import Polygon
 
 from hidisc.ground.errors import UserError
-from hidisc.patches.annotations import Annotations, Region, fill, load_annotations, make_box, write_geojson
+from hidisc.patches.annotations import (
+    Annotations,
+    Region,
+    fill,
+    load_annotations,
+    make_box,
+    parse_geojson,
+    write_geojson,
+)
 from hidisc.settings.prepare import AnnotationsConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import lay_grid
@@ -102,3 +110,17 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="exclude needs annotations: --annotations FOLDER"):
         AnnotationsConfig(exclude=("pen",))
     assert load_annotations(AnnotationsConfig(), ROWS) == (None, [])
+
+
+def test_classes_pass_the_checks_of_names(tmp_path: Path) -> None:
+    regions = [Region(make_box(0, 0, 9, 9), name) for name in ("Tumor", " tumor ", "gland \n duct")]
+    write_geojson(tmp_path / "S1.geojson", regions)
+    annotations, warnings = load(tmp_path)
+    assert annotations.classes == ("Tumor", "tumor", "gland duct")
+    (warning,) = warnings
+    assert "annotations 'Tumor' (a class) and 'tumor' (a class) are treated as two, but differ only in case" in warning
+    file = (
+        '[{"geometry": {"type": "Polygon", "coordinates": []}, "properties": {"classification": {"name": "a\\ud800"}}}]'
+    )
+    with pytest.raises(UserError, match=r"feature 1 is not as QuPath writes one .*letters that cannot be printed"):
+        parse_geojson(file, "S1.geojson")

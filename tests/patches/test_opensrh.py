@@ -111,7 +111,7 @@ def test_a_patient_on_no_side(opensrh: Path) -> None:
     change(opensrh, SPLIT, "val", [])
     source = find_opensrh(opensrh)
     assert source.warnings == (
-        "patient 'UM_1' is in neither split of meta/train_val_split.json; its split stays empty.",
+        "1 patient ('UM_1'): in neither split of meta/train_val_split.json; the split stays empty.",
     )
     assert [row.split for row, _ in source.slides if row.patient == "UM_1"] == [None, None]
 
@@ -120,7 +120,7 @@ def test_a_patient_without_patches_of_its_kind(opensrh: Path) -> None:
     empty = {"class": "normal", "slides": {"1": {"tumor_patches": ["a.tif"], "normal_patches": []}}}
     change(opensrh, META, "UM_1", empty)
     source = find_opensrh(opensrh)
-    assert source.warnings == ("patient 'UM_1' (normal) has no normal_patches and is left out.",)
+    assert source.warnings == ("1 patient ('UM_1'): no patches of the class; left out.",)
     assert {row.patient for row, _ in source.slides} == {"NIO_001", "NIO_002"}
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidisc.ground.errors import UserError
-from hidisc.patches.splits import split_patients
+from hidisc.patches.splits import find_split_doubts, split_patients
 from hidisc.settings.prepare import SplitConfig
 
 LABELS = st.dictionaries(st.text(min_size=1, max_size=4), st.sampled_from(["a", "b", "c", None]), max_size=60)
@@ -157,3 +157,25 @@ def test_one_large_site_is_quick() -> None:
     labels = {f"P{n}": None for n in range(20_000)}
     sides = split_patients(labels, KEEP, 0, {patient: {"Ulm"} for patient in labels})
     assert len(set(sides.values())) == 1
+
+
+def test_a_class_that_training_never_sees_is_named() -> None:
+    rows = [(f"P{n}", "ab"[n % 2], "train") for n in range(20)] + [(f"T{n}", "abc"[n % 3], "test") for n in range(12)]
+    [doubt] = find_split_doubts(rows)
+    assert doubt == (
+        "class 'c' is in the split 'test' and not in 'train', so no test patient of it can be predicted correctly. "
+        "Choose other splits, or evaluate with --folds."
+    )
+    assert find_split_doubts([(patient, "a", split) for patient, _, split in rows]) == []
+    assert find_split_doubts([(patient, label, "test") for patient, label, _ in rows]) == []
+
+
+@pytest.mark.parametrize(("patients", "said"), [(0, 0), (1, 1), (9, 1), (10, 0)])
+def test_so_few_test_patients_show_nothing(patients: int, said: int) -> None:
+    rows = [("P", "a", "train"), *((f"T{n}", "a", "test") for n in range(patients) for _ in range(3))]
+    doubts = find_split_doubts(rows)
+    assert len(doubts) == said
+    if said:
+        assert doubts[0].startswith(
+            f"{patients} test patient{'s' * (patients > 1)} can show nothing: in `hidisc evaluate`"
+        )

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hidisc.artefacts.artefact import MANIFEST, make, verify
+from hidisc.artefacts.inputs import ChangedInputError
 from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder
 from hidisc.patches.record import RECORD, SlideRecord
@@ -147,6 +148,35 @@ def test_it_pickles_by_path(made: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert len(data) < 500
     monkeypatch.chdir(tmp_path)
     np.testing.assert_array_equal(pickle.loads(data).read(3), PatchStore.load(made).read(3))
+
+
+def test_a_pickled_store_is_refused_where_it_is_another_by_then(tmp_path: Path) -> None:
+    data = pickle.dumps(make_store(tmp_path, PICTURES))
+    shutil.rmtree(tmp_path / "store")
+    make_store(tmp_path, pictures_of("P1/A", "P1/B", "P2/A", "P3/A", patches=4))
+    with pytest.raises(ChangedInputError) as caught:
+        pickle.loads(data)
+    assert str(caught.value) == (
+        f"the store {tmp_path / 'store'} is no longer what it was when the work that reads it was begun. Put it back "
+        "as it was to go on, or give a new --out. What is finished is kept."
+    )
+
+
+@pytest.mark.parametrize("opened_before", [False, True], ids=["first read", "read again"])
+@pytest.mark.parametrize("is_gone", [False, True], ids=["another", "gone"])
+def test_a_store_that_changes_under_its_reader_is_refused(tmp_path: Path, opened_before: bool, is_gone: bool) -> None:
+    """Its patches are not left out as damaged ones, of which others take the place."""
+    store = make_store(tmp_path, PICTURES)
+    store._most_open = 1
+    last = len(store) - 1
+    for index in (last, 0) if opened_before else (0,):  # the shard of the last one is closed again
+        store.read(index)
+    shutil.rmtree(tmp_path / "store")
+    if not is_gone:
+        shutil.rmtree(tmp_path / "patches")
+        make_store(tmp_path, {path: pixels[::-1] for path, pixels in PICTURES.items()})
+    with pytest.raises(ChangedInputError, match="is no longer what it was"):
+        store.read(last)
 
 
 def test_imported_slides_have_no_thumbnail(made: Path) -> None:

@@ -1,14 +1,19 @@
 """Volumes: orientation, slices, window, mask and size, each against something slower or from outside."""
 
+import gzip
+import tracemalloc
 from itertools import permutations, product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hidisc.patches.volume import MAX_VALUES, Volume, check_size, cut_slices, orient
+from hidisc.ground.progress import ignore
+from hidisc.patches.nifti import find_nifti
+from hidisc.patches.volume import MAX_VALUES, ScanTask, Volume, check_size, cut_slices, orient
 from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.slide import SlideError
-from tests.patches.volumes import SPACING, draw_volume, nibabel
+from tests.patches.volumes import SPACING, draw_volume, nibabel, write_nifti
 
 
 def test_every_order_and_direction_of_axes_comes_back_to_lps() -> None:
@@ -173,3 +178,57 @@ def test_what_is_no_volume_is_refused() -> None:
 def test_settings_that_cannot_be_are_refused(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         VolumesConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize("share", [0.95, 0.999, 0.99999])
+def test_a_volume_that_is_nearly_all_background_is_no_mask(share: float) -> None:
+    values = np.zeros((100, 100, 100), np.float32)
+    inside = max(5, round((1 - share) * values.size))
+    bright = np.linspace(100, 300, inside, dtype=np.float32)
+    values.ravel()[:inside] = bright
+    low, high = cut_slices(Volume(values, SPACING), VolumesConfig()).window
+    assert (low, high) == (0, pytest.approx(np.percentile(bright, 99.5)))
+    assert cut_slices(Volume(-values, SPACING), VolumesConfig()).window == (pytest.approx(-high, rel=0.01), 0)
+
+
+def test_a_volume_of_one_value_is_refused() -> None:
+    with pytest.raises(SlideError, match=r"all values of the volume are 7, so there is nothing to see. Leave it out."):
+        cut_slices(Volume(np.full((4, 4, 4), 7, np.float32), SPACING), VolumesConfig())
+
+
+def test_a_header_of_more_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    shape = (1024, 1024, 512)
+    image = nibabel.Nifti1Image(np.zeros((1, 1, 1), np.uint8), np.eye(4))
+    image.header.set_data_shape(shape)
+    head = image.header.binaryblock + b"\0\0\0\0"
+    with gzip.open(tmp_path / "zeros.nii.gz", "wb", compresslevel=1) as file:
+        file.write(head + bytes(2**24))
+    (tmp_path / "scans/P1").mkdir(parents=True)
+    (tmp_path / "zeros.nii.gz").rename(tmp_path / "scans/P1/zeros.nii.gz")
+    [(_, files)] = find_nifti(tmp_path / "scans", VolumesConfig()).scans
+    tracemalloc.start()
+    with pytest.raises(SlideError, match=r"the header says 1,024 x 1,024 x 512 values, and volumes of 1 to 268,435"):
+        files.read()
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+def test_a_volume_takes_few_copies(tmp_path: Path) -> None:
+    values = draw_volume(0, (256, 256, 64))
+    write_nifti(tmp_path / "P1/a.nii.gz", values.astype(np.int16))
+    [(row, files)] = find_nifti(tmp_path, VolumesConfig()).scans
+    task = ScanTask(row.slide, tmp_path / "out", files, VolumesConfig(), files.paths[0])
+    tracemalloc.start()
+    task.run(ignore)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 14 * values.size, "bytes per value"
+
+
+def test_values_that_hardly_differ_and_spacings_that_cannot_be_are_refused() -> None:
+    values = np.full((8, 8, 4), -1.7e38, np.float32)
+    values[0] = np.nextafter(values[0], 0)
+    with pytest.raises(SlideError, match=r"the values of the volume hardly differ: the window would be -1.7e\+38 to"):
+        cut_slices(Volume(values, SPACING), VolumesConfig(percentiles=(30, 40)))
+    with pytest.raises(SlideError, match=r"so that a slice would have 8,000,000,000 x 8 of them. Correct the spacing"):
+        cut_slices(Volume(draw_volume(0, (8, 8, 4)), (1e-9, 1, 2)), VolumesConfig(axis="axial"))

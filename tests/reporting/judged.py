@@ -173,6 +173,7 @@ def _judge(found: Predictions) -> Judged:
     }
     return Judged(
         **found.key.as_dict(),
+        truth=found.truth_checksum,
         units=len(found),
         left_out=found.left_out,
         metrics=metrics,

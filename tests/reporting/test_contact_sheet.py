@@ -49,8 +49,8 @@ def test_a_slide_whose_stain_is_far_from_the_median_is_named_with_the_angle() ->
     near, far = turned(1, FAR_DEG - 0.5), turned(1, FAR_DEG + 7)
     slides = [*usual, slide_with("near", near), slide_with("far", far), slide_with("blue", turned(0, 30))]
     assert find_stain_problems(slides) == {
-        "blue": "stain far from the others (haematoxylin: 30 degrees)",
-        "far": "stain far from the others (eosin: 22 degrees)",
+        "blue": "unusual haematoxylin (30 degrees from usual)",
+        "far": "unusual eosin (22 degrees from usual)",
     }
     assert list(find_stain_problems(slides)) == ["blue", "far"]  # the worst first
 
@@ -68,7 +68,7 @@ def test_a_slide_whose_stain_was_not_estimated_is_named_before_those_far_away() 
         ("none", "stain not estimated"),
         ("some", "stain not estimated in 3 patches"),
         ("one", "stain not estimated in 1 patch"),
-        ("far", "stain far from the others (eosin: 40 degrees)"),
+        ("far", "unusual eosin (40 degrees from usual)"),
     ]
 
 
@@ -117,10 +117,11 @@ def test_marked_slides_come_first_with_slide_label_and_mark(
     (first_label, first), (first_slide, _), (second_label, second), (second_slide, _), *others, orange, title = lines
     assert (first_label, first_slide, first) == ("c", "c-failed", ["stain not estimated"])
     assert (second_label, second_slide) == ("b", "b-far")
-    assert second[0].startswith("stain far from the others (")
+    assert second[0].startswith("unusual ")
     assert others == [("a", []), ("a0", []), ("a", []), ("a7", [])]  # spread over the cohort
     assert orange[0] == (
-        "orange: stain not estimated, or more than 15 degrees from the median of all slides (2 slides of 10, all shown)"
+        "orange: stain not estimated, or its colour more than 15 degrees from the median of all slides (2 slides of "
+        "10, all shown)"
     )
     assert title[0] == "upper rows: as scanned; lower rows: as stored"
     assert framed(sheet) == 1  # both in the first row

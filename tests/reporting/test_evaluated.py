@@ -8,7 +8,7 @@ import pytest
 from hidisc.embeddings.embeddings import EMBEDDINGS, VECTORS, Embeddings
 from hidisc.evaluation.scores import SCORES, Scores, ScoresInfo
 from hidisc.ground.errors import UserError
-from hidisc.reporting.evaluated import EvaluatedModel, compare_models, find_embeddings, gather, is_one_test
+from hidisc.reporting.evaluated import EvaluatedModel, compare_models, gather, is_one_test, open_if_unchanged
 from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig, KnnConfig, LeakageConfig
 from hidisc.training.log import METRICS
 from hidisc.training.run import RUN, RunInfo
@@ -204,22 +204,22 @@ def test_embeddings_that_changed_are_not_taken(tmp_path: Path, embeddings: Embed
     scores = make_scores(tmp_path / "s0", embeddings)
     info = embeddings.info
     file = embeddings.path / EMBEDDINGS
-    assert find_embeddings(scores, scores.info.embeddings) is not None
+    assert open_if_unchanged(scores.open_embeddings) is not None
     for changed in (
         info.model_copy(update={"model": info.model.model_copy(update={"checksum": "other"})}),
         info.model_copy(update={"per_slide": 3}),
         info.model_copy(update={"seed": 7}),
     ):
         file.write_text(changed.model_dump_json())
-        assert find_embeddings(scores, scores.info.embeddings) is None  # damaged
+        assert open_if_unchanged(scores.open_embeddings) is None  # damaged
         refinish(embeddings.path)
-        assert find_embeddings(scores, scores.info.embeddings) is None  # whole, and others
+        assert open_if_unchanged(scores.open_embeddings) is None  # whole, and others
     file.write_text(info.model_dump_json())
     refinish(embeddings.path)
-    assert find_embeddings(scores, scores.info.embeddings) is not None
+    assert open_if_unchanged(scores.open_embeddings) is not None
     data = (embeddings.path / VECTORS).read_bytes()
     (embeddings.path / VECTORS).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert find_embeddings(scores, scores.info.embeddings) is None
+    assert open_if_unchanged(scores.open_embeddings) is None
 
 
 def test_a_bank_and_queries_that_changed_places_are_not_taken(tmp_path: Path, embeddings: Embeddings) -> None:
@@ -232,7 +232,7 @@ def test_a_bank_and_queries_that_changed_places_are_not_taken(tmp_path: Path, em
     scores = Scores.load(scores.path)
 
     def find() -> list[Embeddings | None]:
-        return [find_embeddings(scores, place) for place in (scores.info.embeddings, scores.info.bank)]
+        return [open_if_unchanged(open_it) for open_it in (scores.open_embeddings, scores.open_bank)]
 
     assert [found.path.resolve() if found else None for found in find()] == [embeddings.path, bank.path]
     bank.path.rename(tmp_path / "aside")

@@ -377,7 +377,11 @@ def test_probes_without_scores_of_patches_or_slides(home: Path, tmp_path: Path) 
 
 def test_imported_patches_have_no_slide_to_paint_on(home: Path, tmp_path: Path) -> None:
     store = make_store(tmp_path, pictures_of("P1/A", "P2/B"))
-    said = refused(store.path, home / "scores", "P1/A", tmp_path / "heat.png")
+    scores = Path(shutil.copytree(home / "scores", tmp_path / "scores"))
+    info = Scores.load(scores).info.model_copy(update={"store_checksum": store.checksum})
+    (scores / SCORES).write_text(info.model_dump_json())
+    refinish(scores)
+    said = refused(store.path, scores, "P1/A", tmp_path / "heat.png")
     assert said == (
         f"slide 'P1/A' of {store.path} was imported as patches, so it has no thumbnail to paint on. "
         "Heatmaps need a store made by `hidisc prepare`."
@@ -389,6 +393,6 @@ def test_scores_of_another_store_are_not_painted(home: Path, tmp_path: Path) -> 
     PatchStore.load(other).table.select(np.arange(5)).save(other / "patches.parquet")
     refinish(other)
     assert refused(other, home / "scores", find_tested(home), tmp_path / "heat.png") == (
-        f"{home / 'scores'} was made of other patches than {other} holds now, so its scores would be painted in the "
-        "wrong places. Give the store that was embedded, or embed and evaluate this one."
+        f"{home / 'scores'} was made of other patches or labels than {other} holds now. Give the store that was "
+        "embedded, or embed and evaluate this one."
     )

@@ -8,11 +8,13 @@ import pytest
 
 from hidisc.evaluation.compare import Difference, count_needed, say_needed
 from hidisc.evaluation.metrics import Value
-from hidisc.evaluation.scores import Diagnostic, Floor, Scores
+from hidisc.evaluation.outcome import find_outcome
+from hidisc.evaluation.scores import Diagnostic, Finding, Floor, Scores
+from hidisc.models.card import NOTHING
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.verdict import find_outlook, loss_is_falling
 from tests.evaluation.made import make_embeddings
-from tests.reporting.judged import make_scores
+from tests.reporting.judged import LEAK, make_scores
 
 
 @pytest.fixture(scope="module")
@@ -25,28 +27,38 @@ def outlook(scores: Scores, difference: Value | None, losses: list[float] | None
     floors = (Floor(subject="colour", patches=1, ahead={"patient": {"auroc": difference}}),) if difference else ()
     rows = [{"step": float(step), "loss": loss} for step, loss in enumerate(losses or [])]
     judged = replace(scores, info=scores.info.model_copy(update={"floors": floors}))
-    return find_outlook(EvaluatedModel("made", (judged,), (None,), rows or None))
+    return find_outlook(EvaluatedModel("made", (judged,), (None,), rows or None), find_outcome([judged.info]))
 
 
-def test_better_than_colour(scores: Scores) -> None:
+def test_what_was_shown_is_looked_at(scores: Scores) -> None:
     found = outlook(scores, Value(value=0.1, low=0.05, high=0.15))
-    assert found[0] == "It is better than colour alone (+10.0 points of patient AUROC [5.0, 15.0])."
-    assert found[-1].startswith("Next: look at `hidisc heatmap`")
+    assert found == ("Next: look at `hidisc heatmap`, and at the confusion matrices below.",)
 
 
-def test_no_better_than_colour_says_how_many_patients_would_tell(scores: Scores) -> None:
-    found = outlook(scores, Value(value=0.05, low=-0.05, high=0.15))
-    assert found[1] == "A difference of this size would take about 300 test patients to tell from none."
-    assert "hidisc-patient+small-cohort" in found[2]
-    tiny = outlook(scores, Value(value=0.001, low=-0.1, high=0.1))
-    assert "more than 10,000 test patients" in tiny[1]
+def test_what_is_no_better_starts_from_weights(scores: Scores) -> None:
+    assert "hidisc-patient+small-cohort" in outlook(scores, Value(value=-0.05, low=-0.15, high=0.05))[0]
+
+
+def test_a_baseline_is_not_told_to_train(scores: Scores) -> None:
+    """A network of random weights may have nearly equal embeddings; it was never meant to learn."""
+    model = scores.info.model.model_copy(update={"history": NOTHING})
+    collapse = Diagnostic(name="collapse", value=1.0, meaning="COLLAPSED: all the same.")
+    untrained = replace(scores, info=scores.info.model_copy(update={"model": model, "diagnostics": (collapse,)}))
+    found = outlook(untrained, Value(value=-0.05, low=-0.15, high=0.05))
+    assert found == ("Next: compare your encoder with it: `hidisc report SCORES OTHER_SCORES --out COMPARISON.html`.",)
+
+
+def test_a_leak_is_to_be_mended_first(scores: Scores) -> None:
+    leak = scores.info.model_copy(update={"leakage": (Finding(kind="leak", sentence=LEAK),)})
+    found = outlook(replace(scores, info=leak), Value(value=0.1, low=0.05, high=0.15))
+    assert found == ("Next: evaluate it on test patients whom neither it nor the reference knows, with a new --out.",)
 
 
 def test_an_encoder_that_started_from_weights_is_not_told_to(scores: Scores) -> None:
     history = scores.info.model.history.model_copy(update={"is_complete": False})
     model = scores.info.model.model_copy(update={"history": history})
     started = replace(scores, info=scores.info.model_copy(update={"model": model}))
-    found = outlook(started, Value(value=0.05, low=-0.05, high=0.15))
+    found = outlook(started, Value(value=-0.05, low=-0.15, high=0.05))
     assert found[-1].startswith(
         "Next: see with `hidisc audit EMBEDDINGS --out AUDIT` what it looks at, and add patients"
     )
@@ -100,4 +112,9 @@ def test_few_patients_are_told_of_folds(tmp_path: Path) -> None:
     assert outlook(few, None)[-1] == (
         "Next: judge it by all patients, not by 9: `hidisc benchmark small-cohort STORE --out BENCHMARK` trains "
         "several methods in folds, for about half an hour on two cores."
+    )
+    learned_nothing = few.info.model.model_copy(update={"history": NOTHING})
+    foreign = replace(few, info=few.info.model_copy(update={"model": learned_nothing}))
+    assert outlook(foreign, None)[-1] == (
+        "Next: judge it by all patients, not by 9: `hidisc evaluate EMBEDDINGS --folds 3 --out SCORES`."
     )

@@ -89,11 +89,15 @@ def render(name: str = "an encoder", **changes: object) -> str:
         "title": name,
         "names": (name,),
         "warnings": (),
+        "duplicates": ((shown, shown),),
         "verdicts": (),
         "compared": (name,),
         "compared_note": name,
         "abouts": ({"name": name, "facts": ((name, name),), "table": table, "settings": f"a: {name}"},),
         "probes": ({"tables": (table,), "folded": (table,)},),
+        "shared_notes": (name,),
+        "patients": ((name, table),),
+        "files_folder": "files",
         "confusions": ((drawing,),),
         "curves": (drawing,),
         "map": {
@@ -190,18 +194,21 @@ def test_the_script_never_reads_names_as_html() -> None:
 
 
 def test_contents_lead_to_the_sections_there_are() -> None:
-    for html in (render(), render(map=None, probes=(), sheets=(), no_sheets=(), training=None, diagnostics=None)):
+    for html in (
+        render(),
+        render(duplicates=(), map=None, probes=(), sheets=(), no_sheets=(), training=None, diagnostics=None),
+    ):
         found = Reader(html)
         sections = [section["id"] for section in found.all("section")]
         assert [f"#{name}" for name in sections] == [link["href"] for link in found.all("a") if link["href"][:1] == "#"]
-    assert sections == ["verdict", "evaluated", "map", "about"]
+    assert sections == ["verdict", "evaluated", "patients", "map", "about"]
     assert "There is no map" in found.text
 
 
 def test_leakage_stands_on_top_and_above_every_table() -> None:
     html = render("b", warnings=("Patient x was seen.",))
     tables = html.count("<table")
-    assert tables == 4
+    assert tables == 5
     assert html.count('class="alarm again"') == tables
     assert html.count('role="alert"') == 1
     assert html.index('role="alert"') < html.index("<table")
@@ -392,10 +399,19 @@ def test_leaks_and_luck_are_said(scores: Scores) -> None:
     leaky = changed(scores, leakage=(Finding(kind="leak", sentence=LEAK), Finding(kind="note", sentence="Noted.")))
     assert find_verdict(subject_of(leaky)).trust[0] == "Read the warning above before you trust these numbers."
     poor = Value(value=0.35, low=np.nextafter(1 / 3, 1), high=0.4)
-    asked = changed(scores, judged=tuple(with_metric(row, "accuracy", poor) for row in scores.info.judged))
-    assert find_verdict(subject_of(asked)).trust[-1] == (
-        "This is not significantly better than always predicting the most common class, which gives 33.3 %."
+    many = tuple(
+        with_metric(with_metric(row, "accuracy", poor), "auroc", Value(value=None, why="one class")).model_copy(
+            update={"units": 40}
+        )
+        for row in scores.info.judged
     )
+    outcome = find_verdict(subject_of(changed(scores, judged=many))).outcome
+    assert outcome is not None
+    # an end of the interval that is chance up to rounding is not above chance
+    assert outcome.headline == "Not shown: too few patients (40; about 330 would be needed)"
+    html = render(verdicts=(find_verdict(subject_of(scores)),))
+    few = "Not shown: too few patients (9; about 30 would be needed)"
+    assert html.index(few) < html.index("nearest neighbours, <b>")
 
 
 def test_warnings_name_whom_they_are_about(scores: Scores) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from PIL import Image
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions
+from hidisc.evaluation.scores import DuplicatePair, Finding, PatchName, Scores
 from hidisc.ground.files import relate
 from hidisc.models.card import History
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import SCHEMA, PatchTable
+from hidisc.reporting.compose import compose
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.points import (
     GREY,
@@ -34,7 +37,16 @@ from hidisc.reporting.points import (
     read_points,
     to_uri,
 )
-from hidisc.reporting.sheets import SHEET_PX, SheetRow, SheetTile, choose_queries, draw_sheet, make_sheet
+from hidisc.reporting.sheets import (
+    SHEET_PX,
+    SheetRow,
+    SheetTile,
+    choose_queries,
+    draw_sheet,
+    make_sheet,
+    show_duplicates,
+)
+from hidisc.settings.report import ReportConfig
 from hidisc.slides.slide import shrink
 from tests.evaluation.made import make_embeddings
 from tests.finished import finish
@@ -379,3 +391,52 @@ def test_a_sheet_without_pictures_still_names_its_patches(store: Path, tmp_path:
     assert rows[0].query.uri is None
     assert rows[0].neighbours[0].uri is None
     assert rows[0].neighbours[0].patient
+
+
+# ---- near-duplicates
+
+
+def test_pairs_that_are_one_picture_stand_side_by_side(store: Path, tmp_path: Path) -> None:
+    """Rows are those of the store, whatever rows were embedded; a pair that two seeds found is shown once."""
+    opened = PatchStore.load(store)
+    rows = np.random.default_rng(0).permutation(64)
+    table = opened.table
+
+    def named(row: int) -> PatchName:
+        patient, slide, patch = (str(table.column(column)[row]) for column in ("patient", "slide", "patch"))
+        return PatchName(patient=patient, slide=slide, patch=patch, row=row)
+
+    pairs = tuple(
+        DuplicatePair(query=named(ours), bank=named(theirs), agreement=agreement)
+        for ours, theirs, agreement in ((5, 60, 0.914), (40, 3, 1.0))
+    )
+    finding = Finding(kind="leak", sentence="Two.", pairs=pairs)
+    judged = []
+    for seed in range(2):
+        embeddings = embed_store(store, tmp_path / f"emb{seed}", rows=rows, seed=seed)
+        made = make_scores(tmp_path / f"scores{seed}", embeddings, seed=seed)
+        judged.append(Scores(made.artefact, made.info.model_copy(update={"leakage": (finding,)})))
+        judged[-1].info.model_validate_json(judged[-1].info.model_dump_json())
+    model = EvaluatedModel("one", tuple(judged), (None, None), None)
+    page = compose([model], tmp_path / "page_files", ReportConfig(points=20), lambda _: None)
+    part = page.split('<section id="duplicates">')[1].split("</section>")[0]
+    assert '<a href="#duplicates">' in page
+    uris = re.findall(r'src="(data:image/jpeg;base64,[^"]*)"', part)
+    assert len(uris) == 4
+    for uri, row in zip(uris, (5, 60, 40, 3), strict=True):
+        pixels = opened.read(row)
+        assert alike(unpack(uri), shrink(pixels, SHEET_PX)) > 0.98
+        assert f"<bdi>{table.column('slide')[row]}, {table.column('patch')[row]}</bdi>" in part
+        assert f"<bdi>{table.column('patient')[row]}</bdi>" in part
+    assert re.findall(r'num">([0-9.]+)<', part) == ["0.91", "1.00"]
+
+
+def test_pairs_without_their_store_are_named(store: Path, tmp_path: Path) -> None:
+    embeddings = embed_store(store, tmp_path / "emb")
+    patch = PatchName(patient="P", slide="S", patch="7", row=3)
+    finding = Finding(kind="warning", sentence="One.", pairs=(DuplicatePair(query=patch, bank=patch, agreement=0.9),))
+    made = make_scores(tmp_path / "scores", embeddings)
+    scores = Scores(made.artefact, made.info.model_copy(update={"leakage": (finding,), "bank": "gone"}))
+    [(ours, theirs)] = show_duplicates([EvaluatedModel("one", (scores,), (None,), None)], PatchReader())
+    assert ours.uri is not None
+    assert theirs == SheetTile(None, "S, 7", "P", True, 0.9)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from hidisc import settings
 from hidisc.ground.errors import UserError
 from hidisc.objectives.objective import list_objectives, load_settings
+from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import Config, differences, keep_facts, list_recipes, load_config, read_recipe, to_yaml
 from hidisc.settings.evaluate import EvaluateConfig
 from hidisc.settings.prepare import ImportConfig, PrepareConfig
@@ -322,3 +323,14 @@ def test_layers_and_own_files_may_come_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("batch: {images: 16}\n")
     assert load_config(TrainConfig, f"hidisc-patient+laptop+{tmp_path / 'mine.yaml'}").batch.images == 16
     assert load_config(TrainConfig, "weak+hidisc-patient").views.ops == ("flips",)
+
+
+def test_a_file_of_another_kind_is_refused_in_few_lines(tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").write_text(f"batch: [{', '.join(['x'] * 1000)}]\nobjective: {'y' * 9000}\n")
+    with pytest.raises(UserError) as caught:
+        load_config(TrainConfig, str(tmp_path / "odd.yaml"))
+    assert len(str(caught.value)) < 2000
+    rows = "\n".join(f"  - {{name: r{n}, recipe: simclr, nosuch: 1}}" for n in range(100))
+    (tmp_path / "odd.yaml").write_text(f"title: t\nrows:\n{rows}\n")
+    with pytest.raises(UserError, match=r"\.\.\. and \d+ more\."):
+        load_config(SuiteConfig, str(tmp_path / "odd.yaml"))

@@ -108,7 +108,7 @@ def test_one_file_or_folder_that_is_there_makes_the_others_single_problems(write
     assert len(problems(path)) == (8 if there == "7.svs" else 9)
 
 
-TWINS = "are treated as two, but differ only in case, spaces or the form of their letters. If they are one"
+TWINS = "are treated as two, but differ only in case, spaces, hyphens or the form of their letters. If they are one"
 
 
 def test_names_that_people_take_for_one_are_warned_of(write_cohort: Write) -> None:
@@ -130,7 +130,8 @@ def test_names_that_people_take_for_one_are_warned_of(write_cohort: Write) -> No
         f"cohort.csv: labels 'Glioma' (row 2) and 'glioma' (row 3) {TWINS} label, write them alike.",
         f"cohort.csv: sites 'Ulm' (row 2) and 'ULM' (row 3) {TWINS} site, write them alike.",
         f"cohort.csv: splits 'train' (row 2) and 'Train' (row 3) {TWINS} split, write them alike.",
-        rf"cohort.csv: patients 'P\xa01' (row 4) and 'P 1' (row 5) {TWINS} patient, write them alike.",
+        rf"cohort.csv: patients 'P1' (row 2) and 'P\xa01' (row 4) {TWINS} patient, write them alike.",
+        f"cohort.csv: patients 'P1' (row 2) and 'P 1' (row 5) {TWINS} patient, write them alike.",
         rf"cohort.csv: slides 'S1' (row 2) and 'S\u200b1' (row 5) {TWINS} slide, write them alike.",
     )
 
@@ -169,14 +170,14 @@ def test_empty_cells(write_cohort: Write) -> None:
 
 def test_slide_twice(write_cohort: Write) -> None:
     assert problems(write_cohort([HEAD, "P1,S1,a.svs", "P1,S1,b.svs"], ["a.svs", "b.svs"])) == [
-        "cohort.csv row 3: slide 'S1' was listed in row 2 already. Remove one of the rows."
+        "cohort.csv row 3: slide 'S1' was listed in row 2 already. Remove one of them."
     ]
 
 
 def test_slide_under_two_patients(write_cohort: Write) -> None:
     assert problems(write_cohort([HEAD, "P9,S1,a.svs", "P12,S1,b.svs"], ["a.svs", "b.svs"])) == [
         "cohort.csv row 3: slide 'S1' is listed under patients 'P9' (row 2) and 'P12'. "
-        "A slide belongs to one patient. Fix one of the rows."
+        "A slide belongs to one patient. Fix one of them."
     ]
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from pydantic import ValidationError
 
+from hidisc.settings.prepare import GridConfig
 from hidisc.slides.grid import lay_grid, lay_lattice, read_beyond
 from hidisc.slides.reader import open_slide
 
@@ -64,3 +66,10 @@ def write(folder: Path, pixels: np.ndarray) -> Path:
     options = {"photometric": "minisblack", "planarconfig": "separate"} if planar else {"photometric": "rgb"}
     tifffile.imwrite(folder / "slide.tif", data[0] if pixels.shape[2] == 1 else data, **options)
     return folder / "slide.tif"
+
+
+def test_scales_that_would_count_as_one_are_refused() -> None:
+    for scales in ([0.5, 0.505], [1.0, 0.5, 0.5001]):
+        with pytest.raises(ValidationError, match=r"differ by less than 2% and count as one scale. Leave"):
+            GridConfig.model_validate({"mpp": scales})
+    assert GridConfig.model_validate({"mpp": [0.51, 0.5]}).scales == (0.5, 0.51)

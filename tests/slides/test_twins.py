@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from hidisc.slides.cohort import Name, find_twins, fold
+from hidisc.slides.names import Name, find_twins, fold
 
 
 def pair(one: str, other: str, kind: str = "patient") -> list[str]:
@@ -12,7 +12,7 @@ def pair(one: str, other: str, kind: str = "patient") -> list[str]:
 
 
 ENDS = (
-    "are treated as two, but differ only in case, spaces or the form of their letters. "
+    "are treated as two, but differ only in case, spaces, hyphens or the form of their letters. "
     "If they are one patient, write them alike."
 )
 
@@ -30,6 +30,9 @@ ENDS = (
         pytest.param("P1", "P\u20601", r"'P1' (row 2) and 'P\u20601' (row 5)", id="word joiner"),
         pytest.param("P1", "P\u00ad1", r"'P1' (row 2) and 'P\xad1' (row 5)", id="soft hyphen"),
         pytest.param("P1", "\uff30\uff11", r"'P1' (row 2) and '\uff30\uff11' (row 5)", id="full width"),
+        pytest.param("P1", "P 1", "'P1' (row 2) and 'P 1' (row 5)", id="a space or none"),
+        pytest.param("P-1", "p1", "'P-1' (row 2) and 'p1' (row 5)", id="a hyphen or none"),
+        pytest.param("A-1-2", "A1_2", "'A-1-2' (row 2) and 'A1_2' (row 5)", id="hyphens between digits"),
         pytest.param("5 \u00b5m", "5 \u03bcm", r"'5 \xb5m' (row 2) and '5 \u03bcm' (row 5)", id="micro and mu"),
         pytest.param("Zo\u00eb", "Zoe\u0308", r"'Zo\xeb' (row 2) and 'Zoe\u0308' (row 5)", id="decomposed"),
         pytest.param("zo\u00eb", "ZOE\u200b\u0308", r"'zo\xeb' (row 2) and 'ZOE\u200b\u0308' (row 5)", id="all of it"),
@@ -41,10 +44,22 @@ def test_twins_are_named_with_their_places(one: str, other: str, shown: str) -> 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("P1", "P1"), ("P1", "P2"), ("P1", "P 1"), ("P1", "P-1"), ("Zoe", "Zoë"), ("P1", ""), ("o", "0"), ("P01", "P1")],
+    [
+        ("P1", "P1"),
+        ("P1", "P2"),
+        ("P1-1", "P11"),
+        ("Zoe", "Zoë"),
+        ("P1", ""),
+        ("o", "0"),
+        ("P01", "P1"),
+    ],
 )
 def test_other_names_are_no_twins(one: str, other: str) -> None:
     assert pair(one, other) == []
+
+
+def test_slides_with_and_without_a_space_are_two() -> None:
+    assert pair("S1", "S 1", "slide") == []
 
 
 def test_folding_twice_is_folding_once() -> None:

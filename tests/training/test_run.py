@@ -18,6 +18,7 @@ from hidisc.settings.train import TrainConfig
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.log import METRICS
 from hidisc.training.run import RUN, Run
+from hidisc.verbs.train import train as train_as_told
 from tests.training.stores import TRAIN, make_store, outcome, tiny, train, train_until
 
 
@@ -315,3 +316,9 @@ def test_a_run_of_an_earlier_version_is_refused_and_not_gone_on_with(own: Path, 
         train(store, own, "optim.accumulate=2", "seed=4")
     assert expected in str(caught.value)
     assert files(own) == before
+
+
+def test_so_few_test_patients_are_said_before_training(store: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    train_as_told(store, tmp_path / "run", tiny("optim.steps=1"), device="cpu", devices=1, say=said.append)
+    assert any("can show nothing: in `hidisc evaluate` and `hidisc benchmark`, --folds 3" in each for each in said)

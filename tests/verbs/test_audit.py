@@ -1,6 +1,7 @@
 """`hidisc audit` writes a page, tables and a record; it is finished once, and what changed under it is refused."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 
 from hidisc.auditing.audit import Audit
+from hidisc.evaluation.metrics import Value
 from hidisc.ground.errors import UserError
+from hidisc.reporting.audit import _cohort_tables, _measures_table
 from hidisc.settings.audit import AuditConfig
+from hidisc.settings.level_names import USUAL
 from hidisc.verbs.audit import audit
 from hidisc.verbs.doctor import find_damage
 from tests.commands import Forks
@@ -44,6 +48,30 @@ def test_the_page_shows_the_encoders_side_by_side(folder: Path) -> None:
     assert (folder / "audit" / "tables" / "audit-1-site.csv").is_file()
     assert find_damage(folder / "audit") == []
     assert "site" in made.verdict() or "clear" in made.verdict()
+    assert not re.search(r"nuisance|\bTold\b", text)
+    assert "Cramer's V: how far label and variable go together" in " ".join(text.split())
+
+
+def test_patients_of_several_colours_are_counted_once_and_said(folder: Path) -> None:
+    """A patient with slides of two colours stands in both columns; the sum of the table is no number of patients."""
+    encoder = Audit.load(folder / "audit").info.encoders[0]
+    column = encoder.columns[0]
+    twice = column.model_copy(update={"table": ((6, 3), (3, 6), (3, 3)), "patients": 18})
+    (table,) = _cohort_tables("1-site", "site", [(encoder, twice)], USUAL).values()
+    assert table.notes == (
+        "18 patients; one with patches of several values or labels stands in each of them, so the numbers add up to "
+        "24.",
+    )
+    once = column.model_copy(update={"table": ((3, 3), (3, 3), (3, 3)), "patients": 18})
+    assert next(iter(_cohort_tables("1-site", "site", [(encoder, once)], USUAL).values())).notes == ()
+
+
+def test_a_measure_that_no_encoder_has_is_no_row_of_dashes(folder: Path) -> None:
+    encoder = Audit.load(folder / "audit").info.encoders[0]
+    lacking = encoder.columns[0].model_copy(update={"balanced": Value(value=None, why="too few patients")})
+    table = _measures_table("site", [(encoder, lacking)])
+    assert "Label, balanced reference" not in [row[0] for row in table.rows]
+    assert any("too few patients" in note for note in table.notes)
 
 
 def test_a_finished_audit_stays_and_other_embeddings_are_refused(folder: Path, tmp_path: Path) -> None:

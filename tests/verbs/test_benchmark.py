@@ -1,23 +1,32 @@
 """`hidisc benchmark`: every cell a run; killed, shared, failed: the tables are those of an uninterrupted one."""
 
+import shutil
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from hidisc.artefacts.artefact import begin_together, read_kind
+from hidisc.artefacts.inputs import ChangedInputError
 from hidisc.artefacts.lock import hold
 from hidisc.benchmarking import benchmark as verb
 from hidisc.benchmarking.benchmark import benchmark
 from hidisc.ground.errors import UserError
+from hidisc.ground.stop import watch_steps
+from hidisc.models.card import WEIGHTS
+from hidisc.models.encoder import build_encoder
+from hidisc.patches.folders import find_folder
 from hidisc.patches.store import PatchStore
-from hidisc.settings.benchmark import SuiteConfig
+from hidisc.settings.benchmark import RowConfig, SuiteConfig
 from hidisc.settings.config import load_config
 from hidisc.training.checkpoint import list_checkpoints
 from hidisc.training.run import Run
 from hidisc.verbs.doctor import find_damage, what_to_do
+from hidisc.verbs.prepare import import_patches
 from tests.commands import Forks, signal_at
 from tests.schedulers import start_scheduler, start_worker
 from tests.training.stores import TINY, make_store
@@ -36,6 +45,7 @@ floors: false
 evaluate: {{knn: {{k: 5}}, probes: [knn], bootstrap: {{resamples: 50}}}}
 small: {{changes: [{", ".join(f'"{change}"' for change in TINY)}, optim.steps={STEPS}]}}
 """
+PUT = f"--scale small puts {', '.join(map(repr, TINY[:3]))} and {len(TINY) - 2} more over every row"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +75,7 @@ def whole(store: Path, suite: Path, tmp_path_factory: pytest.TempPathFactory) ->
     said: list[str] = []
     done = benchmark(load(suite), store, out, workers=1, device="cpu", say=said.append)
     assert (done.page, done.cells, done.done, done.failed) == (out / "benchmark.html", 4, 4, 0)
-    assert said == ["4 trainings, 4 to do, 1 at once"]
+    assert said == [f"4 trainings, 4 to do, 1 at once; {PUT}"]
     return out
 
 
@@ -187,7 +197,7 @@ def test_a_failed_cell_is_shown_with_its_reason_and_tried_again(store: Path, sui
     assert "1 of 2 trainings finished, 1 failed." in done.page.read_text()
     again: list[str] = []
     benchmark(config, store, tmp_path / "out", workers=1, device="cpu", say=again.append)
-    assert again[0] == "2 trainings, 1 to do, 1 at once"
+    assert again[0] == f"2 trainings, 1 to do, 1 at once; {PUT}"
 
 
 def test_a_damaged_encoder_on_the_way_is_made_again(store: Path, suite: Path, tmp_path: Path) -> None:
@@ -243,6 +253,129 @@ def test_weights_that_are_missing_are_said_before_anything_is_trained(store: Pat
         'this folder; docs/training.md, "Starting from weights", says how to get one.'
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_rows_of_a_suite_of_ones_own_run_as_written(store: Path, tmp_path: Path) -> None:
+    changes = [*TINY, "optim.steps=1", "model.backbone=resnet18"]
+    row = RowConfig(name="A", recipe="simclr+weak", changes=tuple(changes))
+    config = SuiteConfig(title="own", rows=(row,), seeds=1, floors=False, evaluate={"probes": ["knn"], "knn": {"k": 5}})
+    said: list[str] = []
+    done = benchmark(config, store, tmp_path / "out", workers=1, device="cpu", say=said.append)
+    assert said == ["1 training, 1 to do, 1 at once; every row as written"]
+    info = Run.load(tmp_path / "out/cells/01-a-0/run").info
+    assert (info.backbone, info.steps) == ("resnet18", 1)
+    assert done.page
+    assert "every row as written: 1 of 1 trainings finished." in done.page.read_text()
+
+
+def import_again(folder: Path) -> None:
+    """Import the patches of `make_store` again with the labels of two patients exchanged."""
+    table = (folder / "patients.csv").read_text()
+    (folder / "patients.csv").write_text(table.replace("P0,a", "P0,?").replace("P1,b", "P1,a").replace("P0,?", "P0,b"))
+    import_patches(find_folder(folder / "pictures", folder / "patients.csv"), folder / "store", workers=0)
+
+
+@contextmanager
+def done_once(step: str, change: Callable[[], None], number: int = 1) -> Iterator[None]:
+    """Have a function called when a named step is reached for the `number`th time."""
+    left = number
+
+    def watch(reached: str, file: str) -> None:
+        nonlocal left
+        left -= reached == step
+        if left == 0:
+            left = -1
+            change()
+
+    watch_steps(watch)
+    try:
+        yield
+    finally:
+        watch_steps(None)
+
+
+STARTED = "{{name: SimCLR, recipe: simclr+weak, changes: ['model.weights={weights}']}}"
+FROZEN = "{{name: frozen, recipe: simclr+weak, encoder: start, changes: ['model.weights={weights}']}}"
+
+
+@pytest.fixture(scope="module")
+def weights(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    """Two files of starting weights."""
+    folders = [tmp_path_factory.mktemp("weights") for _ in range(2)]
+    for seed, folder in enumerate(folders):
+        torch.manual_seed(seed)
+        build_encoder("test_resnet", {}, None, channels=3, size_px=32).save(folder)
+    first, second = ((folder / WEIGHTS).read_bytes() for folder in folders)
+    return first, second
+
+
+def list_cells(out: Path) -> list[str]:
+    return sorted(path.parts[-3] for path in out.glob("cells/*/scores-*/artefact.json"))
+
+
+@pytest.mark.parametrize(
+    ("step", "number"), [("cell.done", 1), ("cell.trained", 1), ("step.done", 2), ("block.done", 1)]
+)
+def test_a_store_that_changes_during_a_benchmark_is_refused(
+    suite: Path, tmp_path: Path, step: str, number: int
+) -> None:
+    store = make_store(tmp_path)
+    kept, out, config = tmp_path / "kept", tmp_path / "out", load(suite, "seeds=1")
+    shutil.copytree(store, kept)
+    with done_once(step, lambda: import_again(tmp_path), number), pytest.raises(ChangedInputError) as caught:
+        benchmark(config, store, out, workers=1, device="cpu")
+    assert str(caught.value) == (
+        f"the store {store} is no longer what it was when {out} was begun. Put it back as it was to go on, or give a "
+        "new --out. What is finished is kept."
+    )
+    assert not (out / "benchmark.html").exists(), "no page of a mixture"
+    finished = list_cells(out)
+    assert finished == (["01-simclr-0"] if step == "cell.done" else [])
+    with pytest.raises(UserError, match="the content of the store has changed"):
+        benchmark(config, store, out, workers=1, device="cpu")
+    shutil.rmtree(store)
+    shutil.copytree(kept, store)
+    said: list[str] = []
+    assert benchmark(config, store, out, workers=1, device="cpu", say=said.append).done == 2
+    assert said == [f"2 trainings, {2 - len(finished)} to do, 1 at once; {PUT}"]
+    fresh = tmp_path / "fresh"
+    benchmark(config, store, fresh, workers=1, device="cpu")
+    assert tables(out) == tables(fresh)
+
+
+@pytest.mark.parametrize("row", [STARTED, FROZEN], ids=["trained", "frozen"])
+def test_weights_that_change_during_a_benchmark_are_refused(
+    store: Path, suite: Path, weights: tuple[bytes, bytes], tmp_path: Path, row: str
+) -> None:
+    file, out = tmp_path / "w.safetensors", tmp_path / "out"
+    file.write_bytes(weights[0])
+    rows = f"rows=[{{name: other, recipe: simclr+weak}}, {row.format(weights=file)}]"
+    config = load(suite, rows, "claims=[]", "seeds=1")
+    with done_once("cell.done", lambda: file.write_bytes(weights[1])), pytest.raises(ChangedInputError) as caught:
+        benchmark(config, store, out, workers=1, device="cpu")
+    assert str(caught.value) == (
+        f"model.weights = '{file}' is no longer what it was when {out} was begun. Put it back as it was to go on, or "
+        "give a new --out. What is finished is kept."
+    )
+    assert (list_cells(out), (out / "benchmark.html").exists()) == (["01-other-0"], False)
+    file.write_bytes(weights[0])
+    assert benchmark(config, store, out, workers=1, device="cpu").done == 2
+
+
+@pytest.mark.whole
+def test_an_input_that_changes_is_refused_by_a_dask_worker(
+    store: Path, suite: Path, weights: tuple[bytes, bytes], forks: Forks, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "w.safetensors", tmp_path / "out"
+    file.write_bytes(weights[0])
+    config = load(suite, f"rows=[{STARTED.format(weights=file)}]", "claims=[]", "seeds=1")
+    with start_scheduler(forks, tmp_path) as address:
+        start_worker(forks, address, tmp_path)
+        with pytest.raises(ChangedInputError, match=r"model\.weights = .* is no longer what it was"):
+            benchmark(  # what is said, is said after the checksums are taken and before a cell is given to a worker
+                config, store, out, scheduler=address, device="cpu", say=lambda _: file.write_bytes(weights[1])
+            )
+    assert not (out / "benchmark.html").exists()
 
 
 def test_doctor_finds_what_is_damaged_in_a_cell(store: Path, suite: Path, tmp_path: Path) -> None:

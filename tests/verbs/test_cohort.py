@@ -10,7 +10,8 @@ from hidisc.ground.errors import UserError
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
-from hidisc.slides.cohort import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN, Cohort
+from hidisc.slides.cohort import Cohort
+from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN
 from hidisc.slides.draft import NO_SCALE
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.prepare import draft_cohort, prepare

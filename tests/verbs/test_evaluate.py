@@ -190,7 +190,9 @@ def test_one_probe_without_intervals(made: Embeddings, tmp_path: Path) -> None:
     found = evaluate(made.path, tmp_path / "s", config(probes=["linear"], bootstrap={"resamples": 0}))
     assert sorted(path.name for path in found.path.glob("predictions_*")) == [
         "predictions_patch.parquet",
+        "predictions_patient.csv",
         "predictions_patient.parquet",
+        "predictions_slide.csv",
         "predictions_slide.parquet",
     ]
     accuracy = found.info.list_levels()[0].metrics["accuracy"]
@@ -226,7 +228,7 @@ def test_a_class_that_the_reference_patients_lack(tmp_path: Path) -> None:
     assert found.info.warnings == (warning,)
     assert f"warning: {warning}" in said
     assert f"note: {note}" in said
-    assert found.verdict().endswith(f"]\N{SPACE}%. Warning: {warning}")
+    assert found.verdict().endswith(f". Warning: {warning}")
     assert evaluate(lacking.path, tmp_path / "s", config()).verdict() == found.verdict()  # of a finished one as well
 
 
@@ -395,7 +397,7 @@ def test_weights_without_a_past_are_not_known_on_the_verdict_line_and_page(
     bare = Path(shutil.copy(run.path / WEIGHTS, tmp_path / "bare.safetensors"))
     second = train(store, tmp_path / "b", f"model.weights={bare}", "optim.steps=1")
     scores = verdict_on(store, str(second.path), tmp_path / "judged")
-    assert scores.verdict().endswith(" % (what it has seen before is not known)")
+    assert " % (what it has seen before is not known). " in scores.verdict()
     verdict = find_verdict(gather([scores.path])[0])
     assert verdict.trust[0] == ("It is not known what this encoder was trained on, so it may have seen these patients.")
     assert not any("none of these" in sentence for sentence in verdict.trust)

@@ -181,6 +181,9 @@ def test_the_model_card_is_read_by_the_hub_s_own_parser(run: Path, tmp_path: Pat
     assert "Patches of 32 x 32 px at 0.5 um/px, 3 channels (8-bit / 255), values in [0, 1]" in card.text
     for level in levels:
         assert f"| {level.level} | {level.units:,} | {level.metrics['accuracy'].percent()} | " in card.text
+    said = "the column 'label' is predicted (3 classes: a, b, c), of 9 patients of the split test, by the probe knn;"
+    assert said in card.text
+    assert card.data.eval_results[0].dataset_name == "label label, 9 patients of the split test"
     assert "Evaluated despite leakage: the numbers are too high." in card.text
     assert LEAK not in card.text  # it names patients
     assert verify(tmp_path / "out") == []

@@ -141,7 +141,7 @@ def everybody_labelled(lab: Path, folder: Path) -> tuple[Path, Path]:
     ("make", "sentence"),
     [
         (other_encoder, "was made by another encoder .'conch_v1'. than the reference patients of .* .'uni_v1'.. Embed"),
-        (changed_reference, "known have changed since .*scores was made from them, so nothing is known of"),
+        (changed_reference, "the bank .*known are not those that .*scores was made from. Put those back, or eval"),
         (a_reference_patient, "patients without a label here are among the reference patients of .*scores"),
         (a_reference_slide, r"slide 'P\d\d-S0' of patient 'copy of P\d\d' is the same file as slide 'P\d\d-S0' of"),
         (everybody_labelled, "all patients of .*told have a label, and `hidisc predict` is for those who have none"),

@@ -13,12 +13,16 @@ from PIL import Image
 import hidisc.patches.cut
 from hidisc.artefacts.artefact import MANIFEST
 from hidisc.ground.errors import UserError
+from hidisc.ground.files import hash_file
+from hidisc.patches.cut import CutTask
 from hidisc.patches.store import PatchStore
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
+from hidisc.slides.cohort import Cohort
 from hidisc.slides.reader import open_slide
-from hidisc.slides.stain import Stains, normalise
+from hidisc.slides.slide import SlideError
+from hidisc.slides.stain import REFERENCE, Stains, normalise
 from hidisc.slides.synthetic import draw_cohort, write_pyramid
 from hidisc.slides.tissue import pixel_std
 from hidisc.verbs.build import Built
@@ -302,6 +306,18 @@ def test_a_split_whose_slides_all_fail_is_said_at_the_end(own_cohort: Path, tmp_
     prepare(own_cohort, tmp_path / "damaged", config(*EXACT), workers=0, say=said.append)
     assert said[-1].startswith(f"warning: no patient is in split 'test' ({8 - len(held_out)} patients in all)")
     assert not said[0].startswith("warning")
+
+
+def test_a_slide_that_changes_while_it_is_cut_fails_alone(own_cohort: Path, tmp_path: Path) -> None:
+    """Such as one that is still being copied."""
+    cohort = Cohort.load(own_cohort)
+    row, exact = cohort.slides[0], config(*EXACT)
+    task = CutTask(row, tmp_path / "folder", exact, REFERENCE)
+    other = cohort.slides[1].path.read_bytes()
+    with pytest.raises(SlideError, match=f"{row.path} changed while it was read. Wait until it is copied, then run"):
+        task.run(lambda _: row.path.write_bytes(other) and None)
+    assert not task.folder.exists()
+    assert task.run(lambda _: None).checksum == hash_file(row.path)
 
 
 def refiltered(cohort: Path, out: Path, *changes: str) -> Built:

@@ -14,7 +14,7 @@ from hidisc.settings.level_names import LevelNames
 
 AUDIT = "audit.json"
 
-Outcome = Literal["flagged", "at risk", "clear", "cannot be told apart", "not measured"]
+Outcome = Literal["flagged", "at risk", "visible", "clear", "cannot be told apart", "not measured"]
 
 
 class ColumnAudit(Record):
@@ -127,7 +127,7 @@ def find_outcome(column: ColumnAudit) -> Outcome:
         return "clear"
     if _is_confounded(column) or _is_above(column.unseen_drop, 0):
         return "flagged"
-    return "at risk" if _is_above(column.correlated_drop, 0) or _is_near_by_variable(column) else "clear"
+    return "at risk" if _is_above(column.correlated_drop, 0) or _is_near_by_variable(column) else "visible"
 
 
 def is_inseparable(v: float | None, table: Sequence[Sequence[int]]) -> bool:
@@ -173,7 +173,7 @@ def _say(column: ColumnAudit, outcome: Outcome) -> str:
             f"The {name} can be predicted from the embeddings {numbers}. Label and {name} do not go together here, but "
             f"{' and '.join(_find_risks(column))}."
         )
-    if _is_above(column.probe, column.probe_chance):
+    if outcome == "visible":
         return f"The {name} can be predicted from the embeddings {numbers}, but no effect on the label was measured."
     return f"The {name} cannot clearly be predicted from the embeddings {numbers}."
 

@@ -29,6 +29,7 @@ from hidisc.auditing.variables import (
     share_groups,
 )
 from hidisc.embeddings.embeddings import Embeddings
+from hidisc.evaluation.leakage import find_circular
 from hidisc.evaluation.metrics import Floats, Ints, Value
 from hidisc.evaluation.neighbours import to_unit
 from hidisc.evaluation.probes.folds import sample_per_patient
@@ -97,10 +98,10 @@ def audit_known_columns(
 ) -> tuple[str, ...]:
     """A sentence on each site, scanner, batch or date column of the table, for the page of an evaluation.
 
-    The audit looks at stored embeddings, so there are no sentences where aligned ones or places were judged.
+    The audit looks at stored embeddings, so there are no sentences where aligned ones were judged.
     """
     columns = tuple(list_known(embeddings, config.label))
-    if not columns or config.align is not None or config.places is not None:
+    if not columns or config.align is not None:
         return ()
     settings = AuditConfig(label=config.label, columns=columns, memory_gb=config.knn.memory_gb, seed=config.seed)
     audited = run_audit(embeddings, settings, device, say).columns
@@ -256,4 +257,4 @@ def _note(cohort: _Cohort, embeddings: Embeddings, config: AuditConfig, queries:
         notes.append(f"The encoder was trained on {seen:,} of these {count(len(names), 'patient')}.")
     elif not history.is_complete:
         notes.append("What the encoder was trained on is not known; it may be these patients.")
-    return tuple(notes)
+    return (*notes, *(finding.sentence for finding in find_circular(embeddings, cohort.rows)))

@@ -15,7 +15,9 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.ground.text import count
 from hidisc.patches.store import PatchStore
+from hidisc.patches.table import PatchTable
 from hidisc.settings.audit import AuditConfig
+from hidisc.slides.column_names import address_computed
 
 _KNOWN = ("site", "scanner", "batch", "centre", "center", "hospital", "date")
 """A column whose name contains one of these words is audited without being named in the settings."""
@@ -44,14 +46,19 @@ def find_variables(embeddings: Embeddings, config: AuditConfig) -> tuple[Technic
     table = embeddings.table
     names = config.columns
     if names is None:
-        names = (*list_known(embeddings, config.label), COLOUR)
-    unknown = [name for name in names if name not in (*table.names, COLOUR)]
+        names = (*list_known(embeddings, config.label), _name_colour(table))
+    unknown = [name for name in names if name not in (*table.names, COLOUR, address_computed(COLOUR))]
     if unknown:
         raise UserError(
             f"columns: {embeddings.path} has no column of names {unknown[0]!r}; it has {', '.join(table.names)}. "
             f"Choose among these and `{COLOUR}`."
         )
     return tuple(_read(embeddings, name, config) for name in names)
+
+
+def _name_colour(table: PatchTable) -> str:
+    """What the mean colour of slides is called: `colour`, or `computed:colour` beside a column of the user's own."""
+    return address_computed(COLOUR) if COLOUR in table.names else COLOUR
 
 
 def list_known(embeddings: Embeddings, label: str) -> list[str]:
@@ -64,19 +71,20 @@ def list_known(embeddings: Embeddings, label: str) -> list[str]:
 def _read(embeddings: Embeddings, name: str, config: AuditConfig) -> TechnicalVariable:
     table = embeddings.table
     patients = table.codes("patient")[0]
-    if name == COLOUR and name not in table.names:
+    if name not in table.names:
+        name = _name_colour(table)
         store = embeddings.open_store()
         if store is None:
             gone = f"{embeddings.why_no_pictures}, so that their colours cannot be read"
             return TechnicalVariable(name, np.full(len(table), -1), (), obstacle=gone)
-        return _drop_rare(_group_colours(embeddings, store, config.bins, config.seed), patients)
+        return _drop_rare(_group_colours(embeddings, store, config.bins, config.seed, name), patients)
     codes, values = table.codes(name)
     if len(values) > config.bins and all(map(_DATE.fullmatch, values)):
         return _drop_rare(_bin_dates(name, codes, values, config.bins), patients)
     return _drop_rare(TechnicalVariable(name, codes.astype(np.int64), values), patients)
 
 
-def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed: int) -> TechnicalVariable:
+def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed: int, name: str) -> TechnicalVariable:
     """Slides by the mean colour of 8 of their patches, in groups of similar colour."""
     table = embeddings.table
     slides = group([table.codes("patient")[0], table.codes("slide")[0]])
@@ -93,7 +101,7 @@ def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed:
     note = (
         f"Slides in {groups} groups by their mean colour (k-means of whitened means of the channels); 1 is the darkest."
     )
-    return TechnicalVariable(COLOUR, codes[slides.of_row], values, (note,))
+    return TechnicalVariable(name, codes[slides.of_row], values, (note,))
 
 
 def cluster_colours(colours: Floats, groups: int, seed: int) -> Ints:

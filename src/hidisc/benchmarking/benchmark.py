@@ -5,11 +5,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hidisc.artefacts.artefact import begin_together, make
+from hidisc.artefacts.inputs import STORE, ChangedInputError, ExpectedInputs
 from hidisc.artefacts.lock import HeldError
 from hidisc.benchmarking.cells import CellTask, SuiteCell, keep_reason, plan_cells, say_reason
 from hidisc.benchmarking.results import list_results, pool_cells, write_results
+from hidisc.embeddings.embeddings import without_vectors
+from hidisc.evaluation.cross_validation import plan_folds
+from hidisc.evaluation.leakage import refuse_leaks
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import AnyPath, digest, full_disk_said, hash_file, refuse_full_disk
+from hidisc.ground.files import AnyPath, digest, full_disk_said, refuse_full_disk
 from hidisc.ground.machine import count_cores
 from hidisc.ground.progress import Result, Say, Watch, ignore
 from hidisc.ground.tasks import run_tasks
@@ -79,18 +83,24 @@ def benchmark(
         )
     settings = _Settings(**suite.model_dump(), scale=scale)
     opened = {name: PatchStore.load(path) for name, path in sorted(places.items())}
-    inputs = {f"the store {name}".rstrip(): store.checksum for name, store in opened.items()}
+    inputs = {f"{STORE} {name}".rstrip(): store.checksum for name, store in opened.items()}
     cells = plan_cells(suite, size, out.absolute(), opened)
-    inputs |= _hash_weights(cells)
+    starts = _hash_weights(cells)
+    inputs |= {f"the weights {name}": digest([*start.values()]) for name, start in starts.items()}
     begin_together(out, "benchmark", settings, inputs, wait_s=_PATIENCE_S)
     waiting = [cell for cell in cells if not cell.is_done]
     if waiting:
+        _refuse_same_person(suite, {cell.row.store: opened[cell.row.store] for cell in waiting}, say)
         processes = 0 if scheduler else min(_count_workers(workers, device), len(waiting))
         where = f"on {scheduler}" if scheduler else f"{max(processes, 1)} at once"
-        expected = f"; all of them take {size.time}" if size.time else ""
-        say(f"{count(len(cells), 'training')}, {len(waiting)} to do, {where}{expected}")
+        time = f"; all of them take {size.time}" if size.time else ""
+        say(f"{count(len(cells), 'training')}, {len(waiting)} to do, {where}; {size.describe(scale)}{time}")
         threads = max(1, count_cores() // processes) if processes > 1 else None
-        tasks = [CellTask(cell, suite, places[cell.row.store].absolute(), device, threads) for cell in waiting]
+        tasks = []
+        for cell in waiting:
+            start, of_row = starts.get(cell.train.model.weights or "", {}), cell.row.store
+            expected = ExpectedInputs(out, {STORE: opened[of_row].checksum, **start})
+            tasks.append(CellTask(cell, suite, places[of_row].absolute(), expected, device, threads))
         _do_all(tasks, len(cells), processes if processes > 1 else 0, scheduler, say)
     done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
     if done + failed < len(cells):
@@ -100,7 +110,7 @@ def benchmark(
         with full_disk_said("Finished trainings are safe"), make(out, "benchmark", settings, inputs) as work:
             work.reopen()
             pool_cells(cells, out.absolute(), suite.folds)
-            page = write_results(suite, cells, out, scale)
+            page = write_results(suite, cells, out, size.describe(scale))
             work.finish(list_results(out))
     except HeldError:
         say("all trainings are done, and another process is writing the page")
@@ -108,8 +118,24 @@ def benchmark(
     return Benchmarked(page, len(cells), done, failed)
 
 
-def _hash_weights(cells: Sequence[SuiteCell]) -> dict[str, str]:
-    """Checksums of the starting weights, so that no table mixes trainings from a file and from what replaced it."""
+def _refuse_same_person(suite: SuiteConfig, stores: Mapping[str, PatchStore], say: Say) -> None:
+    """Refuse folds of patients of whom one is there under two names, before an encoder is trained."""
+    if not suite.folds.are_used:
+        return
+    from hidisc.evaluation.same_person import find_same_person
+
+    say("comparing the patients of all folds, one of whom may be there under two names ...")
+    for patches in map(without_vectors, stores.values()):
+        everyone = set(patches.table.codes("patient")[1])  # encoders learn from patients without a label as well
+        folds = plan_folds(patches, suite.folds, suite.evaluate)
+        findings = find_same_person(patches, everyone, len(folds), suite.evaluate)
+        refuse_leaks(findings, suite.evaluate.leakage, "--set evaluate.leakage.allow=true")
+        for finding in findings:
+            say(f"{finding.kind}: {finding.sentence}")
+
+
+def _hash_weights(cells: Sequence[SuiteCell]) -> dict[str, dict[str, str]]:
+    """Checksums of each of the starting weights, as `hash_start` gives them."""
     given = sorted({cell.train.model.weights for cell in cells if cell.train.model.weights} - {"hub"})
     for name in given:
         if not Path(name).exists():
@@ -117,11 +143,11 @@ def _hash_weights(cells: Sequence[SuiteCell]) -> dict[str, str]:
                 f"this suite has rows that start from the weights {name}, and there is no such file here. Put it into "
                 'this folder; docs/training.md, "Starting from weights", says how to get one.'
             )
-    files = {name: [Path(name), *sorted(Path(name).glob("*.safetensors"))] for name in given}
-    return {
-        f"the weights {name}": digest([hash_file(path) for path in paths if path.is_file()])
-        for name, paths in files.items()
-    }
+    if not given:
+        return {}
+    from hidisc.models.encoder import hash_start  # with torch, which nothing else here needs
+
+    return {name: hash_start(name) for name in given}
 
 
 def _count_workers(workers: int | None, device: str) -> int:
@@ -149,6 +175,8 @@ def _do_all(tasks: Sequence[CellTask], cells: int, workers: int, scheduler: str 
         outcomes = run_tasks(_do, tasks, workers=workers, scheduler=scheduler, progress=show, hint=_DEADLY_CELL)
         for outcome in outcomes:
             refuse_full_disk(outcome.error, "Finished trainings are safe")
+            if isinstance(outcome.error, ChangedInputError):
+                raise outcome.error
             cell = outcome.task.cell
             done += 1
             if isinstance(outcome.error, HeldError):

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidisc.artefacts.artefact import open_artefact
+from hidisc.artefacts.inputs import ExpectedInputs
+from hidisc.embeddings.embeddings import without_vectors
+from hidisc.evaluation.cross_validation import plan_folds
+from hidisc.evaluation.task import choose_task
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import make_folder, write_atomic
-from hidisc.patches.splits import make_folds
+from hidisc.patches.splits import Folds
 from hidisc.patches.store import PatchStore
 from hidisc.settings.benchmark import RowConfig, ScaleConfig, SuiteConfig
 from hidisc.settings.config import load_config
@@ -103,6 +107,8 @@ class CellTask:
     cell: SuiteCell
     suite: SuiteConfig
     store: Path
+    expected: ExpectedInputs
+    """What the benchmark was begun from: another store, or other starting weights, are refused."""
     device: str
     threads: int | None
 
@@ -112,15 +118,22 @@ def plan_cells(
 ) -> list[SuiteCell]:
     """All cells, seed by seed, so that a suite cut short has every row once before any has it twice.
 
-    `stores`: by the names that rows give them; folds are made of their patients.
+    `stores`: by the names that rows give them; folds are made of their patients, and what could not be judged after
+    the trainings is refused.
     """
     found = []
+    unembedded = {key: without_vectors(store) for key, store in (stores or {}).items()}
     judged = suite.evaluate.model_copy(update={"floor": False, "audit": False})  # the floors are rows
     for seed in range(suite.seeds):
-        rule = suite.folds.model_copy(update={"seed": seed})
+        rule, folds_of = suite.folds.model_copy(update={"seed": seed}), dict[str, Folds]()
+        for key, patches in unembedded.items():
+            if rule.are_used:
+                folds_of[key] = plan_folds(patches, rule, suite.evaluate)
+            elif seed == 0:
+                choose_task(patches, patches, suite.evaluate)
         for number, row in enumerate(list_rows(suite), 1):
             store = (stores or {})[row.store] if rule.are_used else None
-            folds = make_folds(store.table, rule, suite.evaluate.label, store.path) if store else ()
+            folds = folds_of[row.store] if store else ()
             splits = store.table.splits if store else ()
             name = f"{number:02d}-{_slug(row.name)}-{seed}"
             train = _load_training(row, scale, seed)

@@ -116,7 +116,7 @@ def _summarise(suite: SuiteConfig, cells: Sequence[SuiteCell], scale: str) -> st
     done, failed = sum(cell.is_done for cell in cells), sum(bool(cell.failure) for cell in cells)
     folds = len({cell.fold for cell in cells if cell.fold})
     judged = f", {count(folds, 'fold')}, in which every patient is judged once per seed" if folds else ""
-    text = f"{count(len(suite.rows), 'method')}, {count(suite.seeds, 'seed')} of each, scale {scale}{judged}: "
+    text = f"{count(len(suite.rows), 'method')}, {count(suite.seeds, 'seed')} of each, {scale}{judged}: "
     text += f"{done} of {len(cells)} trainings finished"
     return f"{text}, {failed} failed." if failed else f"{text}."
 

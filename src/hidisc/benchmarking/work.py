@@ -1,8 +1,11 @@
 """The work of one cell of a benchmark: a training, its embeddings and their evaluation, here or on a worker."""
 
+from typing import Any
+
 import torch
 
 from hidisc.artefacts.artefact import make
+from hidisc.artefacts.inputs import EMBEDDINGS, ChangedInputError
 from hidisc.artefacts.lock import hold
 from hidisc.benchmarking.cells import FAILED, CellTask, EvaluationPoint, SuiteCell, keep_reason, plan_embedding
 from hidisc.embeddings.colour import COLOUR
@@ -45,6 +48,8 @@ def do_cell(task: CellTask, report: Watch) -> None:
             torch.set_num_threads(task.threads)
         try:
             _train_and_evaluate(task, report)
+        except ChangedInputError:
+            raise  # no fault of the cell
         except Exception as error:
             refuse_full_disk(error, "Finished trainings are safe")
             keep_reason(cell, error)
@@ -55,17 +60,20 @@ def do_cell(task: CellTask, report: Watch) -> None:
 
 
 def _train_and_evaluate(task: CellTask, report: Watch) -> None:
-    cell, suite = task.cell, task.suite
+    cell, store, expected = task.cell, task.store, task.expected
+    on: dict[str, Any] = {"device": task.device, "devices": 1}
     threads = task.threads or torch.get_num_threads()  # the same for all: the trainings are compared
     if cell.row.encoder == "trained":
-        train(task.store, cell.run, cell.train, device=task.device, devices=1, threads=threads, watch=_Steps(report))
+        train(store, cell.run, cell.train, **on, threads=threads, watch=_Steps(report), expected=expected)
     reached("cell.trained", cell.folder)
-    size_px = PatchStore.load(task.store).info.size_px
+    size_px = PatchStore.load(store, expected).info.size_px
     for point in cell.points:
-        embeddings, scores = cell.embeddings(point), cell.scores(point)
-        config, model = plan_embedding(suite, cell, point, size_px), _find_model(cell, point)
-        embed(task.store, model, embeddings, config, name=cell.row.name, device=task.device, devices=1, shown=False)
-        evaluate(embeddings, scores, cell.evaluate, device=task.device)
+        config, model = plan_embedding(task.suite, cell, point, size_px), _find_model(cell, point)
+        out, name = cell.embeddings(point), cell.row.name
+        made = embed(store, model, out, config, **on, name=name, shown=False, expected=expected)
+        assert made is not None  # there is one device
+        of_point = expected.add(EMBEDDINGS, made.artefact.checksum)
+        evaluate(out, cell.scores(point), cell.evaluate, device=task.device, expected=of_point)
 
 
 def _find_model(cell: SuiteCell, point: EvaluationPoint) -> str:

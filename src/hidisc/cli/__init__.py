@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 something failed, 2 the user can fix it (one clear sentenc
 every command; `options`: what commands share.
 """
 
+import errno
 import os
 import sys
 import time
@@ -14,7 +15,7 @@ import typer
 
 import hidisc.cli.commands
 import hidisc.cli.tools  # noqa: F401 - these two declare every command
-from hidisc.cli.options import app, option, say
+from hidisc.cli.options import app, option, refuse_settings_as_options, say
 from hidisc.ground.errors import ReportedElsewhereError, UserError
 
 
@@ -50,6 +51,8 @@ def _explain(error: Exception) -> int:
     if isinstance(error, ReportedElsewhereError):
         _outlive_first()
         return error.code
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        error = UserError(f"the path {str(error.filename)[:60]}... is too long for this disk. Give a shorter name.")
     if not isinstance(error, UserError):
         say(f"hidisc: {type(error).__name__}: {error} (run `hidisc --debug ...` for the traceback)")
         return 1
@@ -63,6 +66,8 @@ def _explain(error: Exception) -> int:
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code."""
     try:
+        if any(word.startswith("--") for word in sys.argv[2:]):
+            refuse_settings_as_options(sys.argv[1:])
         app()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

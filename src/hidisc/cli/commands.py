@@ -37,6 +37,8 @@ from hidisc.cli.options import (
 from hidisc.ground.errors import UserError, no_such_path
 from hidisc.ground.progress import Result
 
+_PATIENTS = "CSV or .xlsx, a row per patient: patient, and label, site, split or columns of your own."
+
 
 @verb("cohort", "slides --pattern {patient}_{slide} --out cohort.csv")
 def _cohort(
@@ -60,6 +62,7 @@ def _prepare(
     annotations: Annotated[
         Path | None, existing_option("GeoJSON of QuPath: a folder of SLIDE.geojson, or a file.")
     ] = None,
+    patients: Annotated[Path | None, existing_option(_PATIENTS)] = None,
     refilter: Annotated[
         bool, option("Apply a changed filter to a finished store; reads only what it lacks.", "--refilter")
     ] = False,
@@ -67,7 +70,9 @@ def _prepare(
     """Cut slides into a patch store: tissue, blanks, stain, splits."""
     flags = {"annotations.path": None if annotations is None else json.dumps(str(annotations))}
     config = settings.load(hidisc.PrepareConfig, assume_mpp=assume_mpp, **flags)
-    return hidisc.prepare(cohort, out, config, refilter=refilter, say=say, **asdict(workers)).result()
+    return hidisc.prepare(
+        cohort, out, config, patients_csv=patients, refilter=refilter, say=say, **asdict(workers)
+    ).result()
 
 
 SourceKind = StrEnum("SourceKind", "OPENSRH FOLDER TABLE NIFTI DICOM FEATURES")
@@ -87,7 +92,7 @@ def _import(
     out: Out,
     settings: SettingsOptions,
     workers: WorkerOptions,
-    patients: Annotated[Path | None, existing_option("With a folder, a CSV: patient, label, site, split.")] = None,
+    patients: Annotated[Path | None, existing_option(_PATIENTS)] = None,
     pseudonyms: Annotated[
         Path | None, option("With nifti and dicom: hash patients' ids by the secret in this file, made if missing.")
     ] = None,
@@ -103,11 +108,6 @@ def _import(
         ).result()
     if table is not None or name is not None:
         raise UserError(f"--table and --name go with `import features`. Leave them out of `import {kind}`.")
-    if patients is not None and kind in (SourceKind.OPENSRH, SourceKind.TABLE):
-        raise UserError(
-            f"--patients goes with `import folder`, `nifti` and `dicom`; `import {kind}` has the patients' labels in "
-            "its own files."
-        )
     if kind in (SourceKind.NIFTI, SourceKind.DICOM):
         find = hidisc.find_nifti if kind is SourceKind.NIFTI else hidisc.find_dicom
         volumes = settings.load(hidisc.VolumesConfig)
@@ -117,11 +117,11 @@ def _import(
         raise UserError(f"--pseudonyms goes with `import nifti` and `dicom`; rename the patients of `import {kind}`.")
     config = settings.load(hidisc.ImportConfig)
     if kind is SourceKind.OPENSRH:
-        slides = hidisc.find_opensrh(source)
+        slides = hidisc.find_opensrh(source, patients)
     elif kind is SourceKind.FOLDER:
         slides = hidisc.find_folder(source, patients)
     else:
-        slides = hidisc.find_table(source, config.label_level)
+        slides = hidisc.find_table(source, config.label_level, patients)
     return hidisc.import_patches(slides, out, config, say=say, **asdict(workers)).result()
 
 
@@ -166,12 +166,15 @@ def _evaluate(
     allow_leakage: Annotated[
         bool, option("Evaluate in spite of overlap; every table and page says so.", "--allow-leakage")
     ] = False,
+    allow_circular: Annotated[
+        bool, option("Evaluate by names given on the encoder's own map; every page says so.", "--allow-circular")
+    ] = False,
     folds: FoldsOption = None,
     device: Device = "auto",
 ) -> Result:
     """Evaluate an encoder on held-out patients: nearest neighbours, a linear probe, attention; with intervals."""
-    flags = {"leakage.allow": True if allow_leakage else None, "folds.number": folds}
-    config = settings.load(hidisc.EvaluateConfig, **flags)
+    allowed = {"leakage.allow": allow_leakage or None, "leakage.allow_circular": allow_circular or None}
+    config = settings.load(hidisc.EvaluateConfig, **allowed, **{"folds.number": folds})
     return hidisc.evaluate(embeddings, out, config, bank=bank, device=device, progress=Said()).result()
 
 
@@ -228,7 +231,7 @@ def _benchmark(
     store: Annotated[Path, existing("A patch store with labels and held-out patients.")],
     out: Out,
     scale: Annotated[
-        BenchmarkScale, option("small: for two cores; paper: the published setting.")
+        BenchmarkScale, option("small: what the suite has for two cores; paper: the published setting.")
     ] = BenchmarkScale.SMALL,
     stores: Annotated[list[str] | None, option("Further stores that a suite names: NAME=PATH.", "--store")] = None,
     folds: FoldsOption = None,

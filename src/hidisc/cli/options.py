@@ -3,14 +3,14 @@
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from hidisc.ground.errors import no_such_path
+from hidisc.ground.errors import UserError, no_such_path
 from hidisc.ground.progress import Progress, Result
 
 if TYPE_CHECKING:
@@ -146,6 +146,41 @@ def _list_options(group: Any) -> list[inspect.Parameter]:
         for each in fields(group)
         if hasattr(hints[each.name], "__metadata__")
     ]
+
+
+_OTHER_WORDS = {
+    "epochs": "optim.steps", "iterations": "optim.steps", "max_steps": "optim.steps", "lr": "optim.learning_rate",
+    "batch_size": "batch.images", "batch": "batch.images", "num_workers": "data.threads", "patch_size": "grid.size_px",
+    "temperature": "objective.temperature", "weights": "model.weights", "model": "model.backbone",
+}  # fmt: skip
+"""What other programs call our settings."""
+
+
+def refuse_settings_as_options(words: Sequence[str]) -> None:
+    """Say how a setting is given that was written as an option, such as `--epochs 100`."""
+    verb_name = next((word for word in words if not word.startswith("-")), "")
+    command = next((each for each in app.registered_commands if each.name == verb_name), None)
+    if command is None or command.callback is None:
+        return
+    known = {*inspect.signature(command.callback).parameters, "help", "set", "json", "store", "debug"}
+    options = [word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")]
+    unknown = [name for name in options if name not in known]
+    if not unknown:
+        return
+    from hidisc.verbs.settings import CONFIGS, list_groups
+
+    if verb_name not in CONFIGS:
+        return
+    settings = [setting.name for group in list_groups(verb_name) for setting in group.settings]
+    for given in unknown:
+        meant = [name for name in settings if given in (name, name.rpartition(".")[2])]
+        meant = meant or [name for name in settings if name == _OTHER_WORDS.get(given)]
+        if meant:
+            steps = " A step is a batch, not a pass over all patches." if meant[0] == "optim.steps" else ""
+            raise UserError(
+                f"`hidisc {verb_name}` has no option --{given.replace('_', '-')}; it is the setting "
+                f"{' or '.join(meant[:3])}: --set {meant[0]}=VALUE.{steps}"
+            )
 
 
 def print_result(result: Result | None, as_json: bool) -> None:

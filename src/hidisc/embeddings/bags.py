@@ -268,7 +268,20 @@ def check_h5ad(embeddings: Embeddings) -> None:
     """Refuse embeddings that cannot be written, before a folder is made for them."""
     if find_spec("anndata") is None:
         raise UserError("--to anndata needs the library anndata. Install it: pip install 'hidisc[anndata]'.")
+    names: dict[str, str] = {}
+    for name in embeddings.table.names:
+        other = names.setdefault(_name_obs(name), name)
+        if other != name:
+            raise UserError(
+                f"columns {other!r} and {name!r} would be one column of AnnData. Rename one in the cohort, prepare and "
+                "embed again."
+            )
     embeddings.refuse_coarse(embeddings.open_store(), "AnnData")
+
+
+def _name_obs(name: str) -> str:
+    """The name of a column in `obs`: a slash would make groups in HDF5."""
+    return name.replace("/", "_")
 
 
 def write_h5ad(embeddings: Embeddings, path: Path) -> None:
@@ -286,7 +299,7 @@ def write_h5ad(embeddings: Embeddings, path: Path) -> None:
     data = anndata.AnnData(
         X=np.asarray(embeddings.vectors, np.float32),
         obs=pandas.DataFrame(
-            {name.replace("/", "_"): values for name, values in obs.items()},  # a slash makes groups in HDF5
+            {_name_obs(name): values for name, values in obs.items()},
             index=[str(row) for row in range(len(embeddings))],
         ),
         var=pandas.DataFrame(index=[f"feature_{number}" for number in range(embeddings.info.dim)]),

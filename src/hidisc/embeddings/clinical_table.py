@@ -18,20 +18,14 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import count, name_some
 from hidisc.slides.cohort import (
-    FOR_PEOPLE,
-    OPTIONAL,
-    REQUIRED,
-    WRITTEN,
     SlideRow,
     doubt_columns,
     fill_row,
-    find_disagreements,
-    find_half_split,
-    find_repeats,
-    find_twins,
-    names_of,
+    find_lookalikes,
+    find_problems,
     refuse,
 )
+from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, is_ours
 from hidisc.slides.draft import TCGA
 from hidisc.slides.reader import list_suffixes
 
@@ -73,7 +67,6 @@ def match_table(
         for key in dict.fromkeys(names or [row.patient]):
             keys[key].append(number)
     if named:
-        problems += find_repeats(row for row, _ in rows)
         taken, left = _find_slides(keys, features, problems)
     else:
         for patient_rows in keys.values():
@@ -89,9 +82,9 @@ def match_table(
         for number, (row, _) in enumerate(rows)
         for found in taken.get(number, ())
     ]
+    refuse_two_files(matched)
     checked = [row for row, _ in rows] if named else matched
-    problems += [*find_disagreements(checked, "patient" if label_level == "patient" else "patch")]
-    problems += find_half_split(checked)
+    problems += find_problems(checked, "patient" if label_level == "patient" else "patch")
     refuse(path, [f"{path.name} {problem}" for problem in problems])
     unused = [row.slide or row.patient for number, (row, _) in enumerate(rows) if number not in taken]
     if not matched:
@@ -101,7 +94,7 @@ def match_table(
             f"are called {name_some(found.slide for found in features)}. Write the names of the files, without their "
             "ending, into a column `slide`."
         )
-    notes = [*sheet.warnings, *doubt_columns(sheet), *find_twins(names_of(row for row, _ in rows))]
+    notes = [*sheet.warnings, *doubt_columns(sheet), *find_lookalikes(checked)]
     sentences = [f"warning: {path.name}: {note}" for note in notes if not _is_known(note, (patient, *named))]
     for without, what in ((left, f"of {source} without a row in {path.name}"), (unused, f"without a file in {source}")):
         noun = "feature file" if without is left else "slide" if named else "patient"
@@ -114,6 +107,18 @@ def match_table(
     return Match(tuple(matched), tuple(order), tuple(sentences))
 
 
+def refuse_two_files(rows: Sequence[SlideRow]) -> None:
+    """Refuse two feature files of one slide."""
+    first: dict[str, SlideRow] = {}
+    for row in rows:
+        before = first.setdefault(row.slide, row)
+        if before.path != row.path:
+            raise UserError(
+                f"slide {row.slide!r} has two feature files: {before.path} and {row.path}. Leave one of them in the "
+                "folder."
+            )
+
+
 def _is_known(note: str, columns: Iterable[str]) -> bool:
     """Whether a note doubts a column that is read here under this name."""
     return any(note.startswith(f"column {name!r}") for name in columns)
@@ -123,8 +128,8 @@ def _read_rows(
     sheet: Sheet, patient: str, named: Sequence[str], problems: list[str]
 ) -> list[tuple[SlideRow, list[str]]]:
     """The rows of a table, each with the names under which its feature file is looked for."""
-    known = {patient, *named, *REQUIRED, *OPTIONAL, *FOR_PEOPLE, *WRITTEN}
-    own = [name for name in sheet.columns if name not in known]
+    known = {patient, *named, *REQUIRED, *OPTIONAL, *FOR_PEOPLE}
+    own = [name for name in sheet.columns if name not in known and not is_ours(name)]
     rows = []
     for number, cells in sheet.rows:
         cell_of_slide = [cells[name] for name in named if cells[name]]

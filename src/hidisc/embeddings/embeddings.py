@@ -1,14 +1,5 @@
-"""Embeddings: one vector per patch beside the patches' own table, and labels that people gave to patches.
+"""Embeddings: one vector per patch beside the patches' own table, made from a store or imported without one."""
 
-They are made from a store, or imported as features that another tool has extracted; the latter have no store.
-
-A label is kept in `labels/NAME.parquet` beside the embeddings. A row names a patch by the checksum of its slide's file,
-its number in the slide, and its place and scale. So labels stay with their patches when slides are added to the store
-or another encoder embeds them, and are refused where a slide was cut in another way. `NAME` is then a column of the
-embeddings like those of the cohort.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
-from hidisc.ground.columns import Columns, load_columns, save_columns
+from hidisc.artefacts.inputs import ANY_INPUTS, ExpectedInputs
+from hidisc.artefacts.inputs import EMBEDDINGS as EMBEDDINGS_INPUT
+from hidisc.embeddings.given_names import GivenNames, find_given_names
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import AnyPath, Record, hash_file, name_related, relate
+from hidisc.ground.files import AnyPath, Record, name_related, relate
 from hidisc.ground.progress import Result
 from hidisc.ground.text import count
-from hidisc.models.card import History
+from hidisc.models.card import NOTHING, History
 from hidisc.patches.record import SlideGeometry, SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
@@ -95,14 +88,15 @@ class Embeddings:
     info: EmbeddingsInfo
     table: PatchTable
     vectors: NDArray[Any]
-    labels_checksum: str | None = None
-    """SHA-256 of the file whose labels were added to the table ; None: no labels were added."""
+    given: GivenNames | None = None
+    """The names that people gave to the patches and that were added to the table as a column; None: none were."""
 
     @classmethod
-    def load(cls, path: AnyPath) -> "Embeddings":
-        """Open finished embeddings; unfinished or damaged ones are refused with what to do."""
+    def load(cls, path: AnyPath, expected: ExpectedInputs = ANY_INPUTS) -> "Embeddings":
+        """Open finished embeddings; unfinished or damaged ones, or others than expected, are refused."""
         path = Path(path)
         artefact = open_artefact(path, "embed")
+        expected.compare(EMBEDDINGS_INPUT, artefact.checksum, f"the folder of embeddings {path}")
         info = EmbeddingsInfo.model_validate_json((path / EMBEDDINGS).read_bytes())
         vectors = np.load(path / VECTORS, mmap_mode="r", allow_pickle=False)
         return cls(artefact, info, PatchTable.load(path / PATCHES), vectors)
@@ -111,6 +105,11 @@ class Embeddings:
     def path(self) -> Path:
         """Their folder."""
         return self.artefact.path
+
+    @property
+    def labels_checksum(self) -> str | None:
+        """SHA-256 of the file whose names were added to the table; None: no names were added."""
+        return self.given.checksum if self.given is not None else None
 
     def result(self) -> Result:
         """How many patches are embedded, and in how many numbers each."""
@@ -161,6 +160,26 @@ class Embeddings:
         return len(self.vectors)
 
 
+def without_vectors(store: PatchStore) -> Embeddings:
+    """The patches of a store as embeddings of no dimension: what can be asked of them before an encoder is trained."""
+    card = ModelCard(name="", kind="encoder", source="", checksum="", group="", size_px=0, history=NOTHING)
+    info = EmbeddingsInfo(
+        rows=len(store),
+        dim=0,
+        dtype="float32",
+        model=card,
+        store=".",
+        store_checksum=store.checksum,
+        slides=tuple(store.info.slides),
+        splits=None,
+        per_slide=None,
+        seed=0,
+        bad_patches=0,
+        versions={},
+    )
+    return Embeddings(store.artefact, info, store.table, np.zeros((len(store), 0), np.float32))
+
+
 def find_rows_in_store(embeddings: Embeddings, rows: NDArray[np.int64], store: PatchStore) -> NDArray[np.int64]:
     """(n,) the rows of the store's table with the patches of some rows (n,) of embeddings that were made from it."""
     if store.checksum != embeddings.info.store_checksum:
@@ -202,76 +221,13 @@ def _find_by_name(table: PatchTable, rows: NDArray[np.int64], stored: PatchTable
     return found
 
 
-LABELS = "labels"
-"""The folder of these labels, beside the folder that they are about."""
-_PLACE = ("checksum", "x", "y", "mpp")
-_COLUMNS = ("slide", "patch", *_PLACE, "label")
+def add_labels(embeddings: Embeddings, label: str) -> Embeddings:
+    """The embeddings with the names that people gave to patches as the column `label`; as they are where it is theirs.
 
-
-def labels_file(folder: Path, name: str) -> Path:
-    """The file of the labels called `name` for the patches in a folder; a name that is no file name is refused."""
-    if not name or len(name) > 60 or not all(letter.isalnum() or letter in "_-" for letter in name):
-        raise UserError(f"{name!r} cannot name a set of labels. Use letters, digits, - and _, 60 at most.")
-    return folder.resolve().parent / LABELS / f"{name}.parquet"
-
-
-def save_labels(
-    path: Path, table: PatchTable, slides: Sequence[SlideId], labels: NDArray[np.object_], others: Columns
-) -> None:
-    """Write the labels (N,) of the patches of a table, and those of `others`, wholly or not at all."""
-    rows = np.flatnonzero(labels != None)  # noqa: E711 - elementwise
-    facts = {**_list_facts(table, slides), "label": labels}
-    columns = {name: np.concatenate([facts[name][rows], *([others[name]] if others else [])]) for name in _COLUMNS}
-    path.parent.mkdir(exist_ok=True)
-    save_columns(path, columns)
-
-
-def load_labels(path: Path, table: PatchTable, slides: Sequence[SlideId]) -> tuple[NDArray[np.object_], Columns]:
-    """(N,) the label of each patch of a table, or None; and the rows of patches that the table does not have."""
-    given = load_columns(path)
-    if set(given) != set(_COLUMNS):
-        raise UserError(f"{path} does not hold labels of hidisc: its columns are {', '.join(given)}.")
-    facts, rows_of = _list_facts(table, slides), table.rows_by("slide")
-    labels, is_other = np.full(len(table), None, object), np.ones(len(given["slide"]), bool)
-    for slide in dict.fromkeys(given["slide"].tolist()):
-        if slide not in rows_of:
-            continue
-        wanted, rows = np.flatnonzero(given["slide"] == slide), rows_of[slide]
-        rows = rows[np.argsort(facts["patch"][rows])]
-        places = np.searchsorted(facts["patch"][rows], given["patch"][wanted]).clip(max=len(rows) - 1)
-        is_here = facts["patch"][rows[places]] == given["patch"][wanted]
-        rows, wanted = rows[places][is_here], wanted[is_here]
-        if not all(_agree(facts[name][rows], given[name][wanted]) for name in _PLACE):
-            raise UserError(
-                f"{path}: slide {slide!r} is another file, or was cut in another way, since these labels were given, "
-                "so they would stand at wrong places. Use the store that they were given to."
-            )
-        labels[rows] = given["label"][wanted]
-        is_other[wanted] = False
-    return labels, {name: values[is_other] for name, values in given.items()}
-
-
-def add_labels(embeddings: Embeddings, name: str) -> Embeddings:
-    """The embeddings with the labels called `name` as a column; as they are, where they have it or no file does."""
-    path = embeddings.path.resolve().parent / LABELS / f"{name}.parquet"
-    if name in embeddings.table.columns or "/" in name or not path.is_file():
+    `label`: a column of the table, a set of given names, or `given:NAME` for such a set alone.
+    """
+    found = find_given_names(embeddings.path, label, embeddings.table, embeddings.info.slides)
+    if found is None:
         return embeddings
-    labels, _ = load_labels(path, embeddings.table, embeddings.info.slides)
-    table = embeddings.table.add_names(name, labels.tolist())
-    return replace(embeddings, table=table, labels_checksum=hash_file(path))
-
-
-def _list_facts(table: PatchTable, slides: Sequence[SlideId]) -> Columns:
-    """(N,) each: the columns that identify a patch, and those that must not have changed since it was labelled."""
-    codes, names = table.codes("slide")
-    checksums = {slide.slide: slide.checksum for slide in slides}
-    of_code = np.array([checksums.get(name) for name in names] or [None], object)
-    facts = {name: table.column(name) for name in ("slide", "patch", "x", "y", "mpp")}
-    return {**facts, "checksum": of_code[codes]}
-
-
-def _agree(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two columns are equal; missing values equal each other."""
-    if one.dtype == object:
-        return bool((one == other).all())
-    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+    table = embeddings.table.add_names(label, found.labels.tolist())
+    return replace(embeddings, table=table, given=found)

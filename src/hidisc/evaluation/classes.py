@@ -57,6 +57,10 @@ class Classes(Record):
         """The name of the positive class."""
         return self.classes[self.positive]
 
+    def describe(self) -> str:
+        """What is asked, in words."""
+        return f"label={self.label} ({', '.join(self.classes)}; positive {self.positive_class})"
+
     @property
     def metrics(self) -> dict[str, Metric]:
         """Every metric of this endpoint by its key, in the order of tables."""

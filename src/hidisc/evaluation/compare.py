@@ -12,7 +12,6 @@ one training each, a difference is about two encoders; with several, it is about
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from statistics import NormalDist
 from typing import Literal
 
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.evaluation.metrics import Floats, Measured, Value
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.predictions import Predictions, refuse_other_question
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count, plural
@@ -128,6 +127,9 @@ class Difference:
         if self.value is None:
             return f"{a_name} and {b_name} cannot be compared in {metric}: {self.why}"
         start = f"{a_name} is {self.verdict} than {b_name} in {metric} by"
+        if self.value == self.low == self.high == 0:
+            details = f"{count(self.patients, self.cluster)}; {self.counted_trainings}"
+            return f"no difference between {a_name} and {b_name} in {metric}, in any resample ({details})"
         if self.verdict == "unclear":
             start = f"no clear difference between {a_name} and {b_name} in {metric}:"
         sign = -1 if self.verdict == "worse" else 1  # "worse by 12.3 points", not "by -12.3"
@@ -230,19 +232,7 @@ def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
         raise UserError("nothing to compare: give one or more evaluations of A and of B.")
     first = a[0][0]
     names = set(first.clusters.tolist())
-    truth = _list_labels(first)
     for other in (evaluation for training in (*a, *b) for evaluation in training):
-        if other.classes != first.classes:
-            raise UserError(
-                f"evaluations of the classes [{', '.join(first.classes)}] and [{', '.join(other.classes)}] cannot be "
-                "compared. Evaluate both with the same classes=[...], in one order."
-            )
-        if other.endpoint != first.endpoint:
-            raise UserError(
-                f"evaluations of label={first.endpoint.label} (positive {first.endpoint.positive_class!r}) and of "
-                f"label={other.endpoint.label} (positive {other.endpoint.positive_class!r}) cannot be compared. "
-                "Evaluate both with the same label and positive."
-            )
         if other.key.level != first.key.level:
             raise UserError(
                 f"predictions of each {first.key.level} and of each {other.key.level} cannot be compared. "
@@ -253,17 +243,7 @@ def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
                 f"evaluations by {first.cluster} and by {other.cluster} cannot be compared. Evaluate both with the "
                 "same levels=[...]."
             )
-        labels = _list_labels(other)
-        changed = [
-            unit
-            for unit in labels.keys() & truth.keys()
-            if None not in {labels[unit], truth[unit]} and labels[unit] != truth[unit]
-        ]
-        if changed:
-            raise UserError(
-                f"{' / '.join(map(str, changed[0]))} has another {first.endpoint.label} in one evaluation than in the "
-                f"other, and so have {len(changed) - 1:,} more: labels have changed between them. Evaluate both again."
-            )
+        refuse_other_question(first, other)
         names &= set(other.clusters.tolist())
     if not names:
         raise UserError(
@@ -272,16 +252,6 @@ def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
         )
     ordered = name_clusters(first)
     return ordered[[name in names for name in ordered]]
-
-
-def _list_labels(predictions: Predictions) -> dict[tuple[object, ...], int | None]:
-    """The code of each unit's class by its names; of patches that of their slide, None where they have several."""
-    names = list(takewhile(lambda name: name != "patch", predictions.units))
-    labels: dict[tuple[object, ...], int | None] = {}
-    units = zip(*(predictions.units[name].tolist() for name in names), strict=True)
-    for unit, code in zip(units, predictions.truth.tolist(), strict=True):
-        labels[unit] = code if labels.setdefault(unit, code) == code else None
-    return labels
 
 
 def _keep(predictions: Predictions, names: NDArray[np.object_]) -> Predictions:

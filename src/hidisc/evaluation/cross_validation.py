@@ -10,12 +10,13 @@ from hidisc.embeddings.embeddings import Embeddings, ModelCard
 from hidisc.evaluation.predictions import pool_folds
 from hidisc.evaluation.scores import Count, Diagnostic, Evaluation, Finding, Pair
 from hidisc.evaluation.table import compare_floors, score_all
+from hidisc.evaluation.task import choose_levels, choose_task
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate
 from hidisc.ground.progress import SILENT, Progress
-from hidisc.ground.text import count, name_some
+from hidisc.ground.text import count, drop_numbers, merge_numbers, name_some, plural
 from hidisc.models.card import hash_name
-from hidisc.patches.splits import make_folds
+from hidisc.patches.splits import Folds, make_folds
 from hidisc.settings.evaluate import EvaluateConfig, FoldsConfig
 
 
@@ -28,7 +29,7 @@ def choose_folds(queries: Embeddings, config: EvaluateConfig, has_bank: bool) ->
         return []
     if has_bank or config.test_patients is not None:
         raise UserError("--folds choose reference and test patients themselves. Leave out --bank and test_patients.")
-    folds = make_folds(queries.table, config.folds, config.label, queries.path)
+    folds = plan_folds(queries, config.folds, config)
     card = queries.info.model
     seen = {hash_name(patient) for patient in card.history.patients}
     known = [patient for fold in folds for patient in fold if hash_name(patient) in seen]
@@ -38,8 +39,28 @@ def choose_folds(queries: Embeddings, config: EvaluateConfig, has_bank: bool) ->
             "its embeddings cannot judge it: each fold needs an encoder of its own, trained without the fold's "
             "patients. `hidisc benchmark SUITE STORE --folds K` trains and judges these."
         )
-    alone = {"folds": FoldsConfig(), "audit": False}
-    return [config.model_copy(update={**alone, "test_patients": patients}) for patients in folds]
+    return [_test_on(patients, config) for patients in folds]
+
+
+def plan_folds(given: Embeddings, rule: FoldsConfig, config: EvaluateConfig) -> Folds:
+    """The patients of every fold; folds that cannot be judged are refused."""
+    coarsest = choose_levels(given, config)[0]
+    folds = make_folds(given.table, rule, config.label, given.path)
+    for patients in folds:
+        choose_task(given, given, _test_on(patients, config))
+    units = [set(given.table.column(coarsest)[given.table.of_patients(fold, "", given.path)]) for fold in folds]
+    if sum(map(len, units)) > len(set.union(*units)):
+        remedy = "--set folds.by=site" if coarsest == "site" else f"levels=[...] without {coarsest}"
+        raise UserError(
+            f"levels begin with {coarsest!r}, and some {plural(coarsest)} of {given.path} have patients in several "
+            f"folds, so that they would be judged more than once. Set {remedy}."
+        )
+    return folds
+
+
+def _test_on(patients: Sequence[str], config: EvaluateConfig) -> EvaluateConfig:
+    """The settings of one fold."""
+    return config.model_copy(update={"folds": FoldsConfig(), "audit": False, "test_patients": tuple(patients)})
 
 
 def pool_evaluations(
@@ -85,11 +106,17 @@ def pool_evaluations(
 
 
 def _pool_remarks(folds: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """What a probe says of itself: as it is where all folds say the same, else as the first fold says it."""
-    return tuple(
-        remark if all(remark in remarks for remarks in folds) else f"In fold 1 of {len(folds)}: {remark}"
-        for remark in folds[0]
-    )
+    """What a probe says of itself in the folds; remarks that differ in numbers only are one, with ranges."""
+    alike: dict[str, dict[int, str]] = {}
+    for number, remarks in enumerate(folds, start=1):
+        for remark in remarks:
+            alike.setdefault(drop_numbers(remark), {})[number] = remark
+    pooled = []
+    for members in alike.values():
+        numbers = ", ".join(map(str, members))
+        where = "" if len(members) == len(folds) else f"In {plural('fold', len(members))} {numbers} of {len(folds)}: "
+        pooled.append(f"{where}{merge_numbers(list(members.values()))}")
+    return tuple(pooled)
 
 
 def _pool_neighbours(folds: Sequence[Pair | None]) -> Pair | None:

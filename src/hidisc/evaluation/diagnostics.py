@@ -185,15 +185,18 @@ class DiagnosedSample:
 
 
 @use_threads(1)
-def diagnose(task: Task, seed: int) -> tuple[Diagnostic, ...]:
-    """What the embeddings reflect, and whether the encoder seems to have memorised the reference patients."""
+def diagnose(task: Task, seed: int, has_learned: bool = True) -> tuple[Diagnostic, ...]:
+    """What the embeddings reflect, and whether the encoder seems to have memorised the reference patients.
+
+    `has_learned`: whether it has learned from anything, as random weights have not.
+    """
     queries = sample_patches(task.queries, task.levels, seed)
     if len(queries) < 2:
         why = f"Too few embeddings to compare: {count(len(queries), 'test patch')} with finite ones."
         return (Diagnostic(name="collapse", value=None, meaning=why),)
     bank = sample_patches(task.bank, task.levels, seed)
     return (
-        *_spread(queries),
+        *_spread(queries, has_learned),
         *(diagnostic for level in task.levels[:-1] for diagnostic in _closeness(queries, level)),
         *_variance(queries, seed),
         *_neighbours(queries, bank),
@@ -224,8 +227,8 @@ def sample_patches(patches: LabelledPatches, levels: tuple[str, ...], seed: int,
     )
 
 
-def _spread(sample: DiagnosedSample) -> Iterator[Diagnostic]:
-    """Whether the embeddings differ at all."""
+def _spread(sample: DiagnosedSample, has_learned: bool) -> Iterator[Diagnostic]:
+    """Whether the embeddings differ at all; an encoder that has learned nothing cannot have collapsed."""
     n, dim = sample.z.shape
     rows = np.linspace(0, n - 1, min(n, _MOST_RANKED)).astype(np.int64)
     rank = effective_rank(torch.from_numpy(sample.z[rows]))
@@ -240,10 +243,10 @@ def _spread(sample: DiagnosedSample) -> Iterator[Diagnostic]:
     yield Diagnostic(name="effective rank", value=rank, meaning=meaning)
     cosine = 1 - (sample.random_distance or 0.0) / 2
     if rank < _COLLAPSED_RANK or cosine > _COLLAPSED_COSINE:
-        meaning = (
-            f"COLLAPSED: two random patches have nearly the same embedding (cosine {cosine:.3f}, effective rank "
-            f"{rank:.1f}), so none of the scores means much; train again"
-        )
+        alike = f"two random patches have nearly the same embedding (cosine {cosine:.3f}, effective rank {rank:.1f})"
+        meaning = f"COLLAPSED: {alike}, so none of the scores means much; train again"
+        if not has_learned:
+            meaning = f"Not trained: {alike}, as is usual of random weights; this is a baseline, and nothing is wrong"
     elif cosine > 0.9:
         meaning = f"Not collapsed, but any two patches have similar embeddings (cosine {cosine:.2f}), so small "
         meaning += "differences decide"

@@ -13,7 +13,7 @@ from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.probes.folds import sample_per_patient
-from hidisc.evaluation.task import LabelledPatches, Task, group
+from hidisc.evaluation.task import Task
 from hidisc.ground.progress import Progress
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.store import PatchError, PatchStore, as_input
@@ -33,13 +33,19 @@ class FloorVectors:
     vectors: NDArray[np.float32]
     """(n, D)."""
 
-    def exchange(self, task: Task) -> Task:
-        """The same task with these vectors: bank and queries lose the patches without such a vector, nothing else."""
-        return replace(task, bank=self._exchange(task.bank), queries=self._exchange(task.queries))
+    def choose(self, task: Task) -> Task:
+        """The task without the patches, of bank and queries, that have no such vector."""
+        bank, queries = (patches.choose(np.isin(patches.rows, self.rows)) for patches in (task.bank, task.queries))
+        return replace(task, bank=bank, queries=queries)
 
-    def _exchange(self, patches: LabelledPatches) -> LabelledPatches:
-        chosen = patches.choose(np.isin(patches.rows, self.rows))
-        return replace(chosen, exchanged=self.vectors[np.searchsorted(self.rows, chosen.rows)])
+    def exchange(self, task: Task) -> Task:
+        """These patches of the task with these vectors in place of the encoder's; nothing else differs."""
+        chosen = self.choose(task)
+        bank, queries = (
+            replace(patches, exchanged=self.vectors[np.searchsorted(self.rows, patches.rows)])
+            for patches in (chosen.bank, chosen.queries)
+        )
+        return replace(task, bank=bank, queries=queries)
 
 
 def measure_colour(
@@ -47,14 +53,14 @@ def measure_colour(
 ) -> tuple[Ints, NDArray[np.float32]]:
     """Rows (n,) of some embeddings, and the colour (n, 2 C) of their patches: mean and deviation of each channel.
 
-    Of more than 20,000 patches, a sample even over slides; where places are judged, whole places are drawn. Memory: the
-    rows of the sample and as many vectors.
+    Of more than 20,000 patches, a sample even over slides. Memory: the rows of the sample and as many vectors.
     """
     import torch
 
     from hidisc.embeddings.colour import fit_colour
 
-    sample = _sample(embeddings, config)
+    slides = embeddings.table.codes("slide")[0].astype(np.int64)
+    sample = sample_per_patient(slides, _MOST, make_rng(config.seed, Purpose.FLOOR_PATCHES))
     rows = find_rows_in_store(embeddings, sample, store)
     colour, vectors = fit_colour(store, rows), np.zeros((len(rows), 2 * store.input_channels), np.float32)
     is_read = np.zeros(len(rows), bool)
@@ -66,17 +72,6 @@ def measure_colour(
         vectors[number] = colour(pixels[None])[0].numpy()
         is_read[number] = True
     return sample[is_read], vectors[is_read]
-
-
-def _sample(embeddings: Embeddings, config: EvaluateConfig) -> Ints:
-    """Rows (n,) of the embeddings, ascending."""
-    table, rng = embeddings.table, make_rng(config.seed, Purpose.FLOOR_PATCHES)
-    if config.places is None or "place" not in table.names or len(table) <= _MOST:
-        return sample_per_patient(table.codes("slide")[0].astype(np.int64), _MOST, rng)
-    places = group([table.codes(level)[0] for level in ("patient", "slide", "place")])
-    slides = table.codes("slide")[0][places.first].astype(np.int64)
-    drawn = sample_per_patient(slides, max(1, int(_MOST / places.counts.mean())), rng)
-    return np.flatnonzero(np.isin(places.of_row, drawn))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """One judgement: the encoder and its floors, by every probe, at every scale and level, as one table.
 
 Everything that is judged has a key: subject, probe, scale, level, fold. The task is chosen first (which patches, whose
-labels, aligned or joined how); a floor is the same task with other vectors. Folds are pooled over their key.
+labels, aligned or not); a floor is the same task with other vectors. Folds are pooled over their key.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +18,7 @@ from hidisc.evaluation.floors import FLOORS, FloorVectors
 from hidisc.evaluation.labels import check_labels, count_units
 from hidisc.evaluation.leakage import find_overlap, refuse_leaks
 from hidisc.evaluation.neighbours import use_threads
-from hidisc.evaluation.places import join_places
-from hidisc.evaluation.predictions import ENCODER, Key, Predictions, pool_levels, pool_units
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions, encoder_on, pool_levels, pool_units
 from hidisc.evaluation.probes.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.scores import Evaluation, Finding, ScoresInfo
 from hidisc.evaluation.table import compare_floors, score_all
@@ -28,6 +27,7 @@ from hidisc.ground.files import relate
 from hidisc.ground.machine import versions
 from hidisc.ground.progress import SILENT, Progress
 from hidisc.ground.text import name_some
+from hidisc.models.card import NOTHING
 from hidisc.settings.evaluate import EvaluateConfig
 
 _PACKAGES = ("hidisc", "numpy", "scikit-learn", "torch")
@@ -41,19 +41,28 @@ def judge(
     out: Path,
     *,
     fold: int | None = None,
+    compared: Sequence[Finding] | None = None,
     device: str = "cpu",
     progress: Progress = SILENT,
 ) -> Evaluation:
-    """Judge the encoder of a task that was chosen, and floors on the same rows; `out`: what paths are relative to."""
+    """Judge the encoder of a task that was chosen, and floors on the same rows; `out`: what paths are relative to.
+
+    `compared`: what a comparison of the patients of all folds has found; None: those of this task are compared.
+    """
     task = prepare_task(chosen, config, progress)
-    tasks = {ENCODER: task, **{floor.subject: prepare_task(floor.exchange(chosen), config) for floor in floors}}
+    tasks, patches = {ENCODER: task}, dict[str, int]()
+    for floor in floors:
+        its_task = tasks[floor.subject] = prepare_task(floor.exchange(chosen), config)
+        patches[floor.subject] = len(its_task)
+        if len(its_task) < len(task):  # a sample was measured, so the encoder is judged once more, by that sample
+            tasks[encoder_on(floor.subject)] = prepare_task(floor.choose(chosen), config)
     probes = task.endpoint.list_probes(config.probes)
 
     with progress.part("nearest neighbours", len(task.queries), "patches") as part:
         knn = predict_by_neighbours(task, config.knn, device, part.advance)
 
-    leaks = (*find_overlap(task), *_find_duplicates(task, knn, config, progress))
-    refuse_leaks(leaks, config.leakage.allow)
+    leaks = (*find_overlap(task), *(_find_duplicates(task, knn, config, progress) if compared is None else compared))
+    refuse_leaks(leaks, config.leakage)
     labels = check_labels(task)
     for finding in (*leaks, *labels):
         progress.say(f"{finding.kind}: {finding.sentence}")
@@ -65,13 +74,12 @@ def judge(
             progress.say(f"evaluating with {PROBES[key.probe].title} ...")
             predicted = by_encoder[key.probe] = predict(task, key, config, device, progress, knn)
         else:
-            if (key.probe, key.scale) == (probes[0], None):
+            if key.subject in FLOORS and (key.probe, key.scale) == (probes[0], None):
                 progress.say(f"the same for {FLOORS[key.subject].title} ...")
             predicted = predict(tasks[key.subject], key, config, device)
         predictions |= {level.key: level for level in predicted.levels}
 
     judged = score_all(predictions, config, progress)
-    patches = {subject: len(its_task.bank) + len(its_task.queries) for subject, its_task in tasks.items()}
     queries, bank = task.queries, task.bank
     info = queries.embeddings.info
     scores = ScoresInfo(
@@ -89,7 +97,7 @@ def judge(
         judged=judged,
         remarks={probe: predicted.remarks for probe, predicted in by_encoder.items()},
         floors=compare_floors(predictions, patches, probes[0], config),
-        diagnostics=diagnose(task, config.seed),
+        diagnostics=diagnose(task, config.seed, info.model.history != NOTHING),
         leakage=leaks,
         versions=versions(*_PACKAGES),
         level_names=info.level_names,
@@ -99,30 +107,28 @@ def judge(
     return Evaluation(scores, predictions, (knn.rows, knn.similarities), weights)
 
 
-def refuse_overlap(task: Task, config: EvaluateConfig) -> None:
-    """Refuse test patients who are reference patients, or whom the encoder has learned from, unless that is allowed."""
-    refuse_leaks(find_overlap(task), config.leakage.allow)
-
-
 def prepare_task(task: Task, config: EvaluateConfig, progress: Progress = SILENT) -> Task:
-    """The task with aligned vectors, and with places instead of patches, where the settings say so."""
+    """The task with aligned vectors, where the settings say so."""
     if config.align is not None:
         task, unseen = align_task(task, config.align)
         if unseen:
             progress.say(
                 f"note: no reference patient has {config.align} {name_some(unseen)}: these patches are not aligned"
             )
-    if config.places is not None:
-        task, sentence = join_places(task, config.places)
-        progress.say(f"places={config.places}: {sentence}")
     return task
 
 
 def _list_keys(
     tasks: Mapping[str, Task], probes: Sequence[str], scales: Sequence[float], fold: int | None
 ) -> Iterator[Key]:
-    """What is judged: every subject by every probe at all scales together, and at each scale by the first probe."""
+    """What is judged: every subject by every probe at all scales together, and at each scale by the first probe.
+
+    The encoder by the patches of a floor is there for a comparison by the first probe, and judged by nothing else.
+    """
     for subject in tasks:
+        if subject != ENCODER and subject not in FLOORS:
+            yield Key(subject, probes[0], "patch", None, fold)
+            continue
         yield from (Key(subject, probe, "patch", None, fold) for probe in probes)
         yield from (Key(subject, probes[0], "patch", scale, fold) for scale in scales)
 

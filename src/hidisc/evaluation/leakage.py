@@ -1,15 +1,23 @@
-"""Leakage: test patients, or their slide files, among the reference patients or in the training of the encoder."""
+"""Leakage: test patients, or their slide files, among the reference patients or in the training of the encoder.
+
+Circular truth: names of patches that people gave by what the encoder itself says of them.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from hidisc.embeddings.embeddings import ModelCard
+import numpy as np
+from numpy.typing import NDArray
+
+from hidisc.embeddings.embeddings import Embeddings, ModelCard
+from hidisc.embeddings.given_names import FROM_VECTORS, HOW_GIVEN
 from hidisc.evaluation.scores import Finding
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count, name_some
 from hidisc.models.card import hash_name
 from hidisc.patches.record import SlideId
+from hidisc.settings.evaluate import LeakageConfig
 
 _NAMED = 3
 """Pairs of slides named in a sentence; of the others the number is given."""
@@ -28,17 +36,59 @@ def find_overlap(task: Task) -> tuple[Finding, ...]:
     leaks = [*_overlap_with_bank(bank, queries, one_store), *_overlap_with_training(model, queries)]
     return (
         *(Finding(kind="leak", sentence=sentence) for sentence in leaks),
+        *find_circular(task.queries.embeddings, task.queries.rows),
         *(Finding(kind="note", sentence=sentence) for sentence in _describe_history(model)),
     )
 
 
-def refuse_leaks(findings: Sequence[Finding], allow: bool) -> None:
-    """Raise an error that names the leaks, unless they are allowed."""
-    leaks = [finding.sentence for finding in findings if finding.kind == "leak"]
-    if leaks and not allow:
-        raise UserError(
-            f"{' '.join(leaks)} Give --allow-leakage to evaluate anyway; every table and page will then say so."
+def find_circular(embeddings: Embeddings, rows: NDArray[np.int64]) -> tuple[Finding, ...]:
+    """Whether the given names of some rows (n,), which are the truth, follow these embeddings; and what is not known.
+
+    Names that were given on the map of an encoder are about its own vectors: judged by them, any encoder looks perfect.
+    """
+    given, model = embeddings.given, embeddings.info.model
+    if given is None:
+        return ()
+    _, ways, encoders = given.of(rows)
+    follows = np.isin(ways, FROM_VECTORS)
+    is_own = follows & np.isin(encoders, (model.checksum, *model.history.started_from))
+    findings = []
+    if is_own.any():
+        how = " or ".join(HOW_GIVEN[way] for way in FROM_VECTORS if (ways[is_own] == way).any())
+        sentence = (
+            f"{is_own.sum():,} of the {len(rows):,} names of patches were given {how}, and these embeddings are of "
+            f"{model.name!r}{'' if (encoders == model.checksum).any() else ', which started from that encoder'}: the "
+            "names follow what is judged. Name patches by what you see on slides, or judge another encoder."
         )
+        findings.append(Finding(kind="circular", sentence=sentence))
+    elsewhere = int((follows & ~is_own).sum())
+    if elsewhere:
+        sentence = f"{elsewhere:,} of the {len(rows):,} names of patches follow the embeddings of another encoder."
+        findings.append(Finding(kind="note", sentence=sentence))
+    unknown = int((ways == None).sum())  # noqa: E711 - elementwise
+    if unknown:
+        sentence = (
+            f"It is not known how {unknown:,} of the {len(rows):,} names of patches were given (hidisc 0.3 did not "
+            "record it); on the map of this encoder, they would follow what is judged."
+        )
+        findings.append(Finding(kind="note", sentence=sentence))
+    return tuple(findings)
+
+
+def refuse_leaks(findings: Sequence[Finding], config: LeakageConfig, flag: str = "--allow-leakage") -> None:
+    """Raise an error that names the leaks, and one that names circular truth, unless they are allowed.
+
+    `flag`: what the user gives to a command to allow leaks.
+    """
+    for kind, is_allowed, option in (
+        ("leak", config.allow, flag),
+        ("circular", config.allow_circular, "--allow-circular"),
+    ):
+        sentences = [finding.sentence for finding in findings if finding.kind == kind]
+        if sentences and not is_allowed:
+            raise UserError(
+                f"{' '.join(sentences)} Give {option} to evaluate anyway; every table and page will then say so."
+            )
 
 
 def slides_of(patches: LabelledPatches) -> tuple[SlideId, ...]:
@@ -66,7 +116,7 @@ def _overlap_with_bank(bank: Sequence[SlideId], queries: Sequence[SlideId], one_
     if files:
         yield (
             f"{_count_are(files, 'slide file')} listed both under a test patient and under a reference patient of "
-            f"another name ({_name_pairs(files)}). Remove one of each from the cohort, or list both under one patient."
+            f"another name ({name_pairs(files)}). Remove one of each from the cohort, or list both under one patient."
         )
 
 
@@ -83,7 +133,7 @@ def _overlap_with_training(model: ModelCard, queries: Sequence[SlideId]) -> Iter
     if files:
         yield (
             f"{_count_are(files, 'slide file')} listed under a test patient, and {model.name!r} was trained on the "
-            f"same under another patient's name ({_name_pairs(files)}). Remove these from the test patients, or train "
+            f"same under another patient's name ({name_pairs(files)}). Remove these from the test patients, or train "
             "it without them."
         )
 
@@ -137,7 +187,7 @@ def _count_are(things: Sequence[object], noun: str) -> str:
     return f"{count(len(things), noun)} {'is' if len(things) == 1 else 'are'}"
 
 
-def _name_pairs(files: Sequence[tuple[SlideId, SlideId]]) -> str:
+def name_pairs(files: Sequence[tuple[SlideId, SlideId]]) -> str:
     """`'1' of patient 'A' is '7' of patient 'B'` for the first few pairs of a slide seen and the same one tested."""
     pairs = []
     for seen, tested in files[:_NAMED]:

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from hidisc.ground.machine import count_cores
+from hidisc.ground.tensors import refuse_missing_device
 
 
 @contextmanager
@@ -204,6 +205,7 @@ def find_neighbours(
 
 def choose_device(device: str) -> str:
     """The device of the search; MPS has no float64 and is no faster here."""
+    refuse_missing_device(device)
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return "cpu" if device == "mps" else device

@@ -1,8 +1,11 @@
 """Predictions: a probe's scores of every patch, slide or patient, with the true labels; averaged to any level."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,17 @@ from hidisc.evaluation.task import Task, Units, group
 from hidisc.ground.columns import Columns, load_columns, load_notes, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, make_folder
+from hidisc.ground.spreadsheet import format_csv
+from hidisc.ground.text import plural
 
 TRUTH, PREDICTED, SCORE, FOLD = "label", "predicted", "score: ", "judged in fold"
 ENCODER = "encoder"
 _NOTE = "hidisc"
+
+
+def encoder_on(floor: str) -> str:
+    """The subject that is the encoder judged by the patches of a floor, where that has fewer."""
+    return f"{ENCODER}-on-{floor}"
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,7 @@ class Key:
     """What some predictions are of: the key of the table of everything that is judged."""
 
     subject: str
-    """`encoder`, or the floor whose vectors stand in place of the encoder's, such as `colour`."""
+    """`encoder`; a floor whose vectors stand in place of the encoder's, such as `colour`; or `encoder-on-colour`."""
     probe: str
     level: str
     scale: float | None = None
@@ -92,6 +102,24 @@ class Predictions:
         """(G,) name of the coarsest unit (the patient) each belongs to."""
         return self.units[self.cluster]
 
+    @cached_property
+    def truth_checksum(self) -> str:
+        """SHA-256 of a line of JSON per unit, sorted: its names from the coarsest level down, and its label."""
+        levels = list(self.units)
+        columns = [self.units[name].tolist() for name in levels[: levels.index(self.level) + 1]]
+        labels = [self.classes[code] for code in self.truth.tolist()]
+        lines = sorted(map(json.dumps, zip(*columns, labels, strict=True)))
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    @cached_property
+    def labels(self) -> dict[tuple[object, ...], int | None]:
+        """The code of each unit's class by its names; of patches that of their slide, None where they have several."""
+        names = list(takewhile(lambda name: name != "patch", self.units))
+        labels: dict[tuple[object, ...], int | None] = {}
+        for *unit, code in zip(*(self.units[name].tolist() for name in names), self.truth.tolist(), strict=True):
+            labels[tuple(unit)] = code if labels.setdefault(tuple(unit), code) == code else None
+        return labels
+
     def split_by_fold(self) -> list[NDArray[np.bool_]]:
         """(G,) each: the units of every fold, whose scores can be compared; all units where there are no folds."""
         if self.fold is None:
@@ -107,15 +135,23 @@ class Predictions:
     def save(self, path: Path) -> None:
         """Write as Parquet: units, `label`, `predicted`, the fold if any, and one column `score: CLASS` per class.
 
-        The key and the endpoint are a note in the file.
+        The key and the question (the endpoint, and the checksum of the truth) are a note in the file.
         """
+        question = {"endpoint": self.endpoint.model_dump(), "truth": self.truth_checksum}
+        about = {"key": self.key.as_dict(), **question, "left_out": self.left_out}
+        make_folder(path.parent)
+        save_columns(path, self._list_columns(), {_NOTE: json.dumps(about)})
+
+    def to_csv(self) -> str:
+        """The same columns as a CSV for spreadsheet programs."""
+        columns = self._list_columns()
+        return format_csv(list(columns), zip(*(column.tolist() for column in columns.values()), strict=True))
+
+    def _list_columns(self) -> Columns:
         names = np.array(self.classes, object)
         columns = {**self.units, TRUTH: names[self.truth], PREDICTED: names[self.predicted]}
         columns |= {} if self.fold is None else {FOLD: self.fold}
-        columns |= {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
-        about = {"key": self.key.as_dict(), "endpoint": self.endpoint.model_dump(), "left_out": self.left_out}
-        make_folder(path.parent)
-        save_columns(path, columns, {_NOTE: json.dumps(about)})
+        return columns | {SCORE + name: self.scores[:, code] for code, name in enumerate(self.classes)}
 
     @classmethod
     def load(cls, path: AnyPath) -> "Predictions":
@@ -125,6 +161,8 @@ class Predictions:
         if _NOTE not in notes:
             raise UserError(f"{path} was written by hidisc 0.3 or older. Evaluate again with a new --out.")
         about = json.loads(notes[_NOTE])
+        if "truth" not in about:
+            raise UserError(f"{path} does not say which labels it is about. Evaluate again with a new --out.")
         endpoint = Classes.model_validate(about["endpoint"])
         code = {name: number for number, name in enumerate(endpoint.classes)}
         truth = np.array([code[name] for name in columns.pop(TRUTH)], np.int64)
@@ -189,27 +227,43 @@ def _average(finer: Predictions, units: Units) -> Predictions:
     )
 
 
-def at_rows(levels: Sequence[Predictions], rows: NDArray[np.int64], second_softmax: bool) -> list[Predictions]:
-    """Predictions at every level, finest first, from the patches of some rows of the embeddings alone.
-
-    A probe that does not judge patches is returned as it is.
-    """
-    patches, *coarser = levels
-    if patches.level != "patch":
-        return list(levels)
-    patches = patches.choose(np.isin(patches.units["row"], rows))
-    scores = _soften(patches.scores) if second_softmax else patches.scores
-    return [patches, *(pool_units(replace(patches, scores=scores), level.level) for level in coarser)]
-
-
 def _soften(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """The softmax of scores (N, L)."""
     exponentials = np.exp(scores)
     return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
+def refuse_other_question(first: Predictions, other: Predictions) -> None:
+    """Refuse to put predictions of another endpoint, or of labels that have changed, beside the first."""
+    if first.endpoint != other.endpoint:
+        raise UserError(
+            f"{first.endpoint.describe()} and {other.endpoint.describe()} are two questions, so their evaluations "
+            "cannot be compared or pooled. Evaluate both with the same label, classes and positive."
+        )
+    refuse_changed_labels(first, other)
+
+
+def refuse_changed_labels(first: Predictions, other: Predictions) -> None:
+    """Refuse predictions in which a unit has another label than in the first."""
+    pairs = ((unit, first.labels[unit], code) for unit, code in other.labels.items() if unit in first.labels)
+    changed = [(unit, old, new) for unit, old, new in pairs if None not in (old, new) and old != new]
+    if changed:
+        levels = list(first.units)
+        place = levels.index("patient") if "patient" in levels else 0
+        patients = {unit[: place + 1] for unit, _, _ in changed}
+        whose = f"1 {levels[place]}" if len(patients) == 1 else f"{len(patients):,} {plural(levels[place])}"
+        unit, old, new = min(changed, key=lambda pair: tuple(map(str, pair[0])))
+        raise UserError(
+            f"the {first.endpoint.label} of {whose} differs between two evaluations, such as that of "
+            f"{unit[place]!r} ({first.classes[old or 0]} in one, {first.classes[new or 0]} in the other). Evaluate "
+            "both with the same labels."
+        )
+
+
 def pool_folds(folds: Sequence[Predictions]) -> Predictions:
     """The units of all folds, one fold after the other; a patient that two folds have judged is refused."""
+    for fold in folds[1:]:
+        refuse_other_question(folds[0], fold)
     patients = [set(fold.clusters.tolist()) for fold in folds]
     if sum(map(len, patients)) != len(set().union(*patients)):
         raise UserError("two folds have judged the same patient, so they cannot be pooled. Make the folds anew.")

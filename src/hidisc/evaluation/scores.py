@@ -1,5 +1,6 @@
 """Scores: the evaluation of one encoder, a folder; in memory an `Evaluation`."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,16 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import Artefact, open_artefact
-from hidisc.embeddings.embeddings import ModelCard
+from hidisc.embeddings.embeddings import Embeddings, ModelCard, add_labels
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.floors import FLOORS
 from hidisc.evaluation.metrics import Value
+from hidisc.evaluation.outcome import find_outcome
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.ground.columns import Columns, load_columns, save_columns
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, make_folder, write_atomic
 from hidisc.ground.progress import Result
-from hidisc.settings.level_names import USUAL, LevelNames
+from hidisc.ground.text import count, plural
+from hidisc.patches.store import PatchStore
+from hidisc.settings.level_names import LevelNames
 
 SCORES, NEIGHBOURS, ATTENTION = "scores.json", "neighbours.parquet", "mil/attention.parquet"
 
@@ -31,6 +35,8 @@ class Judged(Record):
     level: str
     scale: float | None = None
     fold: int | None = None
+    truth: str
+    """SHA-256 of the names of the units with their labels; with the endpoint, the question that is answered."""
     units: int
     left_out: int
     """Units with patches of several labels, which have no true label."""
@@ -61,31 +67,6 @@ class Floor(Record):
         """Its name in sentences."""
         return FLOORS[self.subject].title
 
-    def decide(self, level: str, endpoint: Classes) -> tuple[str, Value] | None:
-        """The metric that decides whether the encoder is better, in words, and its value; None: not known.
-
-        That is the last one of a page's first sentence that is defined: AUROC, else accuracy.
-        """
-        ahead = self.ahead.get(level, {})
-        known = [
-            (metric.in_text, ahead[metric.key]) for metric in endpoint.list_metrics("headline") if metric.key in ahead
-        ]
-        return next((pair for pair in reversed(known) if pair[1].value is not None), None)
-
-    def verdict(self, level: str, endpoint: Classes, words: LevelNames = USUAL) -> str:
-        """Whether the encoder is better than the floor at a level, in words; empty where it was not judged there."""
-        decided = self.decide(level, endpoint)
-        if decided is None:
-            return ""
-        title, ahead = decided
-        if ahead.value is None or ahead.low is None or ahead.high is None:
-            return ""
-        size = f"{100 * ahead.value:+.1f} points of {words.word(level)} {title}"
-        size += f" [{100 * ahead.low:.1f}, {100 * ahead.high:.1f}]"
-        if ahead.low > 0:
-            return f"better than {self.title} ({size})"
-        return f"worse than {self.title} ({size})" if ahead.high < 0 else f"no better than {self.title} ({size})"
-
 
 class Count(Record):
     """Units of one class in the bank or in the queries, as in the paper's dataset tables."""
@@ -96,12 +77,34 @@ class Count(Record):
     """Level: how many."""
 
 
+class PatchName(Record):
+    """A patch, for people and for its store."""
+
+    patient: str
+    slide: str
+    patch: str
+    row: int
+    """In its store."""
+
+
+class DuplicatePair(Record):
+    """A test patch and a reference patch of another patient that are one picture."""
+
+    query: PatchName
+    bank: PatchName
+    agreement: float
+    """Correlation of their detail, at least, with 99.9 % certainty; 1 for equal pixels."""
+
+
 class Finding(Record):
     """One thing that a check of leakage or of labels found."""
 
-    kind: Literal["leak", "warning", "note"]
-    """A `leak` is refused unless allowed, a `warning` is printed wherever a number is, a `note` is printed once."""
+    kind: Literal["leak", "circular", "warning", "note"]
+    """A `leak` and a `circular` truth are refused unless allowed, and then printed, like a `warning`, wherever a number
+    is; a `note` is printed once."""
     sentence: str
+    pairs: tuple[DuplicatePair, ...] = ()
+    """Some near-duplicates, which a page shows as pictures."""
 
 
 class Diagnostic(Record):
@@ -158,6 +161,18 @@ class ScoresInfo(Record):
         return tuple(self.remarks)
 
     @property
+    def tested(self) -> str:
+        """Who was judged, in words and counts and without names: `9 patients of the split test`."""
+        row = self.list_levels()[-1]
+        units = self.level_names.count(row.units, row.level)
+        if self.folds:
+            return f"{units}, each judged once, in {count(len(self.folds), 'fold')}"
+        if self.config.get("test_patients"):
+            return f"{units} that were chosen by name"
+        splits = self.config["queries"]
+        return f"{units} of the {plural('split', len(splits))} {', '.join(splits)}"
+
+    @property
     def scales(self) -> list[float]:
         """The scales that were judged by themselves, finest first; empty where there are not several."""
         return list(dict.fromkeys(row.scale for row in self.judged if row.scale is not None))
@@ -179,11 +194,6 @@ class ScoresInfo(Record):
     ) -> Judged | None:
         """The row of one level among these; None where it was not judged."""
         return next((row for row in self.list_levels(probe, subject=subject, scale=scale) if row.level == level), None)
-
-    def hardest_floor(self, level: str) -> Floor | None:
-        """The floor that the encoder is least ahead of at a level; None where there is none."""
-        decided = [(floor, found[1].value) for floor in self.floors if (found := floor.decide(level, self.endpoint))]
-        return min(decided, key=lambda pair: pair[1] or 0.0)[0] if decided else None
 
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
@@ -210,6 +220,10 @@ class Evaluation:
         for key, predictions in self.predictions.items():
             predictions.save(folder / files[key])
         written = list(files.values())
+        for key, predictions in self.predictions.items():
+            if key.level != "patch":  # of millions of patches nobody opens a CSV
+                written.append(str(Path(files[key]).with_suffix(".csv")))
+                write_atomic(folder / written[-1], predictions.to_csv().encode())
         if self.neighbours is not None and self.neighbours[0].shape[1]:
             columns: Columns = {f"row_{rank}": column for rank, column in enumerate(self.neighbours[0].T, start=1)}
             columns |= {f"similarity_{rank}": column for rank, column in enumerate(self.neighbours[1].T, start=1)}
@@ -236,10 +250,12 @@ class Scores:
         path = Path(path)
         artefact = open_artefact(path, "evaluate")
         text = (path / SCORES).read_bytes()
-        if b'"judged"' not in text:
+        judged = json.loads(text).get("judged")
+        if judged is None or any("truth" not in row for row in judged):
+            lacking = "of hidisc 0.3 or older" if judged is None else "that do not say which labels they are about"
             raise UserError(
-                f"{path} holds scores of hidisc 0.3 or older, which this version does not read. Remove this folder and "
-                "run the command that made it again; embeddings and trainings stay as they are."
+                f"{path} holds scores {lacking}, which this version does not read. Remove this folder and run the "
+                "command that made it again; embeddings and trainings stay as they are."
             )
         return cls(artefact, ScoresInfo.model_validate_json(text))
 
@@ -254,18 +270,61 @@ class Scores:
         return Result(f"{self.path}: {self.verdict()}", {"scores": str(self.path), **record})
 
     def verdict(self) -> str:
-        """One line: accuracy at every level by the first probe, coarsest first, with its interval."""
+        """One line: accuracy at every level by the first probe, coarsest first, and what that shows."""
         info = self.info
         words, rows = info.level_names, reversed(info.list_levels())
         parts = [f"{words.word(row.level)} accuracy {row.metrics['accuracy'].percent()} %" for row in rows]
-        leak = " DESPITE LEAKAGE" if any(finding.kind == "leak" for finding in info.leakage) else ""
+        kinds = {finding.kind for finding in info.leakage}
+        leak = " DESPITE LEAKAGE" if "leak" in kinds else ""
+        leak += " BY NAMES THAT FOLLOW IT" if "circular" in kinds else ""
         unknown = "" if info.model.history.is_complete else " (what it has seen before is not known)"
         line = f"{info.model.name}, {info.probes[0]}{leak}: {', '.join(parts) or 'no verdict'}{unknown}"
-        floor = info.hardest_floor(info.levels[0])
-        against_floor = floor.verdict(info.levels[0], info.endpoint, words) if floor else ""
-        line += f"; {against_floor}" if against_floor else ""
-        warnings = [f". Warning: {finding.sentence}" for finding in info.labels if finding.kind == "warning"]
+        outcome = find_outcome([info])
+        line += f". {outcome.sentence}" if outcome else ""
+        warnings = [f" Warning: {finding.sentence}" for finding in info.labels if finding.kind == "warning"]
         return f"{line}{''.join(warnings)}"
+
+    def open_embeddings(self) -> Embeddings:
+        """The embeddings that were judged, with the labels that people gave to them; changed ones are refused."""
+        return self._open(self.info.embeddings, "the embeddings")
+
+    def open_bank(self) -> Embeddings:
+        """The embeddings of the reference patients likewise."""
+        return self._open(self.info.bank, "the bank")
+
+    def _open(self, recorded: str, name: str) -> Embeddings:
+        label = str(self.info.config["label"])
+        embeddings = add_labels(Embeddings.load((self.path / recorded).resolve()), label)
+        self.refuse_changed(name, embeddings)
+        labels = self.artefact.manifest.inputs.get(f"the labels of {name}")
+        if embeddings.labels_checksum != labels:
+            raise self._changed(f"the labels {label!r} of {embeddings.path}")
+        return embeddings
+
+    def refuse_changed(self, name: str, embeddings: Embeddings) -> None:
+        """Refuse embeddings, called `name` among the inputs, that are not those that these scores were made from."""
+        if embeddings.artefact.checksum != self.artefact.manifest.inputs.get(name):
+            raise self._changed(f"{name} {embeddings.path}")
+
+    def _changed(self, what: str) -> UserError:
+        return UserError(
+            f"{what} are not those that {self.path} was made from. Put those back, or evaluate these with a new --out."
+        )
+
+    def open_store(self, path: AnyPath | None = None) -> PatchStore:
+        """The store of the test patients, or of `path` if it was moved; one that has changed is refused."""
+        if path is None:
+            embeddings = self.open_embeddings()
+            if embeddings.info.store is None:
+                raise UserError(f"{self.path}: {embeddings.why_no_pictures}. Judge embeddings of a store instead.")
+            path = (embeddings.path / embeddings.info.store).resolve()
+        store = PatchStore.load(path)
+        if store.checksum != self.info.store_checksum:
+            raise UserError(
+                f"{self.path} was made of other patches or labels than {path} holds now. Give the store that was "
+                "embedded, or embed and evaluate this one."
+            )
+        return store
 
     def predictions(self, probe: str, level: str, *, subject: str = ENCODER, scale: float | None = None) -> Predictions:
         """The predictions of a probe for every unit of a level, of the encoder or of a floor."""

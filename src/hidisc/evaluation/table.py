@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from hidisc.evaluation.compare import compare, draw_weights, find_interval, name_clusters
 from hidisc.evaluation.metrics import Floats, Value
-from hidisc.evaluation.predictions import ENCODER, Key, Predictions, at_rows
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions, encoder_on
 from hidisc.evaluation.scores import Floor, Judged
 from hidisc.ground.progress import Progress
 from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig
@@ -47,6 +47,7 @@ def score(predictions: Predictions, config: BootstrapConfig, seed: int) -> Judge
         }
     return Judged(
         **predictions.key.as_dict(),
+        truth=predictions.truth_checksum,
         units=len(predictions),
         left_out=predictions.left_out,
         metrics={name: add_interval(value, resampled.get(name)) for name, value in measured.metrics.items()},
@@ -58,7 +59,7 @@ def score(predictions: Predictions, config: BootstrapConfig, seed: int) -> Judge
 def compare_floors(
     predictions: Mapping[Key, Predictions], patches: Mapping[str, int], probe: str, config: EvaluateConfig
 ) -> tuple[Floor, ...]:
-    """How far the encoder is ahead of each floor by one probe, at every level; `patches` of every subject."""
+    """How far the encoder is ahead of each floor by one probe, at every level; `patches` of every floor."""
 
     def list_levels(subject: str) -> list[Predictions]:
         return [
@@ -66,16 +67,11 @@ def compare_floors(
         ]
 
     floors = []
-    for subject in (subject for subject in patches if subject != ENCODER):
+    for subject, number in patches.items():
         ahead, floor_levels = {}, {level.level: level for level in list_levels(subject)}
-        encoder_levels = list_levels(ENCODER)
-        if encoder_levels and "patch" in floor_levels and len(floor_levels["patch"]) < len(encoder_levels[0]):
-            # the floor has fewer patches than the encoder, so both are compared on those of the floor
-            softens = config.knn.second_softmax and probe == "knn"
-            encoder_levels = at_rows(encoder_levels, floor_levels["patch"].units["row"], softens)
-        for encoder in encoder_levels:
+        for encoder in list_levels(encoder_on(subject)) or list_levels(ENCODER):
             if encoder.level in floor_levels:
                 differences = compare([[encoder]], [[floor_levels[encoder.level]]], config.bootstrap, config.seed)
                 ahead[encoder.level] = {metric: found.as_value() for metric, found in differences.items()}
-        floors.append(Floor(subject=subject, patches=patches[subject], ahead=ahead))
+        floors.append(Floor(subject=subject, patches=number, ahead=ahead))
     return tuple(floors)

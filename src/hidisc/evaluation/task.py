@@ -14,10 +14,13 @@ from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.metrics import Floats, Ints
 from hidisc.ground.errors import UserError
+from hidisc.ground.text import name_some
 from hidisc.patches.table import SAME_SCALE
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.settings.evaluate import EvaluateConfig
 
+_MOST_NUMBERS = 10
+"""Different numbers that may be classes, such as grades; more are a measurement."""
 Codes = NDArray[np.integer[Any]]
 """(N,) a number for each row's name at one level; negative where the name is missing."""
 
@@ -78,7 +81,7 @@ class LabelledPatches:
     unlabelled: int
     """Patches left out because they have no label, or none of the classes."""
     exchanged: NDArray[np.float32] | None = None
-    """(N, D) vectors in place of the stored ones: aligned, joined by place, or those of a floor."""
+    """(N, D) vectors in place of the stored ones: aligned, or those of a floor."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -119,6 +122,10 @@ class Task:
     bank: LabelledPatches
     queries: LabelledPatches
 
+    def __len__(self) -> int:
+        """Patches of bank and queries."""
+        return len(self.bank) + len(self.queries)
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
@@ -148,38 +155,49 @@ def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -
             f"{queries.path} and {bank.path} were made by different encoders ({queries.info.model.name!r} and "
             f"{bank.info.model.name!r}), so they cannot be compared. Embed both with the same encoder."
         )
+    levels = choose_levels(queries, config)
+    choose_levels(bank, config)
+    parts = _choose_rows(queries, bank, config)
+    columns = [given.table.codes(config.label) for _, given, _ in parts]
+    present = {
+        names[code]
+        for (_, _, rows), (codes, names) in zip(parts, columns, strict=True)
+        for code in np.unique(codes[rows])
+        if code >= 0
+    }
+    classes = _choose_classes(sorted(present), queries, config)
+    class_of = {name: number for number, name in enumerate(classes)}
+    bank_and_queries = []
+    for (who, given, rows), (codes, names) in zip(parts, columns, strict=True):
+        labels = np.array([*(class_of.get(name, -1) for name in names), -1], np.int64)[codes[rows]]
+        known = labels >= 0
+        if not known.any():
+            raise UserError(
+                f"no patch of {who} in {given.path} has a {config.label} among {', '.join(classes)}. "
+                "Fill in the labels, or choose other patients."
+            )
+        patches = LabelledPatches(given, rows[known], labels[known], int((~known).sum()))
+        _refuse_nameless(patches, levels)
+        bank_and_queries.append(patches)
+    endpoint = Classes(label=config.label, classes=classes, positive=_find_positive(classes, config.positive))
+    return Task(endpoint, levels, *bank_and_queries)
+
+
+def choose_levels(given: Embeddings, config: EvaluateConfig) -> tuple[str, ...]:
+    """The levels, coarse to fine; levels or a label that the table has no column for are refused."""
     levels = Hierarchy(config.levels).levels
     if len(levels) < 2:
         raise UserError(
             "levels has no level above the patch, and the bootstrap resamples such units: set levels=[patient, slide, "
             "patch]."
         )
-    for given in (queries, bank):
-        unknown = [name for name in (*levels[:-1], config.label) if name not in given.table.names]
-        if unknown:
-            raise UserError(
-                f"{given.path} has no column of names {unknown[0]!r}; it has {', '.join(given.table.names)}. "
-                "Set levels=[...] and label=... to some of these."
-            )
-    parts = _choose_rows(queries, bank, config)
-    labels = [given.table.column(config.label)[rows] for _, given, rows in parts]
-    present = sorted({name for names in labels for name in np.unique(names[names != None])})  # noqa: E711 - elementwise
-    classes = _choose_classes(present, queries, config)
-    code = {name: number for number, name in enumerate(classes)}
-    bank_and_queries = []
-    for (who, given, rows), names in zip(parts, labels, strict=True):
-        codes = np.array([code.get(label, -1) for label in names], np.int64)
-        known = codes >= 0
-        if not known.any():
-            raise UserError(
-                f"no patch of {who} in {given.path} has a {config.label} among {', '.join(classes)}. "
-                "Fill in the labels, or choose other patients."
-            )
-        patches = LabelledPatches(given, rows[known], codes[known], int((~known).sum()))
-        _refuse_nameless(patches, levels)
-        bank_and_queries.append(patches)
-    endpoint = Classes(label=config.label, classes=classes, positive=_find_positive(classes, config.positive))
-    return Task(endpoint, levels, *bank_and_queries)
+    unknown = [name for name in (*levels[:-1], config.label) if name not in given.table.names]
+    if unknown:
+        raise UserError(
+            f"{given.path} has no column of names {unknown[0]!r}; it has {', '.join(given.table.names)}. "
+            "Set levels=[...] and label=... to some of these."
+        )
+    return levels
 
 
 def _choose_rows(
@@ -202,11 +220,17 @@ def _choose_rows(
 
 
 def _choose_classes(present: list[str], queries: Embeddings, config: EvaluateConfig) -> tuple[str, ...]:
-    """The classes of the settings, or all labels that are `present`; fewer than two are refused."""
+    """The classes of the settings, or all labels that are `present`; fewer than two are refused, and many numbers."""
     classes = config.classes or tuple(present)
     missing = [name for name in classes if name not in present]
     if missing:
         raise UserError(f"classes: no patch has {config.label} {missing[0]!r}. There are {', '.join(present)}.")
+    if config.classes is None and len(present) > _MOST_NUMBERS and all(map(_is_number, present)):
+        raise UserError(
+            f"{config.label} of {queries.path} has {len(present)} different numbers ({name_some(present)}), and each "
+            f"would be a class of its own. Add a column of classes to the cohort, such as low and high {config.label}, "
+            "and set label=COLUMN; or name the classes with classes=[...]."
+        )
     if len(classes) > 1:
         return classes
     if config.classes:
@@ -221,6 +245,15 @@ def _choose_classes(present: list[str], queries: Embeddings, config: EvaluateCon
         f"{problem}, and an evaluation needs two labels or more. "
         "Give the cohort a `label` column and prepare it again, or set label=COLUMN."
     )
+
+
+def _is_number(name: str) -> bool:
+    """Whether a label is a number, such as `12.5`."""
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_nameless(patches: LabelledPatches, levels: tuple[str, ...]) -> None:

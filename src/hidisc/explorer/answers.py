@@ -1,27 +1,37 @@
-"""The requests of the page and their answers: a request is a checked record, an answer is a function of the session.
-
-Rows are those of the store's table; places are on the map, between 0 and 1; corners are level-0 px of a slide.
-"""
+"""The answers to the requests of the page: an answer is a function of the session and of a checked request."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import Field
 
+from hidisc.embeddings.given_names import HOW_GIVEN, labels_file
 from hidisc.explorer.labels import find_uncertain
 from hidisc.explorer.projection import as_jpeg, draw_density
 from hidisc.explorer.regions import (
-    CODES,
     MOST_LETTERS,
-    Selection,
     check_slide,
     find_drawn,
     find_rows,
     find_shown,
+    find_way,
     write_boxes,
+)
+from hidisc.explorer.requests import (
+    ChangeRequest,
+    EmptyRequest,
+    LabelSetRequest,
+    MapRequest,
+    NameRequest,
+    OverlayRequest,
+    PatchRequest,
+    RegionsRequest,
+    SelectionRequest,
+    SimilarRequest,
+    SlideRequest,
+    TileRequest,
 )
 from hidisc.explorer.session import Session
 from hidisc.explorer.slide import TILE_PX
@@ -33,90 +43,17 @@ from hidisc.slides.slide import as_rgb, shrink
 
 MOST_POINTS = 20_000
 """Points that the page draws itself; more are drawn here, as one picture."""
+_LEAST_SIDE = 1e-9
+"""Of a part of the map."""
 _LISTED = 2_000
 """Patches of a selection that the page marks."""
 
+_CIRCULAR = (
+    "These names follow the embeddings: they were given {}. Evaluating this encoder by label={} would be circular, and "
+    "is refused."
+)
+
 Answer = dict[str, Any] | bytes | str
-
-
-class EmptyRequest(Record):
-    """A request without details."""
-
-
-class MapRequest(Record):
-    """A part of the map."""
-
-    by: str
-    row: int | None = None
-    """The patch that all patches are compared with, where the map is coloured by similarity."""
-    only: str = Field("", pattern=CODES)
-    x0: float = 0.0
-    y0: float = 0.0
-    x1: float = 1.0
-    y1: float = 1.0
-    width: int = Field(600, ge=16, le=3000)
-    height: int = Field(600, ge=16, le=3000)
-
-
-class PatchRequest(Record):
-    """A patch by its row, and the side of its picture in px."""
-
-    row: int
-    side: int = Field(96, ge=16, le=512)
-
-
-class SlideRequest(Record):
-    """A slide by its number."""
-
-    slide: int
-
-
-class TileRequest(SlideRequest):
-    """A tile of a slide."""
-
-    level: int = Field(ge=0, le=30)
-    column: int = Field(ge=0)
-    line: int = Field(ge=0)
-
-
-class OverlayRequest(SlideRequest):
-    """What a column says of the patches of a slide."""
-
-    by: str
-    row: int | None = None
-
-
-class SelectionRequest(Record):
-    """A selection."""
-
-    region: Selection
-
-
-class SimilarRequest(SelectionRequest):
-    """A selection, to which similar patches are sought."""
-
-    apart: Literal["", "slide", "patient"] = ""
-    """Leave out patches of the same slide, or of the same patient."""
-    most: int = Field(24, ge=1, le=500)
-
-
-class LabelSetRequest(Record):
-    """A set of labels by its name."""
-
-    set: str
-
-
-class NameRequest(LabelSetRequest, SelectionRequest):
-    """A name for the patches of a selection; null takes their names away."""
-
-    label: str | None
-
-
-class RegionsRequest(LabelSetRequest, SlideRequest):
-    """Regions of a slide that were drawn in QuPath."""
-
-    file: str = Field(max_length=MOST_LETTERS)
-    """The content of the GeoJSON file."""
 
 
 def tell_cohort(session: Session, _: EmptyRequest) -> dict[str, Any]:
@@ -133,6 +70,7 @@ def tell_cohort(session: Session, _: EmptyRequest) -> dict[str, Any]:
         "tile": TILE_PX,
         "longest": MOST_LETTERS,
         "slides": session.list_slides(),
+        "people": session.list_patients(),
         "warnings": sorted({warning for scores in session.scores for warning in scores.info.warnings}),
         **tell_columns(session),
     }
@@ -140,10 +78,12 @@ def tell_cohort(session: Session, _: EmptyRequest) -> dict[str, Any]:
 
 def tell_columns(session: Session) -> dict[str, Any]:
     """The columns that patches can be coloured by; they change with the labels."""
+    titles = session.name_columns()
     columns = [
         {
             "key": key,
-            "title": session.name_column(key, column),
+            "title": titles[key],
+            "range": column.range,
             "names": column.names,
             "colours": column.colours,
             "counts": np.bincount(column.codes[column.codes >= 0], minlength=len(column.names)).tolist(),
@@ -188,7 +128,7 @@ def find_spot(session: Session, request: MapRequest) -> dict[str, Any]:
 
 def _find_in_view(session: Session, request: MapRequest) -> NDArray[np.int64]:
     """The vectors that lie in a part of the map and that the map shows."""
-    if not (request.x0 < request.x1 and request.y0 < request.y1):
+    if not (request.x1 - request.x0 > _LEAST_SIDE and request.y1 - request.y0 > _LEAST_SIDE):
         raise UserError("this part of the map has no width or no height.")
     x, y = session.places[:, 0], session.places[:, 1]
     inside = (x >= request.x0) & (x <= request.x1) & (y >= request.y0) & (y <= request.y1)
@@ -203,12 +143,8 @@ def tell_patch(session: Session, request: PatchRequest) -> dict[str, Any]:
     if x < 0:  # imported
         shown = session.show(number)
         x, y = shown.corners[np.searchsorted(shown.rows, row)].tolist()
-    vector = int(session.vector_of[row])
-    facts = [
-        (session.name_column(key, column), text)
-        for key, column in session.columns.items()
-        if (text := column.tell(row)) is not None
-    ]
+    vector, titles = int(session.vector_of[row]), session.name_columns()
+    facts = [(titles[key], text) for key, column in session.columns.items() if (text := column.tell(row)) is not None]
     return {
         "row": row,
         "slide": number,
@@ -261,11 +197,18 @@ def draw_tile(session: Session, request: TileRequest) -> bytes:
 
 
 def tell_overlay(session: Session, request: OverlayRequest) -> dict[str, Any]:
-    """The codes of the patches of a slide in a column, in the order of the slide's rows."""
+    """The codes of the patches of a slide in a column, in the order of the slide's rows; why there are none."""
     rows = session.rows_of_slide[check_slide(session, request.slide)]
     column = session.find_column(request.by, request.row)
     values = None if column.values is None else np.nan_to_num(column.values[rows]).round(4).tolist()
-    return {"codes": column.codes[rows].tolist(), "names": column.names, "colours": column.colours, "values": values}
+    return {
+        "codes": column.codes[rows].tolist(),
+        "names": column.names,
+        "colours": column.colours,
+        "range": column.range,
+        "values": values,
+        "remark": "" if (column.codes[rows] >= 0).any() else session.explain_absence(request.by, request.slide),
+    }
 
 
 def tell_selection(session: Session, request: SelectionRequest) -> dict[str, Any]:
@@ -292,20 +235,32 @@ def find_alike(session: Session, request: SimilarRequest) -> dict[str, Any]:
 def give_name(session: Session, request: NameRequest) -> dict[str, Any]:
     """Save a label for all patches of a selection."""
     rows = find_rows(session, request.region)
-    session.labels.give(request.set, request.label, rows)
-    return {"count": len(rows), **tell_columns(session)}
+    way, encoder = find_way(session, request.region)
+    warnings = session.labels.give(
+        request.set, request.label, rows, given_by=way, encoder=encoder, visitor=request.visitor
+    )
+    remarks = list(warnings)
+    if encoder is not None and request.label is not None:
+        remarks.append(_CIRCULAR.format(HOW_GIVEN[way], request.set))
+    return {"count": len(rows), "remarks": remarks, **tell_columns(session)}
 
 
 def take_drawn(session: Session, request: RegionsRequest) -> dict[str, Any]:
     """Save the class of each drawn region as the label of the patches in the region."""
     rows, labels = find_drawn(session, check_slide(session, request.slide), request.file)
-    session.labels.give_each(request.set, labels, rows)
-    return {"count": len(rows), "names": sorted(set(labels.tolist())), **tell_columns(session)}
+    warnings = session.labels.give(request.set, labels, rows, given_by="imported", visitor=request.visitor)
+    return {
+        "count": len(rows),
+        "names": sorted(set(labels.tolist())),
+        "remarks": list(warnings),
+        **tell_columns(session),
+    }
 
 
-def undo_name(session: Session, request: LabelSetRequest) -> dict[str, Any]:
-    """Undo the last change of a set of labels."""
-    return {"count": session.labels.undo(request.set), **tell_columns(session)}
+def undo_name(session: Session, request: ChangeRequest) -> dict[str, Any]:
+    """Undo the last change of a set of labels by a visitor, and tell how many patches somebody named anew since."""
+    undone = session.labels.undo(request.set, request.visitor)
+    return {"count": undone.count, "stayed": undone.stayed, **tell_columns(session)}
 
 
 def offer_uncertain(session: Session, request: LabelSetRequest) -> dict[str, Any]:
@@ -320,13 +275,22 @@ def offer_uncertain(session: Session, request: LabelSetRequest) -> dict[str, Any
 
 def write_slides(session: Session, _: EmptyRequest) -> str:
     """The table of slides as CSV."""
-    slides = session.list_slides()
-    columns = list(slides[0]) if slides else []
-    return format_csv(columns, [[slide[name] for name in columns] for slide in slides])
+    return _write_records(session.list_slides())
+
+
+def write_patients(session: Session, _: EmptyRequest) -> str:
+    """The table of patients as CSV."""
+    return _write_records(session.list_patients())
+
+
+def _write_records(records: list[dict[str, Any]]) -> str:
+    columns = list(records[0]) if records else []
+    return format_csv(columns, [[record[name] for name in columns] for record in records])
 
 
 def write_labels(session: Session, request: LabelSetRequest) -> str:
     """A set of labels as CSV, one row per patch that has one."""
+    labels_file(session.store.path, request.set)  # refuses what cannot be the name of a set
     labels, table = session.labels.find(request.set), session.store.table
     columns = ("patient", "slide", "patch", "x", "y")
     rows = np.flatnonzero(labels != None)  # noqa: E711 - elementwise
@@ -337,9 +301,10 @@ def write_labels(session: Session, request: LabelSetRequest) -> str:
 def write_patches(session: Session, request: SelectionRequest) -> str:
     """The patches of a selection as CSV, with the values of all columns."""
     rows, table, columns = find_rows(session, request.region), session.store.table, session.columns.values()
+    titles = session.name_columns(in_files=True).values()
     places = {name: table.column(name)[rows].tolist() for name in ("patch", "x", "y")}
     cells = [*places.values(), *(column.list_cells(rows) for column in columns)]
-    return format_csv((*places, *(column.title for column in columns)), list(zip(*cells, strict=True)))
+    return format_csv((*places, *titles), list(zip(*cells, strict=True)))
 
 
 def write_slide_boxes(session: Session, request: SlideRequest) -> bytes:
@@ -385,6 +350,7 @@ READ: dict[str, Callable[[Session, Any], Answer]] = {
     "thumbnail.jpg": draw_thumbnail,
     "tile.jpg": draw_tile,
     "slides.csv": write_slides,
+    "patients.csv": write_patients,
     "labels.csv": write_labels,
     "boxes.geojson": write_slide_boxes,
 }

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.patches.table import PatchTable
+from hidisc.slides.column_names import address_computed, is_address
 
 CLASSES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#4D4D4D", "#F0E442")
 """Okabe and Ito's colours, as in the figures of a report."""
@@ -17,6 +18,7 @@ VIRIDIS = ("#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#3
 """Ten equal steps of a number, low to high."""
 RIGHT, WRONG = "#7fb8ae", "#c8401a"
 _FIRST = ("label", "patient", "slide", "site", "split")
+CLUSTER, SIMILARITY = address_computed("cluster"), address_computed("similarity")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,8 @@ class Column:
     """The colour of each name, as `#rrggbb`."""
     values: NDArray[np.float32] | None = None
     """The numbers (N,) of a column whose names are ranges of numbers; None for a column of names."""
+    range: tuple[float, float] | None = None
+    """Where the colours of a column of numbers begin and end."""
 
     def tell(self, row: int) -> str | None:
         """The name or number of one patch; None where it is not known."""
@@ -50,8 +54,12 @@ class Column:
 
 
 def name_columns(table: PatchTable) -> dict[str, Column]:
-    """The columns of names of a table that have a value, the usual ones first."""
-    order = [*_FIRST, *(name for name in table.names if name not in _FIRST and name != "name")]
+    """The columns of names of a table that have a value, by their names, the usual ones first.
+
+    A column of a store of hidisc 0.3 that is called like an address is left out.
+    """
+    own = [name for name in table.names if name != "name" and not is_address(name)]
+    order = [*_FIRST, *(name for name in own if name not in _FIRST)]
     columns = {}
     for key in order:
         codes, names = table.codes(key)
@@ -75,16 +83,23 @@ def score_columns(
     wrong = predictions.predicted != predictions.truth
     by = f", {evaluation}" if evaluation else ""
     columns = {
-        f"predicted{by}": Column(
+        address_predicted(evaluation): Column(
             f"predicted{by}", predictions.classes, _spread(predictions.predicted, rows, total), named
         ),
-        f"right{by}": Column(f"right or wrong{by}", ("right", "wrong"), _spread(wrong, rows, total), (RIGHT, WRONG)),
+        address_computed(f"right{by}"): Column(
+            f"right or wrong{by}", ("right", "wrong"), _spread(wrong, rows, total), (RIGHT, WRONG)
+        ),
     }
     for code, name in enumerate(predictions.classes):
         values = np.full(total, np.nan, np.float32)
         values[rows] = predictions.scores[:, code]
-        columns[f"score {code}{by}"] = number_column(f"score of {name}{by}", values, 0.0, 1.0)
+        columns[address_computed(f"score {code}{by}")] = number_column(f"score: {name}{by}", values, 0.0, 1.0)
     return columns
+
+
+def address_predicted(evaluation: str) -> str:
+    """The address of the class that an evaluation predicted; `evaluation` as in `score_columns`."""
+    return address_computed(f"predicted, {evaluation}" if evaluation else "predicted")
 
 
 def attention_column(
@@ -115,7 +130,8 @@ def number_column(title: str, values: NDArray[np.float32], low: float, high: flo
         codes = np.floor((values - low) / width).clip(0, steps - 1)
     edges = [low + width * step for step in range(steps + 1)]
     names = tuple(f"{edges[step]:.2f} to {edges[step + 1]:.2f}" for step in range(steps))
-    return Column(title, names, np.where(np.isnan(values), -1, codes).astype(np.int32), VIRIDIS, values)
+    codes = np.where(np.isnan(values), -1, codes).astype(np.int32)
+    return Column(title, names, codes, VIRIDIS, values, (low, high))
 
 
 def choose_colours(count: int) -> tuple[str, ...]:

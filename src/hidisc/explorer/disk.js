@@ -23,8 +23,10 @@ window.disk = (() => {
       return { row: near.length ? saved.rows[near[0]] : -1 };
     },
     overlay: ({ slide, by }) => {
-      const { names, colours } = saved.cohort.columns.find((column) => column.key === by);
-      return { codes: saved.slides[slide].rows.map((row) => saved.codes[by][placeOf.get(row)]), names, colours, values: null };
+      const { names, colours, range } = saved.cohort.columns.find((column) => column.key === by);
+      const codes = saved.slides[slide].rows.map((row) => saved.codes[by][placeOf.get(row)]);
+      const remark = codes.some((code) => code >= 0) ? "" : "Nothing is painted: this slide has no values in this column.";
+      return { codes, names, colours, range, remark, values: null };
     },
   };
   document.body.classList.add("on-disk");

@@ -3,12 +3,13 @@
 class PatchMap extends Pane {
   constructor(canvas, calls) {
     super(canvas, "outline");
-    Object.assign(this, calls, { key: "", points: null, picture: null, selected: [], chosen: null, asked: 0 });
+    Object.assign(this, calls, { points: null, picture: null, selected: [], chosen: null, asked: 0 });
     this.most = 1e5;
   }
   /* What decides the colours: a column, the codes that are shown, and a patch to compare with. */
   show(colouring, colours) {
-    Object.assign(this, { colouring, colours, points: null, key: "" });
+    const asked = this.asked + 1; // an answer that is still on its way has the codes of another column
+    Object.assign(this, { colouring, colours, asked, points: null, picture: null });
     this.changed();
   }
   changed() {

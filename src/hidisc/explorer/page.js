@@ -4,6 +4,10 @@
 (async () => {
   const $ = (id) => document.getElementById(id);
   const session = Date.now().toString(36); // pictures that the browser keeps are of this visit
+  const SIMILARITY = "computed:similarity";
+  /* A number for this tab, kept when the page is loaded again: each browser undoes its own changes. */
+  const visitor = window.disk ? "" : sessionStorage.getItem("visitor") ?? Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(36)).join("-");
+  if (visitor) sessionStorage.setItem("visitor", visitor);
   const address = window.disk?.address ?? ((name, details) => {
     const known = Object.entries(details).filter(([, value]) => value !== undefined && value !== "");
     return `${name}?${new URLSearchParams([...known, ["v", session]])}`;
@@ -45,10 +49,10 @@
   const words = data.words;
   const count = (value, level, adjective = "") => `${number(value)} ${adjective}${words[level][value === 1 ? 0 : 1]}`;
   for (const heading of document.querySelectorAll("[data-level]")) {
-    const [word] = words[heading.dataset.level];
+    const word = words[heading.dataset.level]["several" in heading.dataset ? 1 : 0];
     heading.textContent = "first" in heading.dataset ? word[0].toUpperCase() + word.slice(1) : word;
   }
-  const state = { sort: "", isDown: false, chosen: null, region: null, only: new Set(), told: new Map() };
+  const state = { sort: "", isDown: false, patient: null, isGoing: false, chosen: null, region: null, only: new Set(), told: new Map() };
   $("store").textContent = data.store;
   const encoder = data.encoder ? `, seen by ${data.encoder}` : "";
   $("summary").textContent = `${count(data.patients, "patient")}, ${count(data.slides.length, "slide")}, ${count(data.patches, "patch")}${encoder}`;
@@ -62,13 +66,40 @@
       document.querySelector(`[data-view=${view}]`).setAttribute("aria-pressed", String(view === name));
     }
   };
-  document.querySelectorAll("[data-view]").forEach((button) => button.addEventListener("click", () => turn(button.dataset.view)));
+  /* The place in the page is in its address, by numbers rather than names, so that loading it again and Back return to
+     it: the cohort, a patient, a slide, a patch. */
+  const here = () => {
+    if ($("look").hidden) return state.patient === null ? "#cohort" : `#patient=${state.patient}`;
+    if (!view.data) return "#map";
+    return `#slide=${view.data.slide}${state.chosen?.slide === view.data.slide ? `&patch=${state.chosen.row}` : ""}`;
+  };
+  const keep = () => {
+    if (!state.isGoing && location.hash !== here()) history.pushState(null, "", here());
+  };
+  const go = async () => {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    state.isGoing = true;
+    if (asked.has("patch")) await choose(Number(asked.get("patch")));
+    else if (asked.has("slide")) {
+      forget();
+      await openSlide(Number(asked.get("slide")));
+    } else if (asked.has("map")) turn("look");
+    else {
+      showPatient(asked.has("patient") ? Number(asked.get("patient")) : null);
+      turn("cohort");
+    }
+    state.isGoing = false;
+  };
+  window.addEventListener("popstate", go);
+  document.querySelectorAll("[data-view]").forEach((button) => button.addEventListener("click", () => { turn(button.dataset.view); keep(); }));
 
   /* The cohort: a table that is searched, filtered and sorted, or a wall of thumbnails. */
   const MOST_ROWS = 400;
-  const shown = Object.keys(data.slides[0] || {}).filter((name) => data.slides.some((slide) => slide[name]));
+  const isOn = (id) => $(id).getAttribute("aria-pressed") === "true";
+  const listed = () => (isOn("by-patient") ? data.people : data.slides);
+  const findColumns = (list) => Object.keys(list[0] || {}).filter((name) => list.some((one) => one[name]));
   const filters = {};
-  for (const name of ["label", "split", "site", "predicted", "result"].filter((name) => shown.includes(name))) {
+  for (const name of ["label", "split", "site", "predicted", "result"].filter((name) => findColumns(data.slides).includes(name))) {
     const choice = make("select");
     choice.append(new Option("all", ""), ...[...new Set(data.slides.map((slide) => slide[name]))].sort().map((value) => new Option(value || "none", value || " ")));
     choice.addEventListener("change", () => listSlides());
@@ -77,23 +108,26 @@
     $("filters").append(label);
     filters[name] = choice;
   }
-  for (const name of shown) {
+  const HEADS = { label: "class", slides: words.slide[1], patches: words.patch[1] };
+  const listHeads = () => $("slides").tHead.rows[0].replaceChildren(...findColumns(listed()).map((name) => {
     const head = make("th");
-    const button = make("button", name === "label" ? "class" : name === "patches" ? words.patch[1] : words[name]?.[0] ?? name);
+    const button = make("button", HEADS[name] ?? words[name]?.[0] ?? name);
     button.type = "button";
     button.addEventListener("click", () => {
       Object.assign(state, { isDown: state.sort === name && !state.isDown, sort: name });
       listSlides();
     });
     head.dataset.column = name;
-    if (["patches", "dropped", "score"].includes(name)) head.classList.add("number");
+    if (["slides", "patches", "dropped", "score"].includes(name)) head.classList.add("number");
     head.append(button);
-    $("slides").tHead.rows[0].append(head);
-  }
+    return head;
+  }));
   const findSlides = () => {
     const sought = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = data.slides.map((slide, place) => ({ slide, place })).filter(({ slide }) =>
-      sought.every((word) => `${slide.patient} ${slide.slide}`.toLowerCase().includes(word)) &&
+    const patient = isOn("by-patient") ? undefined : data.people[state.patient]?.patient;
+    const found = listed().map((slide, place) => ({ slide, place })).filter(({ slide }) =>
+      (patient === undefined || slide.patient === patient) &&
+      sought.every((word) => `${slide.patient} ${slide.slide ?? ""}`.toLowerCase().includes(word)) &&
       Object.entries(filters).every(([name, choice]) => !choice.value || (slide[name] || " ") === choice.value));
     if (state.sort) {
       const value = ({ slide }) => slide[state.sort];
@@ -102,17 +136,30 @@
     }
     return found;
   };
-  const slideButton = (place, ...content) => {
+  const openButton = (open, ...content) => {
     const button = make("button", null, "open");
     button.type = "button";
     button.append(...content);
-    button.addEventListener("click", () => openSlide(place));
+    button.addEventListener("click", open);
     return button;
+  };
+  /* The slides of one patient, or (null) of all. */
+  const showPatient = (number) => {
+    state.patient = data.people[number] ? number : null;
+    if (state.patient !== null) $("by-patient").setAttribute("aria-pressed", "false");
+    $("whose").hidden = state.patient === null;
+    const { patient = "", label, predicted, result } = data.people[state.patient] ?? {};
+    $("whose").querySelector("bdi").textContent = [patient, label, predicted && `predicted ${predicted}`, result].filter(Boolean).join(", ");
+    listHeads();
+    listSlides();
   };
   const listSlides = () => {
     const found = findSlides();
     const some = found.slice(0, MOST_ROWS);
-    const isWall = $("wall").getAttribute("aria-pressed") === "true";
+    const isWall = isOn("wall") && !isOn("by-patient");
+    const shown = findColumns(listed());
+    $("wall").hidden = isOn("by-patient");
+    $("table-csv").href = isOn("by-patient") ? "patients.csv" : "slides.csv";
     $("slides").hidden = isWall;
     $("thumbnails").hidden = !isWall;
     for (const head of $("slides").tHead.rows[0].cells) {
@@ -123,26 +170,32 @@
       row.append(...shown.map((name) => {
         const value = slide[name];
         const cell = make("td", null, ...(typeof value === "number" ? ["number"] : []), ...(name === "result" && value ? [`is-${value}`] : []));
-        if (name === "slide") cell.append(slideButton(place, make("bdi", value)));
+        if (name === "slide") cell.append(openButton(() => openSlide(place), make("bdi", value)));
+        else if (name === "patient" && isOn("by-patient")) cell.append(openButton(() => { showPatient(place); keep(); }, make("bdi", value)));
         else cell.append(make("bdi", typeof value !== "number" ? value : name === "score" ? value.toFixed(3) : number(value)));
         return cell;
       }));
-      row.addEventListener("dblclick", () => openSlide(place));
+      if (!isOn("by-patient")) row.addEventListener("dblclick", () => openSlide(place));
       return row;
     }));
     $("thumbnails").replaceChildren(...(isWall ? some : []).map(({ slide, place }) => {
       const picture = make("img");
       Object.assign(picture, { loading: "lazy", alt: "", src: address("thumbnail.jpg", { slide: place }) });
-      return slideButton(place, picture, make("bdi", slide.slide), make("bdi", [slide.label, slide.result].filter(Boolean).join(", "), "soft"));
+      return openButton(() => openSlide(place), picture, make("bdi", slide.slide), make("bdi", [slide.label, slide.result].filter(Boolean).join(", "), "soft"));
     }));
     const left = found.length - some.length;
-    $("more").textContent = found.length ? (left ? `and ${count(left, "slide", "more ")}: search or filter to see them` : "") : "No slide is like that.";
+    $("more").textContent = found.length ? (left ? `and ${count(left, isOn("by-patient") ? "patient" : "slide", "more ")}: search or filter to see them` : "") : `No ${isOn("by-patient") ? "patient" : "slide"} is like that.`;
   };
   $("search").addEventListener("input", listSlides);
-  $("wall").addEventListener("click", () => {
-    $("wall").setAttribute("aria-pressed", String($("wall").getAttribute("aria-pressed") !== "true"));
-    listSlides();
-  });
+  for (const id of ["wall", "by-patient"]) {
+    $(id).addEventListener("click", () => {
+      $(id).setAttribute("aria-pressed", String(!isOn(id)));
+      if (id === "by-patient") showPatient(null);
+      else listSlides();
+      keep();
+    });
+  }
+  $("whose").querySelector("button").addEventListener("click", () => { showPatient(null); keep(); });
 
   /* What is under the cursor. */
   const describe = async (row) => {
@@ -184,10 +237,19 @@
       const [x, y] = map.toScreen(patch.place);
       if (x < 0 || y < 0 || x > map.size[0] || y > map.size[1]) map.go(patch.place, map.scale);
     }
-    if (map.colouring?.by === "similarity") await paint();
+    if (map.colouring?.by === SIMILARITY) await paint();
     await overlay();
     map.redraw();
+    keep();
     say("");
+  };
+  const forget = () => {
+    state.chosen = null;
+    map.chosen = null;
+    view.chosen = -1;
+    $("no-patch").hidden = false;
+    $("patch-shown").hidden = true;
+    map.clear();
   };
   /* What a name is given to. */
   const aim = (region, what) => {
@@ -233,7 +295,7 @@
       return button;
     }));
   };
-  const calls = { ask, address, tip, choose, select };
+  const calls = { ask, address, tip, choose, select, paintedBy: () => ($("strength").value > 0 ? $("overlay").value : "") };
   const map = new PatchMap($("map"), calls);
   const view = new SlideView($("slide"), { ...calls, tileSide: data.tile });
   const other = new SlideView($("other"), { ...calls, tileSide: data.tile });
@@ -271,38 +333,57 @@
     $("slide-name").textContent = `${slide.name} (${slide.patient})`;
     $("source").textContent = slide.source;
     view.open(slide);
+    keep();
     await overlay();
     say("");
   }
 
   /* Colours: of the map by a column, of the slide by a column; a click on a name shows that name alone. */
+  const givenKey = () => `given:${$("set").value.trim()}`;
   const columnOf = (key) => data.columns.find((column) => column.key === key);
   const choices = () => {
     for (const [id, first] of [["colour", []], ["overlay", [new Option("nothing", "")]]]) {
       const before = $(id).value;
-      const similar = data.encoder && !window.disk ? [new Option("similarity", "similarity")] : [];
+      const similar = data.encoder && !window.disk ? [new Option("similarity", SIMILARITY)] : [];
       $(id).replaceChildren(...first, ...data.columns.map((column) => new Option(column.title, column.key)), ...similar);
       if ([...$(id).options].some((option) => option.value === before)) $(id).value = before;
     }
-    const names = data.columns.filter((column) => column.key === `labels ${$("set").value}`).flatMap((column) => column.names);
+    const names = data.columns.filter((column) => column.key === givenKey()).flatMap((column) => column.names);
     $("labels").replaceChildren(...names.map((name) => new Option(name, name)));
     $("labels-csv").href = address("labels.csv", { set: $("set").value });
   };
   const paint = async () => {
     const key = $("colour").value;
-    if (key === "similarity") {
+    if (key === SIMILARITY) {
       if (!state.chosen) return say("Choose a patch first: the others are then coloured by how much they are like it.", true);
       const similar = await ask("overlay", { slide: state.chosen.slide, by: key, row: state.chosen.row });
       if (!similar || $("colour").value !== key) return null; // another column was asked for since
-      chips("legend", similar.names, similar.colours);
+      chips("legend", similar.names, similar.colours, undefined, undefined, similar.range);
       return map.show({ by: key, row: state.chosen.row }, similar.colours);
     }
     const column = columnOf(key);
-    chips("legend", column.names, column.colours, column.counts, isolate);
+    chips("legend", column.names, column.colours, column.counts, isolate, column.range);
     return map.show({ by: key, only: [...state.only].join(",") }, column.colours);
   };
   const MOST_CHIPS = 120;
-  const chips = (id, names, colours, counts, click) => {
+  const chips = (id, names, colours, counts, click, range) => {
+    $(id).classList.toggle("bar", Boolean(range));
+    $(id).dataset.low = range ? range[0].toFixed(2) : "";
+    $(id).dataset.high = range ? range[1].toFixed(2) : "";
+    if (range) { // a bar of the colours, low to high; every step of it can be shown alone
+      $(id).replaceChildren(...names.map((name, code) => {
+        const step = make(click ? "button" : "span", null, "step");
+        step.style.background = colours[code];
+        step.title = counts ? `${name}: ${count(counts[code], "patch")}` : name;
+        if (!click) return step;
+        step.type = "button";
+        step.setAttribute("aria-label", step.title);
+        step.setAttribute("aria-pressed", String(state.only.has(code)));
+        step.addEventListener("click", () => click(code));
+        return step;
+      }));
+      return;
+    }
     const known = names.map((name, code) => [name, code]).filter(([, code]) => !counts || counts[code]);
     const left = known.length - MOST_CHIPS;
     $(id).replaceChildren(...known.slice(0, MOST_CHIPS).map(([name, code]) => {
@@ -324,16 +405,18 @@
   const overlay = async () => {
     const by = $("overlay").value;
     if (!view.data) return;
-    if (by === "similarity" && !state.chosen) { say("Choose a patch first: the others are then painted by how much they are like it.", true); return; }
+    if (by === SIMILARITY && !state.chosen) { say("Choose a patch first: the others are then painted by how much they are like it.", true); return; }
     for (const pane of view.partner ? [view, other] : [view]) {
       const { data: slide } = pane;
-      const painted = by ? await ask("overlay", { slide: slide.slide, by, row: by === "similarity" ? state.chosen.row : undefined }) : null;
+      const painted = by ? await ask("overlay", { slide: slide.slide, by, row: by === SIMILARITY ? state.chosen.row : undefined }) : null;
       if (pane.data !== slide || $("overlay").value !== by) return; // another slide or column was asked for since
       pane.overlay = painted;
       pane.redraw();
     }
     const present = view.overlay ? view.overlay.names.map((_, code) => view.overlay.codes.filter((own) => own === code).length) : [];
-    chips("slide-legend", view.overlay?.names ?? [], view.overlay?.colours ?? [], present);
+    const { names = [], colours = [], range, remark = "" } = view.overlay ?? {};
+    chips("slide-legend", remark ? [] : names, colours, present, undefined, remark ? null : range);
+    $("painted").textContent = remark;
   };
   $("colour").addEventListener("change", () => { state.only.clear(); paint(); });
   $("overlay").addEventListener("change", overlay);
@@ -370,21 +453,25 @@
     state.told.clear();
     const before = $("colour").value;
     choices();
-    if (before.startsWith("labels ")) { state.only.clear(); paint(); }
+    if (before === givenKey()) { state.only.clear(); paint(); }
     overlay();
-    $("saved").textContent = sentence(answer);
+    $("saved").textContent = [sentence(answer), ...(answer.remarks ?? [])].join(" ");
   };
   const give = async (label) => {
     if (!state.region) return say("Choose a patch or select some first.", true);
     const set = $("set").value.trim();
-    const answer = await tell("name", { set, label, region: state.region });
+    const answer = await tell("name", { set, label, region: state.region, visitor });
     const isOne = answer?.count === 1;
     const what = label === null ? `${isOne ? "has" : "have"} no name any more` : `${isOne ? "is" : "are"} now “${label}”`;
     return named(answer, () => `${count(answer.count, "patch")} ${what}. Saved in labels/${set}.parquet.`);
   };
   $("naming").addEventListener("submit", (event) => { event.preventDefault(); give($("label").value); });
   $("unname").addEventListener("click", () => give(null));
-  $("undo").addEventListener("click", async () => named(await tell("undo", { set: $("set").value.trim() }), (answer) => `The last change (${count(answer.count, "patch")}) was taken back.`));
+  $("undo").addEventListener("click", async () => named(await tell("undo", { set: $("set").value.trim(), visitor }), ({ count: undone, stayed }) => {
+    if (!stayed) return `Your last change (${count(undone, "patch")}) was taken back.`;
+    const kept = `${count(stayed, "patch")} ${stayed === 1 ? "was" : "were"} named anew elsewhere since, and ${stayed === 1 ? "keeps its name" : "keep their names"}.`;
+    return `Of your last change, ${undone ? count(undone, "patch") : "nothing"} ${undone > 1 ? "were" : "was"} taken back: ${kept}`;
+  }));
   $("uncertain").addEventListener("click", async () => {
     say("Fitting a probe …");
     const answer = await tell("uncertain", { set: $("set").value.trim() });
@@ -401,14 +488,15 @@
     if (!file) return;
     if (file.size > data.longest) { say(`${file.name} is larger than ${number(data.longest / 2 ** 20)} MB. Export only the annotations of this slide from QuPath.`, true); return; }
     const set = $("set").value.trim();
-    const answer = await tell("regions", { set, slide: view.data.slide, file: await file.text() });
+    const answer = await tell("regions", { set, slide: view.data.slide, file: await file.text(), visitor });
     named(answer, () => `${count(answer.count, "patch")} of ${view.data.name} named by ${file.name}: ${answer.names.join(", ")}. Saved in labels/${set}.parquet.`);
   });
 
   choices();
+  listHeads();
   listSlides();
   if (data.vectors) await paint();
   else $("map-pane").hidden = true;
-  turn("cohort");
+  await go();
   document.body.dataset.ready = "yes";
 })();

@@ -3,32 +3,39 @@
 The boxes of a slide go to QuPath as GeoJSON, and regions that were drawn there come back.
 """
 
+from typing import Annotated
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hidisc.explorer.columns import Column
+from hidisc.embeddings.given_names import FROM_VECTORS
+from hidisc.explorer.columns import CLUSTER, Column
 from hidisc.explorer.session import Rows, Session
 from hidisc.explorer.slide import ShownSlide
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import Record
 from hidisc.patches.annotations import Region, Ring, format_geojson, make_box, parse_geojson
+from hidisc.slides.column_names import is_computed
 
-CODES = r"^(\d+(,\d+)*)?$"
+CODES = r"^(\d{1,9}(,\d{1,9})*)?$"
 """Numbers, and commas between them."""
+Number = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
+"""A coordinate: on the map, or level-0 px of a slide."""
 
 
 class Selection(Record):
     """Patches as the page selects them: by `rows`, by a `polygon` on the map, or by a `box` on a slide."""
 
     rows: tuple[int, ...] = Field((), max_length=20_000)
-    polygon: tuple[tuple[float, float], ...] = Field((), max_length=5_000)
+    polygon: tuple[tuple[Number, Number], ...] = Field((), max_length=5_000)
     """Corners on the map."""
     by: str = ""
+    """The address of the column that the map shows, or that the slide is painted by."""
     only: str = Field("", pattern=CODES)
     """The map shows only these codes of the column `by`, and the polygon holds only what is shown."""
     slide: int | None = None
-    box: tuple[float, float, float, float] | None = None
+    box: tuple[Number, Number, Number, Number] | None = None
     """Left, top, right and bottom on the slide, in level-0 px; a patch is in it with its centre."""
 
 
@@ -42,12 +49,25 @@ def find_rows(session: Session, selection: Selection) -> Rows:
         centres = shown.corners + shown.extent / 2
         rows = shown.rows[((centres >= selection.box[:2]) & (centres <= selection.box[2:])).all(axis=1)]
     else:
-        rows = np.array(selection.rows, np.int64)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(session.store):
+        if selection.rows and not 0 <= min(selection.rows) <= max(selection.rows) < len(session.store):
             raise UserError("there is no such patch.")
+        rows = np.array(list(dict.fromkeys(selection.rows)), np.int64)
     if not len(rows):
         raise UserError("there is no patch in this region. Draw around some.")
     return rows
+
+
+def find_way(session: Session, selection: Selection) -> tuple[str, str | None]:
+    """How a selection was made, a key of `HOW_GIVEN`, and the checksum of the encoder whose embeddings it follows."""
+    if selection.polygon:
+        way = "map"
+    elif selection.box is not None:
+        way = "painted" if is_computed(selection.by) else "slide"
+    else:  # the page sends several rows only of lists: what is alike, and what a probe is unsure of
+        way = "patch" if len(selection.rows) == 1 or session.embeddings is None else "similarity"
+    if session.embeddings is None or way not in FROM_VECTORS:
+        return way, None
+    return way, session.embeddings.info.model.checksum
 
 
 def find_shown(session: Session, by: str, only: str) -> NDArray[np.bool_]:
@@ -94,13 +114,13 @@ def write_boxes(session: Session, number: int) -> bytes:
     """
     shown, columns = session.show(number), session.columns
     left, top = _find_origin(session, shown)
-    classes = next((column for key, column in columns.items() if key.startswith("predicted")), columns.get("label"))
-    noted = [column for key, column in columns.items() if key == "cluster" or key.startswith("labels ")]
-    scores = {column.title.replace("score of ", "score: "): column.values for column in columns.values()}
+    titles = session.name_columns(in_files=True)
+    noted = {titles[key]: columns[key] for key in (CLUSTER, *session.labels.columns) if key in columns}
+    scores = {titles[key]: column.values for key, column in columns.items()}
     regions = []
     for row, (x, y) in zip(shown.rows.tolist(), shown.corners.tolist(), strict=True):
-        name, color = _find_class(classes, row)
-        notes = {column.title: text for column in noted if (text := column.tell(row)) is not None}
+        name, color = _find_class(session.classes, row)
+        notes = {title: text for title, column in noted.items() if (text := column.tell(row)) is not None}
         measurements = {title: float(values[row]) for title, values in scores.items() if values is not None}
         box = make_box(x - left, y - top, shown.extent, shown.extent)
         regions.append(Region(box, name, color, measurements, "tile", notes=notes))

@@ -9,16 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from hidisc.explorer.answers import (
-    EmptyRequest,
-    PatchRequest,
-    SlideRequest,
-    draw_patch,
-    tell_cohort,
-    tell_patch,
-    tell_slide,
-)
+from hidisc.explorer.answers import draw_patch, tell_cohort, tell_patch, tell_slide
 from hidisc.explorer.projection import as_jpeg
+from hidisc.explorer.requests import EmptyRequest, PatchRequest, SlideRequest
 from hidisc.explorer.session import Rows, Session
 from hidisc.explorer.slide import TILE_PX, ShownSlide
 from hidisc.ground.errors import UserError
@@ -60,7 +53,7 @@ def save_patient(session: Session, patient: str, out: Path) -> int:
 def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int]) -> dict[str, Any]:
     """The data from which `disk.js` answers requests; the slides of the patient are numbered from 0."""
     cohort = tell_cohort(session, EmptyRequest())
-    columns, codes = [], {}
+    columns, codes, titles = [], {}, session.name_columns()
     for key, column in session.columns.items():
         present, own = np.unique(column.codes[rows], return_inverse=True)
         named = present[present >= 0].tolist()
@@ -68,10 +61,15 @@ def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int])
         codes[key] = own.tolist()
         counts = np.bincount(own[own >= 0], minlength=len(named)).tolist()
         names, colours = ([values[code] for code in named] for values in (column.names, column.colours))
-        title = session.name_column(key, column)
-        columns.append({"key": key, "title": title, "names": names, "colours": colours, "counts": counts})
+        about = {"key": key, "title": titles[key], "names": names, "colours": colours, "counts": counts}
+        columns.append(
+            {**about, "range": None if column.range is None or len(named) < len(column.names) else column.range}
+        )
     warnings = ["The evaluation has warnings; its report has them."] if cohort["warnings"] else []
     slides = [cohort["slides"][number] for number in numbers]
+    cohort["people"] = [
+        person for person in cohort["people"] if person["patient"] == session.slides[numbers[0]].patient
+    ]
     cohort |= {"slides": slides, "columns": columns, "patients": 1, "patches": len(rows), "warnings": warnings}
     cohort["vectors"] = int((session.vector_of[rows] >= 0).sum())
     place_of = {number: place for place, number in enumerate(numbers)}

@@ -1,5 +1,6 @@
 """The session of an explorer: a store, and embeddings and scores made from it, by the rows of the store's table."""
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,7 +15,17 @@ from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.embeddings.feature_patches import FeaturePatches
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
-from hidisc.explorer.columns import Column, attention_column, cluster_column, name_columns, number_column, score_columns
+from hidisc.explorer.columns import (
+    CLUSTER,
+    SIMILARITY,
+    Column,
+    address_predicted,
+    attention_column,
+    cluster_column,
+    name_columns,
+    number_column,
+    score_columns,
+)
 from hidisc.explorer.labels import LabelSets
 from hidisc.explorer.projection import load_map
 from hidisc.explorer.similar import SimilaritySearch
@@ -22,10 +33,10 @@ from hidisc.explorer.slide import ShownSlide, show_slide
 from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Say
 from hidisc.patches.store import PatchStore
-from hidisc.reporting.evaluated import find_embeddings
 from hidisc.reporting.points import judge_patches
 from hidisc.settings.level_names import LEVELS, LevelNames
 from hidisc.slides.cohort import find_files
+from hidisc.slides.column_names import address_computed, is_computed
 
 Rows = NDArray[np.int64]
 _SEVERAL = "several"
@@ -78,7 +89,7 @@ class Session:
             columns |= score_columns(predictions, rows, len(self.store), title, columns)
         columns |= self._list_attention()
         if len(self.embedded):
-            columns["cluster"] = cluster_column(self._clusters, self.embedded, len(self.store))
+            columns[CLUSTER] = cluster_column(self._clusters, self.embedded, len(self.store))
         return columns
 
     def _list_attention(self) -> dict[str, Column]:
@@ -88,13 +99,14 @@ class Session:
             attention = scores.attention()
             if attention is not None and scores.info.levels[-2] == "slide":
                 rows = self.embedded[attention[0]]
-                key = ", ".join(["attention", *([title] if title else [])])
-                columns[key] = attention_column(key, attention[1], self.slide_of[rows], rows, len(self.store))
+                name = ", ".join(["attention", *([title] if title else [])])
+                column = attention_column(name, attention[1], self.slide_of[rows], rows, len(self.store))
+                columns[address_computed(name)] = column
         return columns
 
     @property
     def columns(self) -> dict[str, Column]:
-        """The columns that patches can be coloured by; the keys are those of requests."""
+        """The columns that patches can be coloured by, by their addresses, which requests name."""
         return {**self._fixed_columns, **{key: column for key, column in self.labels.columns.items() if column.names}}
 
     @property
@@ -102,18 +114,55 @@ class Session:
         """The words of the page for patient, slide and patch."""
         return self.store.info.level_names
 
-    def name_column(self, key: str, column: Column) -> str:
-        """The title of a column on the page; columns of the user's own keep their names."""
-        return self.words.word(key) if key in LEVELS else column.title
+    def name_columns(self, *, in_files: bool = False) -> dict[str, str]:
+        """The title of each column, which no other column has; columns of the user's own keep their names.
+
+        `in_files`: titles are the same in every store, whatever it calls patients, slides and patches.
+        """
+        columns = self.columns
+        titles = {
+            key: self.words.word(key) if key in LEVELS and not in_files else column.title
+            for key, column in columns.items()
+        }
+        times = Counter(titles.values())
+        return {
+            key: title if times[title] == 1 or title == key else f"{title} ({key})" for key, title in titles.items()
+        }
+
+    @property
+    def classes(self) -> Column | None:
+        """The classes of patches: those that the first evaluation predicted, else those of the table."""
+        for title, _ in self._judged[:1]:
+            return self._fixed_columns[address_predicted(title)]
+        return self._fixed_columns.get("label")
 
     def find_column(self, key: str, row: int | None = None) -> Column:
-        """A column by its key; the column `similarity` holds the similarity of every patch with the patch of a row."""
-        if key == "similarity" and row is not None:
+        """A column by its address; `computed:similarity` holds the similarity of all patches with that of a row."""
+        if key == SIMILARITY and row is not None:
             return self._compare(row)
         known = self._fixed_columns | self.labels.columns  # a set without labels too: a page may still show it
         if key not in known:
             raise UserError(f"the patches have no column {key!r}.")
         return known[key]
+
+    def explain_absence(self, key: str, number: int) -> str:
+        """Why no patch of a slide has a value in a column."""
+        rows, slide = self.rows_of_slide[number], self.slides[number]
+        if not len(rows):
+            return "Nothing is painted: this slide has no patches, because all its boxes were dropped."
+        if key in self.labels.columns:
+            return "Nothing is painted: no patch of this slide has a name of this set."
+        if not is_computed(key):
+            return "Nothing is painted: this column is empty for this slide."
+        if key in (CLUSTER, SIMILARITY) or not (self.vector_of[rows] >= 0).any():
+            return "Nothing is painted: the patches of this slide were not embedded."
+        judged = self.slide_of[self.find_column(key).codes >= 0]
+        if slide.patient in {self.slides[other].patient for other in np.unique(judged)}:
+            return "Nothing is painted: the evaluation left this slide out."
+        codes, names = self.store.table.codes("split")
+        split = _agree(codes[rows], names)
+        whose = f", and this slide is of a patient of the split {split!r}" if split else ""
+        return f"Nothing is painted: the evaluation judged its test patients alone{whose}."
 
     def _compare_anew(self, row: int) -> Column:
         vector = int(self.vector_of[row]) if 0 <= row < len(self.store) else -1
@@ -124,30 +173,49 @@ class Session:
         values[self.embedded] = similarities
         return number_column("similarity to the chosen patch", values, float(similarities.min()), 1.0)
 
+    def list_patients(self) -> list[dict[str, Any]]:
+        """One record per patient: label, split and site, slides, patches, result of the first evaluation."""
+        slides_of: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for slide in self.list_slides():
+            slides_of[slide["patient"]].append(slide)
+        number_of = {patient: number for number, patient in enumerate(slides_of)}
+        pooled = self._pool(np.array([number_of[slide.patient] for slide in self.slides])[self.slide_of])
+        patients = []
+        for number, (patient, slides) in enumerate(slides_of.items()):
+            record: dict[str, Any] = {"patient": patient}
+            for name in ("label", "split", "site"):
+                values = {slide[name] for slide in slides if slide[name]}
+                record[name] = values.pop() if len(values) == 1 else _SEVERAL if values else ""
+            record |= {"slides": len(slides), "patches": sum(slide["patches"] for slide in slides)}
+            patients.append(record | _describe_result(pooled.get(number)))
+        return patients
+
     def list_slides(self) -> list[dict[str, Any]]:
         """One record per slide: its patient, label, split and site, patches, result of the first evaluation."""
-        facts = {name: self.store.table.codes(name) for name in ("label", "split", "site")}
-        pooled = self._pooled
+        table, dropped = self.store.table, self.store.dropped()
+        facts, facts_of_dropped = (
+            {name: source.codes(name) for name in ("label", "split", "site")} for source in (table, dropped)
+        )
+        dropped_rows, pooled = dropped.rows_by("slide"), self._pool(self.slide_of)
         slides = []
         for number, (slide, rows) in enumerate(zip(self.slides, self.rows_of_slide, strict=True)):
             record: dict[str, Any] = {"patient": slide.patient, "slide": slide.slide}
-            record |= {name: _agree(codes[rows], names) for name, (codes, names) in facts.items()}
-            record |= {"patches": slide.kept, "dropped": slide.dropped, "predicted": "", "score": None, "result": ""}
-            if number in pooled:
-                predicted, score, truth = pooled[number]
-                record |= {"predicted": predicted, "score": round(score, 3)}
-                record["result"] = "" if truth == _SEVERAL else "right" if predicted == truth else "wrong"
-            slides.append(record)
+            own, known = (rows, facts) if len(rows) else (dropped_rows.get(slide.slide, rows), facts_of_dropped)
+            record |= {name: _agree(codes[own], names) for name, (codes, names) in known.items()}
+            record |= {"patches": slide.kept, "dropped": slide.dropped}
+            slides.append(record | _describe_result(pooled.get(number)))
         return slides
 
-    @cached_property
-    def _pooled(self) -> dict[int, tuple[str, float, str]]:
-        """By slide, the class of the largest mean score of its patches, that score, and the true class."""
+    def _pool(self, unit_of: NDArray[np.integer[Any]]) -> dict[int, tuple[str, float, str]]:
+        """By unit, the class of the largest mean score of its patches, that score, and the true class.
+
+        `unit_of` (M,): the number of the slide or the patient of each row.
+        """
         pooled = {}
         for _, predictions in self._judged[:1]:
-            slide_numbers = self.slide_of[self.embedded[predictions.units["row"]]]
-            order = np.argsort(slide_numbers, kind="stable")
-            numbers, starts = np.unique(slide_numbers[order], return_index=True)
+            units = unit_of[self.embedded[predictions.units["row"]]]
+            order = np.argsort(units, kind="stable")
+            numbers, starts = np.unique(units[order], return_index=True)
             for number, own in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
                 scores = predictions.scores[own].mean(axis=0)
                 best = int(scores.argmax())
@@ -222,9 +290,7 @@ def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, 
             embeddings = Embeddings.load(path)
     embeddings = embeddings or imported
     if scores and embeddings is None:
-        embeddings = find_embeddings(scores[0], scores[0].info.embeddings)
-        if embeddings is None:
-            raise UserError(f"the embeddings that {scores[0].path} was made from are gone or have changed. Give them.")
+        embeddings = scores[0].open_embeddings()
     if embeddings is not None and embeddings.info.store_checksum != store.checksum:
         raise UserError(
             f"{embeddings.path} was made of other patches than {store_path} holds now. Give the store that was "
@@ -232,11 +298,7 @@ def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, 
         )
     for judged in scores:
         assert embeddings is not None
-        if judged.artefact.manifest.inputs["the embeddings"] != embeddings.artefact.checksum:
-            raise UserError(
-                f"{judged.path} was made from other embeddings than {embeddings.path}. Give scores of these, or start "
-                "another explorer."
-            )
+        judged.refuse_changed("the embeddings", embeddings)
     return Session(store, embeddings, scores, files, say)
 
 
@@ -251,6 +313,15 @@ def _open_patches(path: Path, files: dict[str, Path]) -> tuple[PatchStore, Embed
             f"{embeddings.path / embeddings.info.store} {path}."
         )
     return FeaturePatches(embeddings, files), embeddings
+
+
+def _describe_result(pooled: tuple[str, float, str] | None) -> dict[str, Any]:
+    """The predicted class of a slide or a patient, its score, and whether it is right; empty if it was not judged."""
+    if pooled is None:
+        return {"predicted": "", "score": None, "result": ""}
+    predicted, score, truth = pooled
+    result = "" if truth == _SEVERAL else "right" if predicted == truth else "wrong"
+    return {"predicted": predicted, "score": round(score, 3), "result": result}
 
 
 def _agree(codes: NDArray[Any], names: Sequence[str]) -> str:

@@ -143,6 +143,6 @@ class SlideView extends Pane {
     if (place >= 0) this.choose(this.data.rows[place], "slide");
   }
   region() {
-    if (this.data) this.select({ slide: this.data.slide, box: this.corners() });
+    if (this.data) this.select({ slide: this.data.slide, box: this.corners(), by: this.paintedBy() });
   }
 }

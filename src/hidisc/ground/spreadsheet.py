@@ -10,67 +10,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
-from xml.etree.ElementTree import ParseError
-from zipfile import BadZipFile
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.text import count, plural
-
-_DAMAGE = (BadZipFile, ParseError, OSError, KeyError, ValueError, TypeError, AttributeError, IndexError, EOFError)
-"""What openpyxl raises of files that are no workbooks."""
-
-
-def read_workbook(path: Path, data: bytes) -> tuple[list[list[str]], list[str]]:
-    """(the rows of the first sheet that is not hidden, warnings); numbers and dates as plain text."""
-    from openpyxl import load_workbook
-
-    try:
-        results, formulas = (load_workbook(io.BytesIO(data), data_only=only) for only in (True, False))
-        visible = [number for number, sheet in enumerate(results.worksheets) if sheet.sheet_state == "visible"]
-        sheet, as_typed = results.worksheets[visible[0]], formulas.worksheets[visible[0]]
-        rows = [list(row) for row in sheet.iter_rows()]
-    except _DAMAGE as error:
-        raise UserError(
-            f"{path} is no Excel workbook, or damaged ({error}). Save the table as CSV (UTF-8) and give that file."
-        ) from error
-    typed = [cell for cell in chain.from_iterable(as_typed.iter_rows()) if cell.data_type == "f"]
-    if typed and all(sheet[cell.coordinate].value is None for cell in typed):
-        raise UserError(
-            f"{path}: cell {typed[0].coordinate} is a formula whose result is not in the file. Open the workbook in a "
-            "spreadsheet program and save it, or save it as CSV."
-        )
-    wrong = next((cell for cell in chain.from_iterable(rows) if cell.data_type == "e"), None)
-    if wrong is not None:
-        raise UserError(f"{path}: cell {wrong.coordinate} is the error {wrong.value}. Correct it, or empty the cell.")
-    others = len(visible) - 1
-    warning = f"the first sheet, {sheet.title!r}, is read, and {count(others, 'other sheet')} not." if others else ""
-    return [_trim([_as_text(cell) for cell in row]) for row in rows], [warning] if warning else []
-
-
-def _trim(row: list[str]) -> list[str]:
-    """A row without the empty cells behind its last one: all rows of a sheet are as long as the longest."""
-    while row and not row[-1]:
-        row.pop()
-    return row
-
-
-def _as_text(cell: Any) -> str:
-    """A cell as people see it: no `.0`, leading zeros where the format has them, ISO dates."""
-    value = cell.value
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return value.isoformat(" ").removesuffix(" 00:00:00")
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and set(cell.number_format) == {"0"}:
-        return str(value).zfill(len(cell.number_format))
-    return str(value)
-
+from hidisc.ground.text import plural
+from hidisc.ground.workbook import read_workbook
 
 _ON_ONE_LINE = ("patient", "slide", "patch", "path", "label", "site", "split")
 """Columns of names, in which a line break is a slip: a quote that was not closed, or a stray Enter in a spreadsheet."""
@@ -111,17 +56,16 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
     """
     data, delimiter, said = _read_bytes(path), "", list[str]()
     if data.startswith(b"PK\x03\x04"):
-        every, said = read_workbook(path, data)
-        header_row = 1 + next((number for number, row in enumerate(every) if any(row)), len(every))
-        records = every[header_row - 1 :]
+        records, said = read_workbook(path, data)
     else:
-        lines, header_row, delimiter = _find_header(_decode(path, data))
-        records = _split(path, lines, delimiter, header_row)
-    if not any(cell.strip() for record in records for cell in record):
+        lines, first_row, delimiter = _find_header(_decode(path, data))
+        records = list(enumerate(_split(path, lines, delimiter, first_row), start=first_row))
+    if not any(cell.strip() for _, record in records for cell in record):
         named = ", ".join(required) or "patient, slide"
         raise UserError(f"{path} is empty. It needs a header row with {named} and one row per slide.")
-    columns = _read_columns(path, records[0], header_row, required)
-    rows = _read_rows(path, records[1:], header_row + 1, columns, delimiter)
+    header_row, header = records[0]
+    columns = _read_columns(path, header, header_row, required)
+    rows = _read_rows(path, records[1:], columns, delimiter)
     _refuse_line_breaks(path, rows)
     warnings = _find_swallowed_rows([(header_row, {name: name for name in columns}), *rows], len(columns), delimiter)
     return Sheet(path, tuple(filter(None, columns)), tuple(rows), (*said, *warnings))
@@ -156,11 +100,11 @@ def _read_columns(path: Path, header: Sequence[str], header_row: int, required: 
 
 
 def _read_rows(
-    path: Path, records: Sequence[Sequence[str]], first_row: int, columns: Sequence[str], delimiter: str
+    path: Path, records: Iterable[tuple[int, Sequence[str]]], columns: Sequence[str], delimiter: str
 ) -> list[_Row]:
     """The rows that are not empty; refuses cells behind the last column, names that are too long, and no rows."""
     rows, long = [], []
-    for number, record in enumerate(records, start=first_row):
+    for number, record in records:
         cells = [_clean(cell) for cell in record]
         if any(cells[len(columns) :]):
             long.append(number)

@@ -8,12 +8,28 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
+from hidisc.ground.errors import UserError
+
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on a device; to a GPU it is copied from page-locked memory while the host goes on."""
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)  # memory that is page-locked already is not copied again
+
+
+def refuse_missing_device(device: str) -> None:
+    """Refuse a kind of device that this machine does not have."""
+    there = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    kind = device.partition(":")[0]
+    if kind not in there:
+        raise UserError(f"--device {device} is none of {', '.join(there)}.")
+    if not there[kind]:
+        here = ", ".join(name for name, is_there in there.items() if is_there)
+        raise UserError(
+            f"--device {device}: torch finds no such device on this machine. Give one of {here}; `hidisc doctor` says "
+            "what torch was built for."
+        )
 
 
 def constant(values: Sequence[float], like: Tensor) -> Tensor:

@@ -24,6 +24,14 @@ class History(Record):
     """Whether `slides` is complete: false if the training started from weights of unknown history."""
     labels_used: tuple[str, ...] = ()
     """The purposes that labels were used for; empty: none, as far as known."""
+    started_from: tuple[str, ...] = ()
+    """SHA-256 of the weights of every encoder that this one was made from, as far as known."""
+
+    def after(self, *weights: str) -> "History":
+        """The history of what is made from weights with these SHA-256, whose history this is."""
+        return self.model_copy(
+            update={"started_from": tuple(dict.fromkeys((*self.started_from, *filter(None, weights))))}
+        )
 
     def then(self, slides: tuple[SlideId, ...], labels_used: tuple[str, ...]) -> "History":
         """This history, and a training after it."""
@@ -31,6 +39,7 @@ class History(Record):
             slides=tuple(dict.fromkeys((*self.slides, *slides))),
             is_complete=self.is_complete,
             labels_used=tuple(dict.fromkeys((*self.labels_used, *labels_used))),
+            started_from=self.started_from,
         )
 
     def without_names(self) -> "History":
@@ -52,7 +61,9 @@ UNKNOWN = History(is_complete=False)
 
 def trust_history(history: History | None) -> History:
     """The history of weights that come without their run: an empty history counts as not known."""
-    return history if history is not None and history.slides else UNKNOWN
+    if history is None or history.slides:
+        return history or UNKNOWN
+    return UNKNOWN.after(*history.started_from)
 
 
 def hash_name(patient: str) -> str:
@@ -163,7 +174,7 @@ class EncoderCard(Record):
             mean=self.mean,
             std=self.std,
             features=self.features,
-            history=self.history,
+            history=self.history.after(self.weights),
         )
 
 

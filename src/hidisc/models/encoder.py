@@ -9,8 +9,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from hidisc.artefacts.artefact import open_artefact, read_kind
+from hidisc.artefacts.inputs import ANY_INPUTS, START, ExpectedInputs
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import AnyPath, hash_file, seal, write_atomic
+from hidisc.ground.files import AnyPath, digest, hash_file, seal, write_atomic
 from hidisc.models.backbone import HUB, count_features, create_backbone, find_architecture, read_tensors
 from hidisc.models.card import (
     BEFORE,
@@ -27,6 +28,8 @@ from hidisc.models.card import (
 from hidisc.patches.store import InputRule
 from hidisc.settings.train import HeadConfig
 
+_BESIDE_START = f"the description beside {START}"
+"""What is fed to the weights and what they have seen, as an input."""
 TIMM_WEIGHTS = "model.safetensors"
 """The weights in a timm folder."""
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
@@ -164,6 +167,21 @@ def build_encoder(
     return encoder
 
 
+def hash_given_weights(given: str, backbone: nn.Module) -> str:
+    """SHA-256 of the weights that `model.weights` names: of the file, else of the tensors of the backbone with them."""
+    file = Path(str(find_weights(given)))
+    return hash_file(file) if file.is_file() else hash_tensors(backbone)
+
+
+def hash_tensors(net: nn.Module) -> str:
+    """SHA-256 of weights that are in no file."""
+    digest = hashlib.sha256()
+    for name, value in sorted(net.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def find_weights(given: str | None) -> str | None:
     """The file that `model.weights` stands for: a folder means the encoder in it, `hub` and None stay."""
     if given is None or given == HUB or not Path(given).is_dir():
@@ -178,6 +196,23 @@ def find_weights(given: str | None) -> str | None:
         f"model.weights = {given!r} is a folder without an encoder (no {WEIGHTS}, no {TIMM_WEIGHTS}). Give the folder "
         "of a finished `hidisc train`, one that `hidisc export --to timm` wrote, or a .safetensors file."
     )
+
+
+def hash_start(given: str | None, expected: ExpectedInputs = ANY_INPUTS) -> dict[str, str]:
+    """Checksums of a file of starting weights and of the description beside it; others than expected are refused.
+
+    Nothing for random weights and those of the hub.
+    """
+    weights, found = find_weights(given), {}
+    if weights is None:
+        return {}
+    if Path(weights).is_file():
+        found[START] = hash_file(Path(weights))
+        if (beside := describe_weights(weights)) != Preprocessing():
+            found[_BESIDE_START] = digest(beside.model_dump(mode="json"))
+    expected.compare(START, found.get(START), f"{START} = {given!r}")
+    expected.compare(_BESIDE_START, found.get(_BESIDE_START), f"the description beside {START} = {given!r}")
+    return found
 
 
 def _choose_scale(

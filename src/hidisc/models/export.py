@@ -43,7 +43,7 @@ def export_encoder(encoder: Encoder, out: Path, to: Target) -> float:
     preprocessing = card.describe().model_copy(
         update={
             "mean_and_std_are_applied": BEFORE if to == "timm" else INSIDE,
-            "history": card.history.without_names(),
+            "history": card.history.after(card.weights).without_names(),
             "weights": hash_weights(out / FILES[to]),
         }
     )

@@ -18,6 +18,7 @@ from hidisc.ground.text import count, name_some
 from hidisc.settings.prepare import AnnotationsConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import Boxes
+from hidisc.slides.names import Name, find_twins
 from hidisc.slides.tissue import tissue_fraction
 
 Ring = NDArray[np.float64]
@@ -125,6 +126,7 @@ def _from_feature(feature: dict[str, Any]) -> Region:
     geometry, properties = feature["geometry"], feature.get("properties") or {}
     kind, coordinates = geometry["type"], geometry["coordinates"]
     polygons = {"Polygon": [coordinates], "MultiPolygon": coordinates}.get(kind, [])
+    polygons = [polygon for polygon in polygons if polygon]  # an empty one is a null geometry (RFC 7946, 3.1)
     known = properties.get("classification") or {}
     measured = properties.get("measurements") or {}
     if isinstance(measured, list):  # QuPath before 0.4
@@ -135,13 +137,20 @@ def _from_feature(feature: dict[str, Any]) -> Region:
     slide = metadata.get("slide") or properties.get("slide")
     return Region(
         polygons=tuple(tuple(_read_ring(ring) for ring in polygon) for polygon in polygons),
-        name=str(known["name"]) if known.get("name") else None,
+        name=_read_class(str(known["name"])) if known.get("name") else None,
         color=(int(color[0]), int(color[1]), int(color[2])) if color else None,
         measurements={str(name): float(value) for name, value in measured.items() if _is_number(value)},
         kind=object_type if object_type in ("detection", "tile") else "annotation",
         slide=str(slide) if slide else None,
         notes={str(name): str(value) for name, value in metadata.items() if name != "slide"},
     )
+
+
+def _read_class(name: str) -> str | None:
+    """The name of a class with single spaces; one that cannot be printed cannot stand in a table."""
+    if not (name := " ".join(name.split())).isprintable():
+        raise ValueError("the name of a class has letters that cannot be printed")
+    return name or None
 
 
 def _read_ring(corners: Any) -> Ring:
@@ -234,6 +243,7 @@ def load_annotations(config: AnnotationsConfig, rows: Sequence[SlideRow]) -> tup
     if left:
         warnings.append(f"{count(left, 'object')} without a class, or without an area, left out.")
     classes = tuple(dict.fromkeys(str(region.name) for each in regions.values() for region in each))
+    warnings += find_twins(Name("annotation", name, "a class") for name in classes)
     unknown = [name for name in config.exclude if name not in classes]
     if unknown:
         raise UserError(

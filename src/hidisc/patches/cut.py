@@ -105,7 +105,7 @@ def cut_slide(task: CutTask, report: Watch = ignore) -> SlideRecord:
         record = None
     if record is not None and is_whole(task.folder, record):
         return _grow(task, record, report)
-    config = task.config
+    config, sample = task.config, task.sample()
     with open_slide(task.row.path) as slide:
         mpp, downsample = _scale(slide, task)
         check_codec(config.pixels.codec, slide.channels, slide.dtype)
@@ -122,7 +122,6 @@ def cut_slide(task: CutTask, report: Watch = ignore) -> SlideRecord:
 
         samples = _sample(slide, candidates, fraction, task)
         painter = _Painter(task, _estimate_stains(task, slide, samples))
-        sample = task.sample()
         first_cells = _find_cells(task, lattices, candidates, slide)
         with new_folder(task.folder) as part:
             stds = np.zeros(len(candidates), np.float32)
@@ -159,6 +158,7 @@ def cut_slide(task: CutTask, report: Watch = ignore) -> SlideRecord:
                 stain_fallbacks=painter.fallbacks,
                 files=describe_files(part),
             )
+            task.refuse_change(sample)
             record.save(part)
     return record
 
@@ -181,6 +181,7 @@ def _grow(task: CutTask, record: SlideRecord, report: Watch) -> SlideRecord:
         with _write_places(task, parts, owners, slide, lattices, first_cells, painter) as places:
             for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
                 places.append(index, painter.encode(pixels))
+        task.refuse_change(record.sample)
     added = [describe_file(task.folder / name) for name in names]
     fallbacks = record.stain_fallbacks + painter.fallbacks
     grown = record.model_copy(update={"files": (*record.files, *added), "stain_fallbacks": fallbacks})

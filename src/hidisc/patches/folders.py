@@ -1,29 +1,24 @@
 """Patches that exist as files: listed by folders, by a table, or as the OpenSRH data set has them."""
 
 import json
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 from unicodedata import normalize
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
-from hidisc.ground.spreadsheet import Sheet, read_sheet
+from hidisc.ground.spreadsheet import read_sheet
+from hidisc.ground.text import count, name_some
 from hidisc.patches.pack import PatchFile, Source, group_by_slide
-from hidisc.patches.people import read_patients
+from hidisc.patches.people import People
 from hidisc.slides.cohort import (
-    REQUIRED,
-    WRITTEN,
-    Name,
     find_disagreements,
     find_half_split,
-    find_twins,
-    fold,
-    names_of,
     read_row,
     refuse,
     refuse_if_all_missing,
 )
+from hidisc.slides.column_names import REQUIRED, is_ours
 
 PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
 LabelLevel = Literal["patient", "slide", "patch"]
@@ -31,11 +26,10 @@ LabelLevel = Literal["patient", "slide", "patch"]
 
 def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     """Patches in `root/patient/slide/patch.png`; labels, sites and splits from a CSV of patients, if there is one."""
-    root, patients_csv = Path(root), None if patients_csv is None else Path(patients_csv)
+    root = Path(root)
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Give the folder that holds one folder per patient.")
-    sheet = read_sheet(patients_csv, ("patient",)) if patients_csv else None
-    rows = read_patients(sheet) if sheet else {}
+    people = People(patients_csv)
     patches, odd, problems = [], [], []
     for path in sorted({*root.rglob("*"), *root.glob("*/*/*")}):  # `rglob` alone does not enter linked folders
         parts = path.relative_to(root).parts
@@ -43,32 +37,36 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
         if any(part.startswith(".") for part in parts) or not is_picture:
             continue
         if len(parts) != 3:
-            odd.append(f"{'/'.join(parts)} is not at patient/slide/patch and is left out.")
+            odd.append("/".join(parts))
             continue
         if not all(map(_is_text, parts)):
             problems.append(f"{'/'.join(parts)!r} has letters that are not UTF-8 in its name. Rename it.")
             continue
         # as a CSV's cells: macOS takes accents apart in file names
         patient, slide, name = (normalize("NFC", part) for part in (*parts[:2], path.stem))
-        label, site, split = (rows.get(patient, {}).get(fact) or None for fact in ("label", "site", "split"))
-        patches.append(PatchFile(patient, slide, path, label, None, site, split, name=name))
+        patches.append(PatchFile(patient, slide, path, name=name))
     refuse(root, problems)
     if not patches:
         raise UserError(f"{root} holds no pictures at patient/slide/patch.png ({', '.join(sorted(PICTURE_SUFFIXES))}).")
-    without = sorted({patch.patient for patch in patches} - rows.keys()) if rows else []
-    odd += [f"patient {patient!r} is not in {patients_csv} and has no label." for patient in without]
-    twins = find_twins([*_names_in(patches), *(_names_of(sheet) if sheet else ())])
-    warnings = [*(f"{patients_csv}: {warning}" for warning in (sheet.warnings if sheet else ())), *twins, *odd]
-    return Source(root, tuple(group_by_slide(patches, "patient")), warnings=tuple(warnings))
+    slides, said = people.describe(group_by_slide(patches, "patient"))
+    if odd:
+        be = "is" if len(odd) == 1 else "are"
+        said.append(
+            f"{count(len(odd), 'picture')} {be} not at patient/slide/patch and {be} left out: {name_some(odd)}."
+        )
+    return Source(root, tuple(slides), warnings=tuple(said))
 
 
-def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Source:
-    """Patches of a CSV: `patient, slide, path`, optionally `patch, label, mpp, site, split`; other columns are kept."""
+def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient", patients_csv: AnyPath | None = None) -> Source:
+    """Patches of a CSV: `patient, slide, path`, optionally `patch, label, mpp, site, split`; other columns are kept.
+
+    What a CSV of patients says is added to it.
+    """
     table_csv = Path(table_csv)
     sheet = read_sheet(table_csv, REQUIRED)
     refuse_if_all_missing(sheet)
     own = [name for name in sheet.columns if name not in (*REQUIRED, "patch", "label", "mpp", "site", "split")]
-    taken = [name for name in own if name in WRITTEN and name != "place"]
+    taken = [name for name in own if is_ours(name) and name != "place"]
     if taken:
         raise UserError(f"{table_csv}: column {taken[0]!r} is one that hidisc writes itself. Rename it.")
     patches: list[PatchFile] = []
@@ -85,12 +83,9 @@ def find_table(table_csv: AnyPath, label_level: LabelLevel = "patient") -> Sourc
         patches.append(PatchFile(**vars(row), name=cells.get("patch") or row.path.stem))
     problems += [*find_disagreements(patches, label_level), *find_half_split(patches), *_find_half_scales(patches)]
     refuse(table_csv, [f"{table_csv.name} {problem}" for problem in problems])
-    warnings = [*sheet.warnings, *find_twins(names_of(patches, slides_within_patients=True))]
-    return Source(
-        table_csv,
-        tuple(group_by_slide(patches, label_level)),
-        warnings=tuple(f"{table_csv.name}: {warning}" for warning in warnings),
-    )
+    slides, said = People(patients_csv).describe(group_by_slide(patches, label_level))
+    warnings = [*said, *(f"{table_csv.name}: {warning}" for warning in sheet.warnings)]
+    return Source(table_csv, tuple(slides), warnings=tuple(warnings))
 
 
 def _find_half_scales(patches: list[PatchFile]) -> list[str]:
@@ -112,30 +107,17 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _names_in(patches: Iterable[PatchFile]) -> Iterator[Name]:
-    """The names of the folders, with the folder each stands for."""
-    for patient, slide in dict.fromkeys((patch.patient, patch.slide) for patch in patches):
-        yield Name("patient", patient, f"folder {patient}")
-        yield Name("slide", slide, f"folder {patient}/{slide}", fold(patient))
-
-
-def _names_of(sheet: Sheet) -> Iterator[Name]:
-    """The names in a CSV of patients, with their rows."""
-    for number, cells in sheet.rows:
-        for kind in ("patient", "label", "site", "split"):
-            yield Name(kind, cells.get(kind, ""), f"{sheet.path.name} row {number}")
-
-
 META, SPLIT = "meta/opensrh.json", "meta/train_val_split.json"
 
 
-def find_opensrh(root: AnyPath) -> Source:
+def find_opensrh(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
     """The patches of OpenSRH: normal patients give `normal_patches`, all others `tumor_patches`."""
     root = Path(root)
     patients = _read_json(root, META)
     splits = _read_json(root, SPLIT)
     split_of = {str(patient): split for split in ("train", "val") for patient in splits.get(split, [])}
-    patches, problems, warnings = [], [], []
+    patches, problems = [], []
+    unsplit, bare = [], []
     for patient, study in patients.items():
         try:
             label = str(study["class"])
@@ -149,18 +131,25 @@ def find_opensrh(root: AnyPath) -> Source:
             problems.append(f"{META}: patient {patient!r} is not `class` and `slides`. Download the file again.")
             continue
         if patient not in split_of:
-            warnings.append(f"patient {patient!r} is in neither split of {SPLIT}; its split stays empty.")
+            unsplit.append(patient)
         if not files:
-            warnings.append(f"patient {patient!r} ({label}) has no {listed} and is left out.")
+            bare.append(patient)
         for slide, path in files:
             if not (root / path).is_file():
                 problems.append(f"{META}: patch {path!r} does not exist below {root}. Download it again.")
             split = split_of.get(patient)
             patches.append(PatchFile(patient, str(slide), root / path, label, split=split, name=Path(path).stem))
     refuse(root, problems)
+    warnings = []
+    if unsplit:
+        listed = f"{count(len(unsplit), 'patient')} ({name_some(unsplit)})"
+        warnings.append(f"{listed}: in neither split of {SPLIT}; the split stays empty.")
+    if bare:
+        warnings.append(f"{count(len(bare), 'patient')} ({name_some(bare)}): no patches of the class; left out.")
     if not patches:
         raise UserError(f"{root / META} lists no patches. Give the OpenSRH folder that holds `meta`.")
-    return Source(root, tuple(group_by_slide(patches, "patient")), "srh", tuple(warnings))
+    slides, said = People(patients_csv).describe(group_by_slide(patches, "patient"))
+    return Source(root, tuple(slides), "srh", (*said, *warnings), may_lack_split=True)
 
 
 def _read_json(root: Path, name: str) -> dict[str, Any]:

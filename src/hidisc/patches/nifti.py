@@ -1,7 +1,6 @@
 """NIfTI files in folders (`patient/scan.nii.gz`) or listed in a CSV -> volumes to import."""
 
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,18 +12,19 @@ from numpy.typing import NDArray
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
+from hidisc.ground.text import count, name_some
 from hidisc.patches.people import People
 from hidisc.patches.volume import Volume, VolumeSource, check_size, gather_scans, load_library, orient, walk_files
 from hidisc.settings.prepare import VolumesConfig
-from hidisc.slides.cohort import Cohort, Name, SlideRow, find_twins, fold, refuse
+from hidisc.slides.cohort import Cohort, SlideRow, refuse
 from hidisc.slides.slide import SlideError
 
 ENDINGS = (".nii.gz", ".nii")
 _MM = {"meter": 1000.0, "micron": 0.001}
 """Millimetres of a header's unit; an unknown one is mm."""
 _RAS_TO_LPS = np.diag([-1.0, -1.0, 1.0])
-_DAMAGED = (OSError, EOFError, ValueError, zlib.error, OverflowError, MemoryError)
-"""What nibabel raises on files that are cut short or no NIfTI; its own errors are among them."""
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, zlib.error, OverflowError, MemoryError)
+"""What nibabel raises on files that are cut short or no NIfTI, beside its own errors."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,6 @@ def find_nifti(
     """
     _load_nibabel()
     root = Path(root)
-    if root.is_file() and patients_csv is not None:
-        raise UserError(f"--patients goes with a folder; {root} has labels in columns of its own.")
     people = People(patients_csv, key_file)
     rows, warnings = _read_csv(root) if root.is_file() else _walk(root)
     masks = {mask for row in rows if (mask := _find_mask(row.path, config)) is not None}
@@ -91,7 +89,7 @@ def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
         if not path.name.lower().endswith(ENDINGS):
             continue
         if len(parts) < 2:
-            odd.append(f"{path.name} lies in no patient's folder and is left out.")
+            odd.append(path.name)
             continue
         try:
             "/".join(parts).encode()
@@ -101,13 +99,9 @@ def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
         patient, scan = (normalize("NFC", name) for name in (parts[0], "/".join((*parts[1:-1], _stem(path)))))
         rows.append(SlideRow(patient, f"{patient}/{scan}", path))
     refuse(root, problems)
-    return rows, [*find_twins(_names_in(rows)), *odd]
-
-
-def _names_in(rows: list[SlideRow]) -> Iterator[Name]:
-    for row in rows:
-        yield Name("patient", row.patient, f"folder {row.patient}")
-        yield Name("scan", row.slide, row.slide, fold(row.patient))
+    lies = "lies" if len(odd) == 1 else "lie"
+    said = [f"{count(len(odd), 'file')} {lies} in no patient's folder, and left out: {name_some(odd)}."]
+    return rows, said if odd else []
 
 
 def _read_csv(path: Path) -> tuple[list[SlideRow], list[str]]:
@@ -135,11 +129,16 @@ def _count_frames(path: Path, config: VolumesConfig) -> int:
     """How many scans are in a file: one, or one per frame."""
     if not config.frames:
         return 1
+    nibabel = _load_nibabel()
     try:
-        shape = _load_nibabel().load(path).shape
-    except _DAMAGED:
+        shape = nibabel.load(path).shape
+    except _list_damage(nibabel):
         return 1  # said when it is read
     return max(1, int(shape[3])) if len(shape) > 3 else 1
+
+
+def _list_damage(nibabel: Any) -> tuple[type[Exception], ...]:
+    return (*_DAMAGED, nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError)
 
 
 def _read(path: Path, frame: int | None) -> tuple[NDArray[np.float32], tuple[float, float, float]]:
@@ -152,7 +151,7 @@ def _read(path: Path, frame: int | None) -> tuple[NDArray[np.float32], tuple[flo
         affine, units = np.asarray(image.affine, np.float64), image.header.get_xyzt_units()
         with nibabel.openers.ImageOpener(path) as file:  # a loaded header has 1 mm where the file has no spacing
             steps = np.asarray(type(image.header).from_fileobj(file, check=False).get_zooms()[:3], np.float64)
-    except (*_DAMAGED, nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError) as error:
+    except _list_damage(nibabel) as error:
         raise SlideError(
             f"the file is no NIfTI volume, or cut short ({type(error).__name__}). Copy or convert it again."
         ) from error

@@ -14,7 +14,7 @@ from hidisc.patches.codec import check_codec
 from hidisc.patches.record import FIRST_SHARD, SlideRecord, SlideTask, describe_files, name_owner, store_patches
 from hidisc.patches.store import InputRule
 from hidisc.settings.prepare import ImportConfig
-from hidisc.slides.cohort import SlideRow
+from hidisc.slides.cohort import SlideRow, admit
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import resize
 from hidisc.slides.slide import Pixels, SlideError
@@ -35,6 +35,14 @@ class Source:
     slides: tuple[tuple[SlideRow, tuple[Path, ...]], ...]
     input: InputRule = "unit"
     warnings: tuple[str, ...] = ()
+    may_lack_split: bool = False
+    """Whether some patients are in no split, and `warnings` say so."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no cohort may have, and warn of names that look alike."""
+        rows = [row for row, _ in self.slides]
+        warnings = admit(self.root, rows, self.warnings, may_lack_split=self.may_lack_split)
+        object.__setattr__(self, "warnings", warnings)
 
 
 def group_by_slide(patches: Iterable[PatchFile], label_level: str) -> list[tuple[SlideRow, tuple[Path, ...]]]:
@@ -96,9 +104,9 @@ class PackTask(SlideTask):
         """Encode the patch files into the slide's folder."""
         content = hashlib.sha256()
         with new_folder(self.folder) as part:
+            sample = self.sample()
             first = read_patch(self.paths[0], self.config.resize_px)
             check_codec(self.config.pixels.codec, first.shape[2], first.dtype)
-            sample = self.sample()
 
             def read() -> Iterator[Pixels]:
                 for path in self.paths:
@@ -122,6 +130,7 @@ class PackTask(SlideTask):
                 boxes=len(self.paths),
                 files=describe_files(part),
             )
+            self.refuse_change(sample)
             record.save(part)
         return record
 

@@ -21,7 +21,7 @@ from hidisc.patches.shard import Shard, ShardWriter
 from hidisc.settings.config import Config, keep_facts
 from hidisc.settings.prepare import PixelsConfig
 from hidisc.slides.grid import Boxes
-from hidisc.slides.slide import Pixels
+from hidisc.slides.slide import Pixels, SlideError
 from hidisc.slides.tissue import pixel_std
 
 RECORD = "slide.json"
@@ -213,6 +213,13 @@ class SlideTask(ABC):
     @abstractmethod
     def sample(self) -> str:
         """Checksum of samples of what is read."""
+
+    def refuse_change(self, sample: str) -> None:
+        """Refuse what changed while it was read, such as a file that is still being copied, by its sample before."""
+        if self.sample() != sample:
+            raise SlideError(
+                f"{self.source} changed while it was read. Wait until it is copied, then run the same command again."
+            )
 
     @abstractmethod
     def run(self, report: Watch) -> SlideRecord:

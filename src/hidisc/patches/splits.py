@@ -2,17 +2,47 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 import numpy as np
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.seeds import Purpose, make_rng
-from hidisc.ground.text import count, name_some
+from hidisc.ground.text import count, name_some, plural
 from hidisc.patches.table import PatchTable
 from hidisc.settings.evaluate import FoldsConfig
 from hidisc.settings.prepare import SplitConfig
+
+FEW_PATIENTS = 10
+"""Of a test split: fewer show nothing, for the interval of any number is as wide as what is looked for."""
+
+
+def warn_of_few(test_patients: int) -> list[str]:
+    """What to do where so few patients are held out that a result shows nothing."""
+    if not 0 < test_patients < FEW_PATIENTS:
+        return []
+    return [
+        f"{count(test_patients, 'test patient')} can show nothing: in `hidisc evaluate` and `hidisc benchmark`, "
+        "--folds 3 or more makes every patient of the cohort a test patient once."
+    ]
+
+
+def find_split_doubts(rows: Iterable[tuple[str, str | None, str | None]]) -> list[str]:
+    """Classes that training never sees, and test patients that are too few, of rows of patient, label and split."""
+    listed = list(rows)
+    labels: dict[str | None, set[str | None]] = defaultdict(set)
+    for _, label, split in listed:
+        labels[split].add(label)
+    unseen = sorted(str(label) for label in labels["test"] - labels["train"] if label)
+    doubts = []
+    if unseen and labels["train"] - {None}:
+        doubts.append(
+            f"{plural('class', len(unseen))} {name_some(unseen)} {'is' if len(unseen) == 1 else 'are'} in the split "
+            "'test' and not in 'train', so no test patient of it can be predicted correctly. Choose other splits, or "
+            "evaluate with --folds."
+        )
+    return [*doubts, *warn_of_few(len({patient for patient, _, split in listed if split == "test"}))]
 
 
 def split_patients(

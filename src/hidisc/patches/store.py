@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hidisc.artefacts.artefact import CONFIG, Artefact, open_artefact
+from hidisc.artefacts import inputs
+from hidisc.artefacts.artefact import CONFIG, Artefact, DamagedError, open_artefact
+from hidisc.artefacts.inputs import ANY_INPUTS, ExpectedInputs
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, digest, find_problem
 from hidisc.patches.codec import CodecName, decode
@@ -114,18 +117,29 @@ class PatchStore:
         self._shard: NDArray[np.int32] = table.column("shard")
         self._row: NDArray[np.int32] = table.column("row")
         self._open: OrderedDict[int, Shard] = OrderedDict()
-        self._verified: set[int] = set()
+        self._owners: dict[int, str] = {}
+        """Whose patches each shard that was opened before holds."""
+        self._damaged: set[int] = set()
         self._lock = Lock()
         # a memory map holds a file descriptor: leave most of them to the rest of the process
         self._most_open = max(16, _count_descriptors() // 4)
 
     @classmethod
-    def load(cls, path: AnyPath) -> "PatchStore":
-        """Open a finished store; an unfinished or damaged one is refused with what to do."""
+    def load(cls, path: AnyPath, expected: ExpectedInputs = ANY_INPUTS) -> "PatchStore":
+        """Open a finished store; an unfinished or damaged one, or another than is expected, is refused."""
         path = Path(path)
-        artefact = open_artefact(path, *_KINDS, check=(CONFIG, STORE, PATCHES, DROPPED, FAILURES))
+        said = f"the store {path}"
+        try:
+            artefact = open_artefact(path, *_KINDS, check=(CONFIG, STORE, PATCHES, DROPPED, FAILURES))
+        except DamagedError:
+            raise
+        except UserError:
+            expected.compare(inputs.STORE, None, said)
+            raise
         info = StoreInfo.model_validate_json((path / STORE).read_bytes())
-        return cls(artefact, info, PatchTable.load(path / PATCHES))
+        store = cls(artefact, info, PatchTable.load(path / PATCHES))
+        expected.compare(inputs.STORE, store.checksum, said)
+        return store
 
     @cached_property
     def checksum(self) -> str:
@@ -158,7 +172,10 @@ class PatchStore:
         return self.info.input == "unit" and self.info.channels == 3
 
     def read(self, index: int, out: Pixels | None = None) -> Pixels:
-        """Patch (size_px, size_px, C) of row `index`, into `out` if given; raises PatchError naming a damaged one."""
+        """Patch (size_px, size_px, C) of row `index`, into `out` if given; raises PatchError naming a damaged one.
+
+        A store that is another one by now is refused with ChangedInputError: its patches are not left out as damaged.
+        """
         shard, row = int(self._shard[index]), int(self._row[index])
         try:
             opened = self._opened(shard)
@@ -183,24 +200,46 @@ class PatchStore:
         with self._lock:
             opened = self._open.get(shard)
             if opened is None:
-                if shard not in self._verified:
-                    self._verify_owner(self.info.shards[shard])
-                    self._verified.add(shard)
-                opened = self._open[shard] = Shard(self.path / self.info.shards[shard])
+                opened = self._open[shard] = self._open_shard(shard)
                 if len(self._open) > self._most_open:
                     self._open.popitem(last=False)
             else:
                 self._open.move_to_end(shard)
             return opened
 
-    def _verify_owner(self, name: str) -> None:
-        """Raise ValueError for a shard that is another slide's or store's, whose patches are whole all the same."""
+    def _open_shard(self, shard: int) -> Shard:
+        """Open a shard; raises ValueError for that of another slide or store, whose patches are whole all the same."""
+        name = self.info.shards[shard]
+        try:
+            if shard not in self._owners:
+                self._verify(name)
+            opened = Shard(self.path / name)
+            if opened.owner != self._owners.setdefault(shard, opened.owner):
+                raise ValueError(f"{name} belongs to another slide or store")
+            return opened
+        except (UserError, ValueError, OSError):
+            if shard not in self._damaged:  # comparing the store once per shard is enough
+                self._refuse_change()
+                self._damaged.add(shard)
+            raise
+
+    def _verify(self, name: str) -> None:
+        """Raise ValueError for a shard that is not as it was written."""
         folder, _, file = name.rpartition("/")
         record_entry, shard_entry = self.artefact.files[f"{folder}/{RECORD}"], self.artefact.files[name]
         problem = find_problem(self.path, shard_entry, "size") or find_problem(self.path, record_entry)
         if problem:
             raise ValueError(problem)
         SlideRecord.load(self.path / folder).open_shard(self.path / folder, file)
+
+    def _expect_same(self) -> ExpectedInputs:
+        """That a store is this one."""
+        return ExpectedInputs(checksums={inputs.STORE: self.checksum})
+
+    def _refuse_change(self) -> None:
+        """Refuse a store that is another one by now, is being made anew or is gone; a damaged one is still this one."""
+        with suppress(DamagedError):
+            PatchStore.load(self.path, self._expect_same())
 
     def record(self, slide: SlideEntry) -> SlideRecord:
         """How one slide was cut."""
@@ -223,10 +262,11 @@ class PatchStore:
         return np.asarray(Image.open(BytesIO(data)).convert("RGB")), scale
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path.absolute()}  # a worker may stand in another folder
+        # a worker may stand in another folder, and open it after it has changed
+        return {"path": self.path.absolute(), "expected": self._expect_same()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(PatchStore.load(state["path"]).__dict__)
+        self.__dict__.update(PatchStore.load(**state).__dict__)
 
 
 def _count_descriptors() -> int:

@@ -19,12 +19,14 @@ from hidisc.ground.progress import Watch
 from hidisc.patches.people import People
 from hidisc.patches.record import FIRST_SHARD, SlideRecord, SlideTask, describe_files, name_owner, store_patches
 from hidisc.settings.prepare import VolumesConfig
-from hidisc.slides.cohort import SlideRow
+from hidisc.slides.cohort import SlideRow, admit
 from hidisc.slides.resample import resize
 from hidisc.slides.slide import Pixels, SlideError
 
-MAX_VALUES = 2**29
-"""Largest volume that is read: 2 GB of float32."""
+MAX_VALUES = 2**28
+"""Largest volume that is read, such as 512 x 512 x 1,024: 1 GB of float32, and three times that while it is read."""
+_BACKGROUND_SHARE = 0.9
+"""Of a volume's values: if more of them are one value, it is background, and percentiles are those of the others."""
 _AXES = {"sagittal": 0, "coronal": 1, "axial": 2}
 _ALIKE = 1.01
 """Spacings that differ by less are equal."""
@@ -102,6 +104,10 @@ def cut_slices(volume: Volume, config: VolumesConfig) -> Slices:
     """
     axis = _choose_axis(volume, config.axis)
     low, high = config.window or _find_window(volume.values, config.percentiles)
+    if not low < high:
+        raise SlideError(
+            f"the values of the volume hardly differ: the window would be {low:g} to {high:g}. Leave it out."
+        )
     across, down = (other for other in range(3) if other != axis)
     boxes = {other: _find_extent(volume, other, config) for other in (across, down)}  # mm, from the first value's edge
     side = max(end - start for start, end in boxes.values())
@@ -110,6 +116,11 @@ def cut_slices(volume: Volume, config: VolumesConfig) -> Slices:
     steps = volume.spacing_mm
     corner = {other: (sum(boxes[other]) / 2 - side / 2) / steps[other] for other in boxes}  # in values
     size = {other: side / steps[other] for other in boxes}
+    if size[across] * size[down] > MAX_VALUES:
+        raise SlideError(
+            f"values are {_list_mm(steps)} apart, so that a slice would have {size[across]:,.0f} x "
+            f"{size[down]:,.0f} of them. Correct the spacing in the header, or convert the volume again."
+        )
 
     def cut() -> Iterator[Pixels]:
         for index in range(volume.values.shape[axis]):
@@ -136,12 +147,23 @@ def _choose_axis(volume: Volume, wanted: str) -> int:
 
 
 def _find_window(values: NDArray[np.float32], percentiles: tuple[float, float]) -> tuple[float, float]:
-    """Values at two percentiles of the finite ones."""
+    """Values at two percentiles of the finite ones; where nearly all are background, of the others.
+
+    Else the window of a volume with 99.5 % of zeros would be (0, 0), and all that is in it white. The value of the
+    background stays black, or white where it is above the others.
+    """
     finite = values[np.isfinite(values)]
     if not len(finite):
         raise SlideError("the volume holds no finite value. Convert it again.")
-    low, high = np.percentile(finite, percentiles)
-    return float(low), float(high)
+    background = float(np.median(finite))
+    inside = finite[finite != background]
+    if not len(inside):
+        raise SlideError(f"all values of the volume are {background:g}, so there is nothing to see. Leave it out.")
+    if len(inside) >= (1 - _BACKGROUND_SHARE) * len(finite):
+        low, high = np.percentile(finite, percentiles, overwrite_input=True)
+        return float(low), float(high)
+    low, high = np.percentile(inside, percentiles, overwrite_input=True)
+    return min(background, float(low)), max(background, float(high))
 
 
 def _find_extent(volume: Volume, axis: int, config: VolumesConfig) -> tuple[float, float]:
@@ -206,6 +228,10 @@ class VolumeSource:
     key_file: Path | None = None
     """Where the secret of the pseudonyms is."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no cohort may have, and warn of names that look alike."""
+        object.__setattr__(self, "warnings", admit(self.root, [row for row, _ in self.scans], self.warnings))
+
 
 FoundVolume = tuple[SlideRow, int, Callable[[int | None], VolumeFiles]]
 """Whose it is, how many frames it has, and its files for one frame or, with None, for the only one."""
@@ -215,13 +241,17 @@ def gather_scans(
     root: Path, volumes: Iterable[FoundVolume], people: People, warnings: Sequence[str], *, is_private: bool
 ) -> VolumeSource:
     """One scan per volume, or per frame where a volume has several, under the names that the store may hold."""
+    found, said = people.describe((row, (frames, choose_frame)) for row, frames, choose_frame in volumes)
+    said = [*said, *warnings]
+    if people.key_file is not None:  # nobody can see it in pseudonyms
+        said = list(admit(root, [row for row, _ in found], said))
     scans = []
-    for row, frames, choose_frame in volumes:
-        known = people.describe(row)
+    for known, (frames, choose_frame) in found:
+        row = people.hide(known)
         for frame in range(frames) if frames > 1 else (None,):
-            name = known.slide if frame is None else f"{known.slide}/frame{frame + 1:03}"
-            scans.append((replace(known, slide=name), choose_frame(frame)))
-    return VolumeSource(root, tuple(scans), (*warnings, *people.find_warnings()), is_private, people.key_file)
+            name = row.slide if frame is None else f"{row.slide}/frame{frame + 1:03}"
+            scans.append((replace(row, slide=name), choose_frame(frame)))
+    return VolumeSource(root, tuple(scans), tuple(said), is_private, people.key_file)
 
 
 def load_library(name: str, what: str, logger: str) -> Any:
@@ -253,7 +283,7 @@ class ScanTask(SlideTask):
     files: VolumeFiles
     config: VolumesConfig
     named: Path
-    """What the list of failures names: the file, or the folder of all volumes where names are private."""
+    """What the list of failures names: the file, or the scan where names of files are private."""
 
     @property
     def source(self) -> Path:
@@ -274,7 +304,10 @@ class ScanTask(SlideTask):
     def run(self, report: Watch) -> SlideRecord:
         """Encode the slices of the volume into the scan's folder."""
         config, sample = self.config, self.sample()
-        volume = self.files.read()
+        try:
+            volume = self.files.read()
+        except OSError as error:  # whose words name the file
+            raise SlideError(f"a file of the volume cannot be read ({error.strerror}). Copy it again.") from error
         slices = cut_slices(volume, config)
         owner = name_owner(self.scan, sample, self.settings, FIRST_SHARD)
         with new_folder(self.folder) as part:
@@ -294,11 +327,14 @@ class ScanTask(SlideTask):
                 window=slices.window,
                 files=describe_files(part),
             )
+            self.refuse_change(sample)
             record.save(part)
         return record
 
 
 def _hash_values(volume: Volume) -> str:
     """SHA-256 of the values alone, so that a scan is known again under another header, name or compression."""
-    shape = "x".join(map(str, volume.values.shape))
-    return hashlib.sha256(shape.encode() + np.ascontiguousarray(volume.values).tobytes()).hexdigest()
+    content = hashlib.sha256("x".join(map(str, volume.values.shape)).encode())
+    for plane in volume.values:  # a copy of all of it would double the memory
+        content.update(np.ascontiguousarray(plane).data)
+    return content.hexdigest()

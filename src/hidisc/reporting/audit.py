@@ -1,4 +1,4 @@
-"""The page of an audit: the findings on every nuisance column, then its numbers, encoders side by side."""
+"""The page of an audit: the findings on every technical variable, then its numbers, encoders side by side."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,10 +18,10 @@ from hidisc.settings.level_names import LevelNames
 PAGE = "audit.html"
 _MEASURES = (
     ("Robustness index", "robustness", "robustness_chance"),
-    ("Nuisance predicted at equal label", "probe", "probe_chance"),
-    ("Label, seen nuisance", "seen", None),
-    ("Label, unseen nuisance", "unseen", None),
-    ("Drop from seen to unseen", "unseen_drop", None),
+    ("Variable predicted at equal label", "probe", "probe_chance"),
+    ("Label, value seen", "seen", None),
+    ("Label, value not seen", "unseen", None),
+    ("Drop where it was not seen", "unseen_drop", None),
     ("Label, balanced reference", "balanced", None),
     ("Label, correlated reference", "correlated", None),
     ("Drop from balanced to correlated", "correlated_drop", None),
@@ -29,13 +29,16 @@ _MEASURES = (
 """Title in the table, field of ColumnAudit, and the field with its value by chance."""
 _EXPLAINED = (
     "Numbers are of 100, with their intervals over patients in square brackets and chance behind a slash.",
-    "Robustness index: of the nearest patches of other patients that share either the label or the nuisance with a "
-    "patch, how many share the label. 100: the label alone decides who is near; 0: the nuisance alone.",
-    "Nuisance predicted: how often a linear probe is right about the nuisance of patients it has not learned from, at "
+    "Robustness index: of the nearest patches of other patients that share either the label or the variable (site, "
+    "scanner, colour) with a patch, how many share the label. 100: the label alone decides who is near; 0: the "
+    "variable alone.",
+    "Variable predicted: how often a linear probe is right about the variable of patients it has not learned from, at "
     "equal label.",
-    "Label, seen and unseen: accuracy of the label by nearest neighbours, if some or none of the reference patients "
-    "share the nuisance with the test patient.",
-    "Label, balanced and correlated: the same with reference patients in whom label and nuisance are independent, or "
+    "Label, value seen or not: accuracy of the label by nearest neighbours, if some or none of the reference patients "
+    "share the value of the variable with the test patient.",
+    "Cramer's V: how far label and variable go together over patients, from 0 (not at all) to 1 (always); p: how often "
+    "labels assigned at random go together with it as far.",
+    "Label, balanced and correlated: the same with reference patients in whom label and variable are independent, or "
     "go together.",
 )
 
@@ -64,7 +67,7 @@ def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
     html = fill_template(
         "audit.html",
         words,
-        title="What does the encoder owe to site and stain?",
+        title="How far does the encoder depend on site and stain?",
         summary=", ".join(
             f"{encoder.name}: {words.count(encoder.patches, 'patch')} of {words.count(encoder.patients, 'patient')}"
             for encoder in info.encoders
@@ -83,9 +86,9 @@ def _draw_bars(column: ColumnAudit) -> list[Number]:
     """The numbers of one column and encoder that are drawn as bars; unknown numbers are left out."""
     shown = (
         ("Robustness", column.robustness, column.robustness_chance),
-        ("Told", column.probe, column.probe_chance),
+        ("Predicted", column.probe, column.probe_chance),
         ("Label, seen", column.seen, None),
-        ("Label, unseen", column.unseen, None),
+        ("Label, not seen", column.unseen, None),
     )
     bars = []
     for title, known, chance in shown:
@@ -101,10 +104,11 @@ def _measures_table(name: str, pairs: Sequence[tuple[EncoderAudit, ColumnAudit]]
     columns = [column for _, column in pairs]
     rows = (
         ("Outcome", *(column.outcome for column in columns)),
-        ("Cramer's V of label and nuisance", *(_decimal(column.association.value, 2) for column in columns)),
+        ("Label and variable go together (Cramer's V)", *(_decimal(column.association.value, 2) for column in columns)),
         ("p", *(_decimal(column.association_p, 3) for column in columns)),
         *((title, *(_show(column, field, chance) for column in columns)) for title, field, chance in _MEASURES),
     )
+    rows = tuple(row for row in rows if set(row[1:]) != {DASH})
     missing = dict.fromkeys(
         f"{encoder.name}: {DASH} where {value.why}."
         for encoder, column in pairs
@@ -136,7 +140,13 @@ def _cohort_tables(
             (label, *map(str, patients)) for label, patients in zip(encoder.classes, column.table, strict=True)
         )
         title = f"{words.plural('patient').capitalize()}: {encoder.label} and {name}"
-        table = Table(title, (encoder.label, *column.values), rows)
+        total = sum(map(sum, column.table))
+        several = (
+            f"{words.count(column.patients, 'patient')}; one with {words.plural('patch')} of several values or labels "
+            f"stands in each of them, so the numbers add up to {total:,}."
+        )
+        notes = (several,) if total > column.patients else ()
+        table = Table(title, (encoder.label, *column.values), rows, notes)
         if column.values and table not in tables.values():
             tables[f"patients-{slug}{f'-{len(tables) + 1}' if tables else ''}"] = table
     return tables

@@ -1,5 +1,6 @@
 """The page of a report, from top to bottom; its figures and tables are written on the way."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from hidisc.reporting.evaluated import Comparison, EvaluatedModel, compare_with_
 from hidisc.reporting.figures import Drawing, FigureFolder
 from hidisc.reporting.html import fill_template, list_files
 from hidisc.reporting.patch_map import make_map
+from hidisc.reporting.patients import patients_table
 from hidisc.reporting.points import PatchReader
-from hidisc.reporting.sheets import make_sheets
+from hidisc.reporting.sheets import make_sheets, show_duplicates
 from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import gather_warnings
 from hidisc.reporting.verdict import describe, find_verdict
@@ -41,9 +43,11 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
     compared = _compare(judged, levels)
     data = {f"data-{drawn.slug(model.name)}": tables.counts_table(model) for model in models}
     probes = _make_metrics(judged, levels, scaled, compared)
+    patients = {f"patients-{drawn.slug(model.name)}": patients_table(model, levels[0]) for model in judged}
     diagnostics = {"diagnostics": tables.diagnostics_table(judged)} if judged else {}
-    made = {**data, **{name: table for part in probes for name, table in part.items()}, **diagnostics}
+    made = {**data, **{name: table for part in probes for name, table in part.items()}, **patients, **diagnostics}
     write_tables(made, files / "tables")
+    shown, shared = _show_probes(probes)
     say("drawing confusion matrices and curves ...")
     confusions = _draw_confusions(judged, levels, drawn)
     curves = _draw_curves(judged, levels, scaled, drawn)
@@ -57,11 +61,15 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
         title=_choose_title(models, config),
         names=[model.name for model in models],
         warnings=gather_warnings(models),
+        duplicates=show_duplicates(judged, reader),
         verdicts=[find_verdict(model) for model in models],
         compared=[sentence for item in compared for sentence in _say_better(item)],
         compared_note=_note_compared(compared),
         abouts=_describe_all(models, list(data.values())),
-        probes=_show_probes(probes),
+        probes=shown,
+        shared_notes=shared,
+        patients=list(patients.items()),
+        files_folder=files.name,
         confusions=confusions,
         curves=curves,
         map=patch_map,
@@ -116,19 +124,19 @@ def _make_metrics(
     return parts
 
 
-def _show_probes(probes: Sequence[Mapping[str, Table]]) -> list[dict[str, list[Table]]]:
-    """Tables in the order of the page: those of classes at finer levels are folded, and no note is repeated."""
-    seen: set[str] = set()
+def _show_probes(
+    probes: Sequence[Mapping[str, Table]],
+) -> tuple[list[dict[str, list[Table]]], list[str]]:
+    """Tables in the order of the page, those of classes at finer levels folded; and the notes that several share."""
+    found = [note for probe in probes for table in probe.values() for note in table.notes]
+    shared = [note for note, times in Counter(found).items() if times > 1 and not note.startswith("Warning: ")]
     parts = []
     for probe in probes:
-        shown = []
-        for table in probe.values():
-            shown.append(table.without(seen))
-            seen.update(table.notes)
+        shown = [table.without(shared) for table in probe.values()]
         folded = [name.startswith("classes-") for name in probe]
         first = folded.index(True) + 1 if any(folded) else len(shown)
         parts.append({"tables": shown[:first], "folded": shown[first:]})
-    return parts
+    return parts, shared
 
 
 def _describe_all(models: Sequence[EvaluatedModel], data: Sequence[Table]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The models of a report: each is a row of its tables, an encoder with its evaluations that differ only in seeds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hidisc.artefacts.artefact import read_kind
-from hidisc.embeddings.embeddings import Embeddings, add_labels
+from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import Difference, compare
-from hidisc.evaluation.predictions import Predictions
+from hidisc.evaluation.predictions import Predictions, refuse_changed_labels
 from hidisc.evaluation.scores import Judged, Scores, ScoresInfo
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import digest
@@ -118,7 +118,7 @@ def gather(paths: Sequence[Path]) -> list[EvaluatedModel]:
             groups.setdefault(path.resolve(), [])  # keeps the order given
     _refuse_others(groups)
     models = [
-        _make_model(scores, [find_embeddings(each, each.info.embeddings) for each in scores] or [alone[key]])
+        _make_model(scores, [open_if_unchanged(each.open_embeddings) for each in scores] or [alone[key]])
         for key, scores in groups.items()
     ]
     judged = {made.path.resolve() for model in models if model.scores for made in model.embeddings if made}
@@ -169,16 +169,11 @@ def compare_with_first(
     return comparisons
 
 
-def find_embeddings(scores: Scores, recorded: str) -> Embeddings | None:
-    """The embeddings that an evaluation names (`info.embeddings` or `info.bank`); None if they are gone or changed."""
-    name = "the embeddings" if recorded == scores.info.embeddings else "the bank"
-    try:
-        embeddings = add_labels(Embeddings.load(scores.path / recorded), str(scores.info.config["label"]))
-    except UserError:
-        return None
-    inputs = scores.artefact.manifest.inputs
-    recorded_checksums = inputs.get(name), inputs.get(f"the labels of {name}")
-    return embeddings if (embeddings.artefact.checksum, embeddings.labels_checksum) == recorded_checksums else None
+def open_if_unchanged(open_it: Callable[[], Embeddings]) -> Embeddings | None:
+    """What `open_embeddings` or `open_bank` of some scores opens; None where it is gone or has changed since."""
+    with suppress(UserError):
+        return open_it()
+    return None
 
 
 def _open(path: Path) -> Scores | Embeddings:
@@ -201,19 +196,19 @@ def _group(scores: Scores) -> Any:
     facts["knn"].pop("keep", None)  # changes no number
     facts["folds"].pop("seed", None)  # every training has other folds of the same patients
     protocol = digest(facts)
-    return "scores", info.model.group, protocol, info.sampling["per_slide"], info.endpoint, info.levels, _tested(scores)
+    per_slide, truth = info.sampling["per_slide"], _name_truth(info)
+    return "scores", info.model.group, protocol, per_slide, info.endpoint, info.levels, truth
 
 
-def _tested(scores: Scores) -> tuple[tuple[str, str], ...]:
-    """The coarsest units (patients) that were predicted, with their labels; comparable evaluations have the same."""
-    predictions = scores.predictions(scores.info.probes[0], scores.info.levels[0])
-    pairs = zip(predictions.clusters, predictions.truth, strict=True)
-    return tuple(sorted((str(name), predictions.classes[code]) for name, code in pairs))
+def _name_truth(info: ScoresInfo) -> str:
+    """The checksum of the coarsest units (patients) that were predicted, with their labels."""
+    row = info.find(info.levels[0])
+    return row.truth if row else ""
 
 
 def is_one_test(models: Iterable[EvaluatedModel]) -> bool:
     """Whether all evaluations are of the same test patients."""
-    return len({_tested(scores) for model in models for scores in model.scores}) <= 1
+    return len({_name_truth(scores.info) for model in models for scores in model.scores}) <= 1
 
 
 def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
@@ -236,6 +231,7 @@ def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
                     f"{scores.path} has {what} {', '.join(new)}, but {home} has {what} {', '.join(old)}, "
                     "so they cannot stand in one table. Evaluate them alike, or make two reports."
                 )
+        _refuse_changed_labels(listed[0][1], scores)
         sampled = info.sampling["seed"] if info.sampling["per_slide"] is not None else None
         same = (key, info.model.checksum, info.model.seed, sampled)
         if same in seen:
@@ -244,6 +240,18 @@ def _refuse_others(groups: Mapping[Any, Sequence[Scores]]) -> None:
                 "it twice. Give one of them."
             )
         seen[same] = scores
+
+
+def _refuse_changed_labels(first: Scores, scores: Scores) -> None:
+    """Refuse scores in which a patient has another label than in the first ones."""
+    for row in scores.info.list_levels():
+        same = first.info.find(row.level)
+        if row.level == "patch" or same is None or same.truth == row.truth:
+            continue
+        try:
+            refuse_changed_labels(first.predictions(same.probe, row.level), scores.predictions(row.probe, row.level))
+        except UserError as error:
+            raise UserError(f"{first.path} and {scores.path} cannot stand in one table: {error}") from error
 
 
 def _make_model(scores: Sequence[Scores], embeddings: Sequence[Embeddings | None]) -> EvaluatedModel:

@@ -8,7 +8,6 @@ from importlib import resources
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from hidisc.settings.level_names import LevelNames
@@ -24,6 +23,8 @@ CITATION = """@inproceedings{jiang2023hierarchical,
 
 def fill_template(template: str, words: LevelNames, *scripts: str, **values: Any) -> str:
     """A template with its values, all of them escaped; `words` name the levels; a browser runs only our `scripts`."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # which a model card's citation does without
+
     js = "\n".join(map(_read, (*scripts, "contents.js")))
     digest = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
     # styles may be inline, for browsers differ in whether a policy reaches into the SVG figures, which have them

@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from hidisc.evaluation.outcome import find_outcome
 from hidisc.evaluation.scores import Judged, Scores
 from hidisc.ground.text import count
 from hidisc.models.card import BEFORE, EncoderCard, Preprocessing
@@ -37,7 +38,7 @@ def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: st
     sections = {
         f"{run.objective} encoder, {card.backbone}": _say_what(card, run),
         "What it learned from": _say_history(card, run),
-        "How well it tells": _say_verdict(scores),
+        "How well it tells": _say_verdict(scores, to),
         "What to feed it": f"{_say_input(fed)}\n\n```python\n{_USE[to]}\n```" if to in _USE else _say_input(fed),
         "Intended use and limits": (
             "Research on tissue of the kind, stain and scale that it learned from. It is no medical device, and no "
@@ -61,13 +62,14 @@ def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -
         "pipeline_tag": "image-feature-extraction",
         "tags": ["hidisc", "self-supervised", "microscopy", "pathology", run.objective, card.backbone],
     }
+    judged = [] if scores is None else [(row, scores.info) for row in _list_levels(scores, to)]
     results = [
         {
             "task": {"type": "image-classification", "name": f"{words.word(row.level)} classification by {row.probe}"},
-            "dataset": {"type": "private", "name": "test patients"},
+            "dataset": {"type": "private", "name": f"label {info.endpoint.label}, {info.tested}"},
             "metrics": [{"type": "accuracy", "value": row.metrics["accuracy"].value}],
         }
-        for row in _list_levels(scores)
+        for row, info in judged
         if row.metrics["accuracy"].value is not None
     ]
     if results:
@@ -75,9 +77,10 @@ def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -
     return yaml.safe_dump(known, sort_keys=False)
 
 
-def _list_levels(scores: Scores | None) -> list[Judged]:
-    """The rows of the first probe, coarsest level first."""
-    return scores.info.list_levels()[::-1] if scores is not None else []
+def _list_levels(scores: Scores, to: str) -> list[Judged]:
+    """The rows of the probe that the card is about, coarsest level first: of a classifier, the linear one."""
+    info = scores.info
+    return info.list_levels("linear" if to == "wsinfer" and "linear" in info.probes else None)[::-1]
 
 
 def _say_what(card: EncoderCard, run: RunInfo) -> str:
@@ -95,26 +98,30 @@ def _say_history(card: EncoderCard, run: RunInfo) -> str:
     return f"{text}; the last training drew from {count(run.patches, 'patch')}.{more}"
 
 
-def _say_verdict(scores: Scores | None) -> str:
+def _say_verdict(scores: Scores | None, to: str) -> str:
     if scores is None:
         return "It was exported without an evaluation."
     info = scores.info
     headline = info.endpoint.list_metrics("headline")
     titles = ("level", "units", *(metric.title for metric in headline))
     rows = []
-    for level in _list_levels(scores):
+    levels, endpoint = _list_levels(scores, to), info.endpoint
+    for level in levels:
         values = (level.metrics[metric.key].percent() for metric in headline)
         rows.append(" | ".join(["", info.level_names.word(level.level), f"{level.units:,}", *values, ""]).strip())
+    positive = f"; positive: {endpoint.positive_class}" if len(endpoint.classes) == 2 else ""
     lines = [
-        f"On test patients, {count(len(info.endpoint.classes), 'class')} of the column {info.endpoint.label!r}, probe "
-        f"{info.probes[0]}; in percent, with intervals over patients.\n",
+        f"How well the column {endpoint.label!r} is predicted ({count(len(endpoint.classes), 'class')}: "
+        f"{', '.join(endpoint.classes)}{positive}), of {info.tested}, by the probe {levels[0].probe}; in percent, with "
+        "intervals over patients.\n",
         f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}\n" + "\n".join(rows) + "\n",
     ]
     if any(finding.kind == "leak" for finding in info.leakage):
         lines.append("- **Evaluated despite leakage: the numbers are too high.**")
-    floor = info.hardest_floor(info.levels[0])
-    verdict = floor.verdict(info.levels[0], info.endpoint, info.level_names) if floor else ""
-    lines += [f"- It is {verdict}."] if verdict else []
+    outcome = find_outcome([info])
+    lines += [f"- {outcome.sentence}"] if outcome else []
+    if any(finding.kind == "circular" for finding in info.leakage):
+        lines.append("- **Evaluated by names that follow its own embeddings: the numbers are too high.**")
     lines += [f"- {sentence}" for sentence in info.audit]
     return "\n".join(lines).rstrip()
 

@@ -9,6 +9,7 @@
   const FULL = 9999; // coordinates are whole numbers up to this
   const REACH = 14; // css px around the pointer in which a point is found
   const MOST_CHIPS = 300; // more are found by nobody
+  const MOST_COLOURS = 12;
   const FAINT = "#e2e4e3";
   const tip = document.getElementById("tip");
   const legend = document.getElementById("legend");
@@ -46,14 +47,20 @@
     schemes.predicted.colours = schemes.label.colours;
     schemes.right.colours = ["#9fc9c1", "#c8401a"];
   }
-  for (const key of ["patient", "slide", "site"]) {
+  /* More sites than can be told apart: those with most patches have colours, and the others are grey. */
+  if (columns.site) {
+    const counts = columns.site.names.map((_, code) => columns.site.codes.filter((other) => other === code).length);
+    const order = counts.map((_, code) => code).sort((a, b) => counts[b] - counts[a]);
+    schemes.site.colours = order.map((_, code) => (order.indexOf(code) < MOST_COLOURS ? turned(order.indexOf(code)) : "#9aa29e"));
+  }
+  for (const key of ["patient", "slide"]) {
     if (!columns[key]) continue;
     // counted within each class, so that those of one class are as far apart as can be
     const seen = new Map();
     const first = new Map();
     columns[key].codes.forEach((code, patch) => {
       if (code < 0 || first.has(code)) return;
-      const group = key === "site" ? 0 : label.codes[patch];
+      const group = label.codes[patch];
       first.set(code, seen.get(group) || 0);
       seen.set(group, (seen.get(group) || 0) + 1);
     });
@@ -346,6 +353,12 @@
       more.className = "soft small";
       more.textContent = `and ${counts.length - MOST_CHIPS} more`;
       legend.append(more);
+    }
+    if (state.scheme === "site" && scheme.names.length > MOST_COLOURS) {
+      const grey = document.createElement("span");
+      grey.className = "soft small";
+      grey.textContent = `The ${MOST_COLOURS} with most patches have colours, the others are grey. Click a name to see it alone.`;
+      legend.append(grey);
     }
     press();
   };

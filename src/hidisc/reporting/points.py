@@ -45,6 +45,11 @@ class PatchReader:
 
     def tiles(self, embeddings: Embeddings, rows: NDArray[np.int64], side_px: int) -> NDArray[np.uint8] | None:
         """Return pictures (n, side_px, side_px, 3) of some rows (n,) of the embeddings; None without their store."""
+        store = self.open_store(embeddings)
+        return None if store is None else self.read(store, find_rows_in_store(embeddings, rows, store), side_px)
+
+    def open_store(self, embeddings: Embeddings) -> PatchStore | None:
+        """The store that embeddings were made of; None where it is gone or has changed."""
         if embeddings.info.store is None:  # the check for near-duplicates says so
             return None
         path = (embeddings.path / embeddings.info.store).resolve()
@@ -53,10 +58,12 @@ class PatchReader:
             reason = f"the store {path.name!r} is not where it was, or has changed. Embed it again to see its pictures."
             self._stores[key] = embeddings.open_store() or reason
         store = self._stores[key]
-        if isinstance(store, str):
-            return None
+        return None if isinstance(store, str) else store
 
-        def read(row: int) -> NDArray[np.uint8] | None:
+    def read(self, store: PatchStore, rows: NDArray[np.int64], side_px: int) -> NDArray[np.uint8]:
+        """Return pictures (n, side_px, side_px, 3) of rows (n,) of a store; grey where a patch cannot be read."""
+
+        def look(row: int) -> NDArray[np.uint8] | None:
             try:
                 return shrink(as_rgb(store.read(row)), side_px)
             except PatchError:
@@ -64,7 +71,7 @@ class PatchReader:
 
         tiles = np.full((len(rows), side_px, side_px, 3), GREY, np.uint8)
         with ThreadPoolExecutor(count_cores()) as pool:  # decoding releases the interpreter's lock
-            for number, tile in enumerate(pool.map(read, find_rows_in_store(embeddings, rows, store).tolist())):
+            for number, tile in enumerate(pool.map(look, rows.tolist())):
                 if tile is None:
                     self.unreadable += 1
                 else:

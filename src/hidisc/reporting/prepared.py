@@ -245,7 +245,7 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
             draw.rectangle((left - 5, top - 5, left + tile.width + 4, top + tile.height + 4), outline=ORANGE, width=3)
     if problems:
         shown = "all" if len(marked) == len(problems) else f"the worst {len(marked)}"
-        text = f"orange: stain not estimated, or more than {FAR_DEG:g} degrees from the median of all"
+        text = f"orange: stain not estimated, or its colour more than {FAR_DEG:g} degrees from the median of all"
         text += f" {words.plural('slide')} ({words.count(len(problems), 'slide')} of {len(slides):,}, {shown} shown)"
         sheet = add_caption(sheet, text)
     scanned = any((store.path / slide.folder / SAMPLES).is_file() for slide in chosen)
@@ -274,7 +274,7 @@ def find_stain_problems(slides: Sequence[tuple[SlideEntry, SlideRecord]]) -> dic
     for row in np.argsort(-degrees.max(axis=1), kind="stable"):
         if (largest := degrees[row].max()) > FAR_DEG:
             stain = ("haematoxylin", "eosin")[degrees[row].argmax()]
-            problems[estimated[row][0]] = f"stain far from the others ({stain}: {largest:.0f} degrees)"
+            problems[estimated[row][0]] = f"unusual {stain} ({largest:.0f} degrees from usual)"
     return problems
 
 

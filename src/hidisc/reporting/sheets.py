@@ -1,7 +1,7 @@
 """Sheets of nearest neighbours: test patches, each beside the reference patches nearest to it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.predictions import Predictions
-from hidisc.evaluation.scores import ScoresInfo
+from hidisc.evaluation.scores import PatchName, ScoresInfo
 from hidisc.ground.files import name_related
 from hidisc.ground.seeds import Purpose, make_rng
-from hidisc.reporting.evaluated import EvaluatedModel, find_embeddings
+from hidisc.reporting.evaluated import EvaluatedModel, open_if_unchanged
 from hidisc.reporting.figures import GREY, INK, FigureFolder, figure_style, shorten
 from hidisc.reporting.points import PatchReader, from_uri, judge_patches, to_uri
 from hidisc.reporting.verdict import count_voters
@@ -60,7 +60,7 @@ def make_sheets(
     for model in judged if config.sheet_rows else ():
         pairs = zip(model.scores, model.embeddings, strict=True)
         scores, queries = next((pair for pair in pairs if pair[1] is not None), (model.scores[0], None))
-        bank = find_embeddings(scores, scores.info.bank)
+        bank = open_if_unchanged(scores.open_bank)
         predictions, neighbours = judge_patches(scores), scores.neighbours()
         if queries is None:
             reasons.append(f"None of {model.name}: its embeddings are gone, or have changed since it was evaluated.")
@@ -83,6 +83,37 @@ def make_sheets(
                     name = f"neighbours-{drawn.slug(model.name)}-{'right' if right else 'wrong'}"
                     drawn.save(name, draw_sheet(rows))
     return sheets, [*reasons, *(f"No pictures: {reason}" for reason in reader.missing if sheets)]
+
+
+def show_duplicates(judged: Sequence[EvaluatedModel], reader: PatchReader) -> list[tuple[SheetTile, SheetTile]]:
+    """Near-duplicates that the evaluations found: a test patch and the patch of another patient, each pair once."""
+    shown: dict[tuple[SheetTile, SheetTile], None] = {}
+    for scores in (scores for model in judged for scores in model.scores):
+        pairs = [pair for finding in scores.info.leakage for pair in finding.pairs]
+        agreements = [pair.agreement for pair in pairs]
+        ours = _show_named(scores.open_embeddings, [pair.query for pair in pairs], [None] * len(pairs), reader)
+        theirs = _show_named(scores.open_bank, [pair.bank for pair in pairs], agreements, reader)
+        shown |= dict.fromkeys(zip(ours, theirs, strict=True))
+    return list(shown)
+
+
+def _show_named(
+    open_it: Callable[[], Embeddings],
+    patches: Sequence[PatchName],
+    agreements: Sequence[float | None],
+    reader: PatchReader,
+) -> list[SheetTile]:
+    """Patches (n,) of the embeddings that `open_it` opens as pictures under their names, without one if it is gone."""
+    embeddings = open_if_unchanged(open_it) if patches else None
+    store = None if embeddings is None else reader.open_store(embeddings)
+    uris: list[str | None] = [None] * len(patches)
+    if store is not None:
+        rows = np.array([patch.row for patch in patches])
+        uris = [to_uri(tile) for tile in reader.read(store, rows, SHEET_PX)]
+    return [
+        SheetTile(uri, f"{patch.slide}, {patch.patch}", patch.patient, True, agreement)
+        for uri, patch, agreement in zip(uris, patches, agreements, strict=True)
+    ]
 
 
 def _say_votes(info: ScoresInfo, shown: int) -> str:

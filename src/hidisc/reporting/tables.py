@@ -1,6 +1,5 @@
 """The tables of a report: scores, differences, warnings and notes."""
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import product
 
@@ -9,7 +8,7 @@ import numpy as np
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.metrics import Metric
 from hidisc.ground.errors import UserError
-from hidisc.ground.text import count, plural
+from hidisc.ground.text import count, drop_numbers, merge_alike, merge_numbers, plural
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, is_one_test
 from hidisc.reporting.table import (
     DASH,
@@ -31,8 +30,6 @@ _NAMED = 8
 """Most numbers with the same reason that are listed by name."""
 _FEW = 6
 """Units below which an interval over them says little: chance alone favours one method in all 5 once in 16 times."""
-_NUMBER = re.compile(r"(?<![\w'\"-])\d[\d,]*(?![\w'\"])")
-"""A number that stands alone and is not part of a name."""
 
 
 def gather_warnings(models: Sequence[EvaluatedModel]) -> list[str]:
@@ -96,11 +93,11 @@ def list_reasons(numbers: Iterable[tuple[str, bool, str]]) -> list[str]:
     for what, is_undefined, why in numbers:
         reason = why.rstrip(".")
         if is_undefined or reason:
-            key = reason if is_undefined else _NUMBER.sub("#", reason)
+            key = reason if is_undefined else drop_numbers(reason)
             about.setdefault((is_undefined, key), []).append((what, reason))
     notes = []
     for (is_undefined, _), members in about.items():
-        names, reason = [what for what, _ in members], _merge([reason for _, reason in members])
+        names, reason = [what for what, _ in members], merge_numbers([reason for _, reason in members])
         if is_undefined:
             few = names if len(names) <= _NAMED else [*names[:2], f"{names[2]} and {len(names) - 3} more"]
             notes.append(f"{DASH} undefined: {', '.join(few)}: {reason}.")
@@ -126,17 +123,6 @@ def together(pairs: Iterable[tuple[str, str]], models: Sequence[EvaluatedModel])
         sentence if len(names) == len(models) else f"{', '.join(names)}: {sentence}"
         for sentence, names in about.items()
     ]
-
-
-def _merge(reasons: Sequence[str]) -> str:
-    """Merge reasons that differ only in numbers; a number that differs becomes a range: `174 to 686`."""
-    columns = zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True)
-    ranges = []
-    for column in columns:
-        values = [int(number.replace(",", "")) for number in column]
-        ranges.append(column[0] if len(set(values)) == 1 else f"{min(values):,} to {max(values):,}")
-    merged = iter(ranges)
-    return _NUMBER.sub(lambda _: next(merged), reasons[0])
 
 
 def _describe(model: EvaluatedModel) -> str:
@@ -233,12 +219,10 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
         for level, model, found in scored
         if found.left_out
     )
-    remarks = (
-        (remark, model.name)
+    said = {
+        model.name: [remark for scores in model.scores for remark in scores.info.remarks.get(probe, ())]
         for model in judged
-        for scores in model.scores
-        for remark in scores.info.remarks.get(probe, ())
-    )
+    }
     notes = (
         *warning_notes(judged),
         *number_notes(judged),
@@ -248,7 +232,7 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
         *reason_notes(rows, titles),
         *label_notes(judged),
         *together(left_out, judged),
-        *together(remarks, judged),
+        *together(((remark, name) for name, remarks in said.items() for remark in merge_alike(remarks)), judged),
         *other_tests_notes(judged),
     )
     title = f"{name_probe(probe, words)}: how well the classes are predicted"

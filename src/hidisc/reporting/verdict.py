@@ -8,37 +8,28 @@ import numpy as np
 
 from hidisc.embeddings.embeddings import ModelCard
 from hidisc.evaluation.classes import Classes
-from hidisc.evaluation.compare import count_needed, say_needed
 from hidisc.evaluation.metrics import Metric, Value
-from hidisc.evaluation.scores import Diagnostic, Floor, Judged, ScoresInfo
+from hidisc.evaluation.outcome import FEW, Outcome, find_outcome
+from hidisc.evaluation.scores import Diagnostic, Judged, ScoresInfo
 from hidisc.ground.files import name_related
 from hidisc.ground.text import count, plural
-from hidisc.models.card import History
+from hidisc.models.card import NOTHING, History
 from hidisc.reporting.evaluated import EvaluatedModel
 
 _TAIL = 0.1
 """Share of the rows of metrics.csv, at the end, whose mean loss is compared with that of as many rows before."""
 _FALL = 0.01
 """Share of the loss; if the loss fell by more, training was still learning when it ended."""
-_FEW = 30
-"""Number of test patients below which cross-validation in folds is worth its time."""
 
 
-def find_outlook(model: EvaluatedModel) -> tuple[str, ...]:
+def find_outlook(model: EvaluatedModel, outcome: Outcome | None) -> tuple[str, ...]:
     """Sentences on whether more can be learned, and last the next command to try."""
     info = model.info
-    if info is None or not info.list_levels():
+    if info is None or outcome is None:
         return ()
-    level = info.list_levels()[-1]
-    floor = info.hardest_floor(level.level)
-    against_floor = floor.verdict(level.level, info.endpoint, info.level_names) if floor else ""
     is_falling = loss_is_falling(model.run_metrics)
-    sentences = [f"It is {against_floor}."] if against_floor else []
-    if floor and against_floor.startswith("no better"):
-        sentences += _count_missing(floor, info.endpoint, level, model.bootstrap.interval)
-    if is_falling:
-        sentences.append("Its loss was still falling when training ended, so it may not have learned all it can.")
-    return (*sentences, _next(info, level, against_floor, is_falling))
+    falling = "Its loss was still falling when training ended, so it may not have learned all it can."
+    return (*([falling] if is_falling else []), _next(info, outcome, is_falling))
 
 
 def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
@@ -51,40 +42,36 @@ def loss_is_falling(rows: Sequence[dict[str, float]] | None) -> bool:
     return bool(before - last > _FALL * abs(before))
 
 
-def _count_missing(floor: Floor, endpoint: Classes, level: Judged, interval: float) -> Iterable[str]:
-    """How many patients would be needed to show that a difference from the floor of this size is not chance."""
-    decided = floor.decide(level.level, endpoint)
-    needed = count_needed(decided[1], level.units, interval) if decided else None
-    if needed is not None and needed > level.units:
-        patients = f"{say_needed(needed)} test {plural(level.level)}"
-        yield f"A difference of this size would take {patients} to tell from none."
-
-
-def _next(info: ScoresInfo, level: Judged, against_floor: str, is_falling: bool) -> str:
+def _next(info: ScoresInfo, outcome: Outcome, is_falling: bool) -> str:
     """The next step, with its command where there is one."""
-    is_better = not against_floor or against_floor.startswith("better")
-    if any(item.name == "collapse" and item.meaning.startswith("COLLAPSED") for item in info.diagnostics):
+    history, level = info.model.history, info.list_levels()[-1]
+    if any(finding.kind == "leak" for finding in info.leakage):
+        return "Next: evaluate it on test patients whom neither it nor the reference knows, with a new --out."
+    if history != NOTHING and any(item.meaning.startswith("COLLAPSED") for item in info.diagnostics):
         return "Next: train again: its embeddings are nearly all the same, so the numbers mean little."
+    if outcome.light != "no better" and level.units < FEW and not info.folds:
+        units = f"{plural(level.level)}, not by {level.units}"
+        if not history.slides:
+            return f"Next: judge it by all {units}: `hidisc evaluate EMBEDDINGS --folds 3 --out SCORES`."
+        return (
+            f"Next: judge it by all {units}: `hidisc benchmark small-cohort STORE --out BENCHMARK` trains several "
+            "methods in folds, for about half an hour on two cores."
+        )
+    if history == NOTHING:
+        return "Next: compare your encoder with it: `hidisc report SCORES OTHER_SCORES --out COMPARISON.html`."
     if is_falling:
         return "Next: train longer, with --set optim.steps=... of twice as many steps and a new --out."
-    if not is_better and not info.model.history.is_complete:  # it has started from weights
+    if outcome.light == "shown":
+        return "Next: look at `hidisc heatmap`, and at the confusion matrices below."
+    if not history.is_complete:  # it has started from weights
         return "Next: see with `hidisc audit EMBEDDINGS --out AUDIT` what it looks at, and add patients if you can."
-    if not is_better:
-        return (
-            "Next: start from weights that know pictures, with `hidisc train STORE --recipe "
-            "hidisc-patient+small-cohort --out RUN`, and see with `hidisc audit EMBEDDINGS --out AUDIT` what it "
-            "looks at."
-        )
-    if level.units < _FEW and not info.folds:
-        return (
-            f"Next: judge it by all {plural(level.level)}, not by {level.units}: `hidisc benchmark small-cohort STORE "
-            "--out BENCHMARK` trains several methods in folds, for about half an hour on two cores."
-        )
-    return "Next: look at `hidisc heatmap`, and at the confusion matrices below."
+    return (
+        "Next: start from weights that know pictures, with `hidisc train STORE --recipe "
+        "hidisc-patient+small-cohort --out RUN`, and see with `hidisc audit EMBEDDINGS --out AUDIT` what it "
+        "looks at."
+    )
 
 
-_TIE = 1e-6
-"""Percent; smaller differences are rounding errors."""
 _JUDGES = {"linear": "a linear probe", "mil": "attention over the patches of a slide"}
 
 
@@ -113,8 +100,11 @@ class Verdict:
     judge: str = ""
     units: str = ""
     numbers: tuple[Number, ...] = ()
+    label: str = ""
+    """Column that was predicted."""
+    outcome: Outcome | None = None
     outlook: tuple[str, ...] = ()
-    """Sentences on what was learned beyond the floor, whether more can be learned, and the next step."""
+    """Sentences on whether more can be learned, and the next step."""
     trust: tuple[str, ...] = ()
     """Sentences on why to believe the numbers, or why not."""
     properties: tuple[str, ...] = ()
@@ -137,14 +127,17 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
         _number(metric, [row.metrics[metric.key] for row in levels], interval, levels[0].confusion)
         for metric in infos[0].endpoint.list_metrics("headline")
     )
+    outcome = find_outcome(infos)
     return Verdict(
         name=model.name,
+        label=infos[0].endpoint.label,
+        outcome=outcome,
         judge=name_judge(infos[0].probes[0], infos[0]),
         units=model.words.count(levels[0].units, name),
         numbers=numbers,
-        outlook=find_outlook(model),
+        outlook=find_outlook(model, outcome),
         trust=(
-            *_trust(model, infos[0].model, plural(infos[0].levels[0]), numbers[0]),
+            *_trust(model, infos[0].model, plural(infos[0].levels[0])),
             *_doubt(levels, name, interval),
         ),
         properties=(*infos[0].audit, *_choose_diagnostics(infos[0].diagnostics)),
@@ -191,7 +184,7 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
         facts += [
             *_describe_patients(info, home),
             (words.plural("patch").capitalize(), drawn),
-            ("Label", info.endpoint.label),
+            ("Label column", info.endpoint.label),
             ("Classes", _name_classes(info.endpoint)),
             ("Judged by", "; ".join(name_judge(probe, info) for probe in info.probes)),
         ]
@@ -259,8 +252,8 @@ def _choose_diagnostics(diagnostics: Sequence[Diagnostic]) -> Iterable[str]:
         yield seen.meaning
 
 
-def _trust(model: EvaluatedModel, card: ModelCard, units: str, accuracy: Number) -> Iterable[str]:
-    """Sentences on what the encoder has learned from, and on whether the accuracy may be chance."""
+def _trust(model: EvaluatedModel, card: ModelCard, units: str) -> Iterable[str]:
+    """Sentences on what the encoder has learned from."""
     history = card.history
     if model.warnings:
         yield "Read the warning above before you trust these numbers."
@@ -274,12 +267,6 @@ def _trust(model: EvaluatedModel, card: ModelCard, units: str, accuracy: Number)
         yield f"It was trained on {_learned(history)}; none of the test {units} is among them."
     if model.labels_used:
         yield f"Labels were used in its training, for: {', '.join(model.labels_used)}."
-    # a share of few patients is often the very same one
-    if accuracy.guess is not None and accuracy.low is not None and accuracy.low <= accuracy.guess + _TIE:
-        yield (
-            "This is not significantly better than always predicting the most common class, which gives "
-            f"{accuracy.guess:.1f} %."
-        )
 
 
 def _doubt(levels: Sequence[Judged], level: str, interval: float) -> Iterable[str]:

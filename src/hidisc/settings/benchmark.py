@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from hidisc.ground.text import name_some
 from hidisc.settings.config import Config, Pace
 from hidisc.settings.evaluate import EvaluateConfig, FoldsConfig
 
@@ -50,7 +51,7 @@ class ClaimConfig(Config):
 
 
 class ScaleConfig(Config):
-    """What is put over every row at one scale of training."""
+    """What is put over every row at one scale of training; by default nothing, so that rows run as written."""
 
     recipe: str = ""
     """Recipe that is put over the row's own recipe, as b in `a+b`."""
@@ -58,6 +59,11 @@ class ScaleConfig(Config):
     """Settings that are put over both recipes."""
     time: Annotated[str, Pace()] = ""
     """Expected time, in words."""
+
+    def describe(self, name: str) -> str:
+        """What a scale of some name does to the rows, in words."""
+        put = [layer for layer in (self.recipe, *self.changes) if layer]
+        return f"--scale {name} puts {name_some(put)} over every row" if put else "every row as written"
 
 
 class SuiteConfig(Config):
@@ -88,7 +94,7 @@ class SuiteConfig(Config):
     floors: bool = True
     """Whether colour alone and the untrained encoder of the first row are judged beside the rows."""
     evaluate: EvaluateConfig = EvaluateConfig(probes=("knn",))
-    small: ScaleConfig = ScaleConfig(recipe="laptop")
+    small: ScaleConfig = ScaleConfig()
     """What `--scale small` puts over every row."""
     full: ScaleConfig = ScaleConfig(time="days on a GPU")
     """What `--scale paper` puts over every row."""

@@ -99,6 +99,8 @@ def keep_facts(model: type[BaseModel], settings: Mapping[str, Any], taken_over: 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 VERBS = ("prepare", "train", "embed", "evaluate", "benchmark")
 """The folders of `recipes/`: the commands that have some."""
+_SHOWN, _SHOWN_CHARACTERS = 20, 300
+"""Complaints about settings that are said in full, and characters of a value."""
 _WHOLE = ("draw", "weights", "fractions")
 """Settings that are a list of names with numbers: a recipe replaces them, it does not add to them."""
 
@@ -251,15 +253,21 @@ def _put(settings: dict[str, Any], name: str, value: Any) -> None:
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """Each pydantic complaint as a sentence that names the setting, its value and what is valid."""
-    lines = []
-    for complaint in error.errors():
+    lines: list[str] = []
+    complaints, known = error.errors(), list_settings(model)
+    for complaint in complaints[:_SHOWN]:
         name = ".".join(str(part) for part in complaint["loc"]) or "settings"
         if complaint["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(name, list_settings(model), n=1, cutoff=0.5)
-            meant = f" Did you mean {close[0]!r}?" if close else f" Settings are: {', '.join(list_settings(model))}."
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            listed = "" if any("Settings are:" in line for line in lines) else f" Settings are: {', '.join(known)}."
+            meant = f" Did you mean {close[0]!r}?" if close else listed
             lines.append(f"{name!r} is not a setting.{meant}")
         else:
             said = complaint["msg"].removeprefix("Value error, ")
-            given = f"{name} = {complaint['input']!r}: " if complaint["loc"] else ""  # else the sentence names them
+            value = repr(complaint["input"])
+            value = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}..."
+            given = f"{name} = {value}: " if complaint["loc"] else ""  # else the sentence names them
             lines.append(f"{given}{said[0].lower()}{said[1:]}.")
+    if len(complaints) > _SHOWN:
+        lines.append(f"... and {len(complaints) - _SHOWN} more.")
     return lines

@@ -82,12 +82,14 @@ class BootstrapConfig(Config):
 class LeakageConfig(Config):
     """What counts as having been seen before."""
 
-    similarity: float = Field(0.98, ge=0, le=1)
-    """Correlation of the patches of two patients, as a whole and in detail, from which they are the same picture."""
+    detail: float = Field(0.8, ge=0.3, le=1)
+    """Correlation that the detail of patches of two patients must reach, with 99.9 % certainty, to be one picture."""
     max_duplicates: float = Field(0.01, ge=0, le=1)
     """Largest share of test patches that may be pictures of the bank under another patient's name."""
     allow: Annotated[bool, Pace()] = False
     """Whether to evaluate in spite of overlap (`--allow-leakage`); every table and page then says so."""
+    allow_circular: Annotated[bool, Pace()] = False
+    """Whether to evaluate by names that follow the embeddings (`--allow-circular`); every page then says so."""
 
 
 class EvaluateConfig(Config):
@@ -109,8 +111,6 @@ class EvaluateConfig(Config):
     """Class that sensitivity, AUROC and AUPRC refer to where there are two classes; null takes the last."""
     levels: tuple[str, ...] = ("patient", "slide", "patch")
     """Levels, coarse to fine, to which patch scores are averaged; the bootstrap resamples units of the first."""
-    places: Literal["mean", "concatenate"] | None = None
-    """How the embeddings of a place at all its scales become one; null judges every patch by itself."""
     probes: tuple[Literal["knn", "linear", "mil"], ...] = ("knn", "linear", "mil")
     """Probes to run: knn, linear, mil. Tables show the first one first."""
     knn: KnnConfig = KnnConfig()

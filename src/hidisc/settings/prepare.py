@@ -1,5 +1,6 @@
 """Settings of `hidisc prepare` and `hidisc import`, for slides, patches, volumes and features."""
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -13,6 +14,10 @@ PLAUSIBLE_MPP = (0.01, 15.0)
 A value outside is a typing error (nanometres, a magnification of 20) or a print resolution left in the file (72 dpi is
 353).
 """
+
+
+LEAST_SCALE_RATIO = 1.02
+"""Of two scales of a store: nearer ones show the same, and tables, whose numbers are rounded, would mix them."""
 
 
 class GridConfig(Config):
@@ -39,7 +44,14 @@ class GridConfig(Config):
             raise ValueError(wrong) from None
         if not scales or len(set(scales)) < len(scales) or not all(0 < scale <= 100 for scale in scales):
             raise ValueError(wrong)
-        return tuple(sorted(scales)) if len(scales) > 1 else scales[0]
+        scales.sort()
+        alike = next((pair for pair in pairwise(scales) if pair[1] < pair[0] * LEAST_SCALE_RATIO), None)
+        if alike:
+            raise ValueError(
+                f"mpp: {alike[0]:g} and {alike[1]:g} differ by less than {LEAST_SCALE_RATIO - 1:.0%} and count as one "
+                "scale. Leave one of them out"
+            )
+        return tuple(scales) if len(scales) > 1 else scales[0]
 
     @property
     def scales(self) -> tuple[float, ...]:
@@ -190,7 +202,7 @@ class VolumesConfig(Config):
     axis: Literal["coarsest", "sagittal", "coronal", "axial"] = "coarsest"
     """Direction of slices; `coarsest` takes the one whose neighbours are furthest apart, axial if all are equal."""
     percentiles: tuple[float, float] = (0.5, 99.5)
-    """Percentiles of a volume's values that become black and white; what lies beyond is clipped."""
+    """Percentiles of a volume's values that become black and white; where 90 % are one value, of the other values."""
     window: tuple[float, float] | None = None
     """Values that become black and white instead, such as [-160, 240] for CT in Hounsfield units."""
     bits: Literal[8, 16] = 8

@@ -1,4 +1,4 @@
-"""cohort.csv: the slides of a study, one row each, checked as a whole; names that look alike are reported."""
+"""cohort.csv: the slides of a study, one row each; and what the slides of every cohort must pass, wherever from."""
 
 import difflib
 import hashlib
@@ -10,71 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, digest, hash_file, sample_file
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import count
 from hidisc.settings.prepare import PLAUSIBLE_MPP
+from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, is_ours
+from hidisc.slides.names import Name, find_fault, find_twins, fold
 
-_SHOWN_TWINS = 20
-
-
-class Name(NamedTuple):
-    """A name and where it stands."""
-
-    kind: str
-    """What it names: patient, slide, label, site or split."""
-    name: str
-    where: str
-    """For the user, such as `row 2`."""
-    scope: str = ""
-    """Names of different scopes are never twins: slides numbered within a patient."""
-
-
-def find_twins(names: Iterable[Name]) -> list[str]:
-    """A warning for every pair of names that differ in nothing that people see or mean; twenty in full at most."""
-    first: dict[tuple[str, str, str], Name] = {}
-    twins: list[tuple[Name, Name]] = []
-    known: set[tuple[str, str, str]] = set()
-    for name in names:
-        if not name.name or (exact := (name.kind, name.name, name.scope)) in known:
-            continue
-        known.add(exact)
-        before = first.setdefault((name.kind, fold(name.name), name.scope), name)
-        if before is not name:
-            twins.append((before, name))
-    warnings = [_warn(*pair) for pair in twins[:_SHOWN_TWINS]]
-    if len(twins) > _SHOWN_TWINS:
-        warnings.append(f"... and {len(twins) - _SHOWN_TWINS} more pairs of names that differ only so.")
-    return warnings
-
-
-def fold(name: str) -> str:
-    """The name without the differences of twins: case, width, composition, invisible characters, kinds of spaces."""
-    seen = "".join(character for character in name if unicodedata.category(character) != "Cf")
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
-    return " ".join(folded.split())
-
-
-def _warn(first: Name, second: Name) -> str:
-    # names that differ in more than case can look the same on a screen, so they are spelled out
-    show = repr if first.name.lower() == second.name.lower() else ascii
-    return (
-        f"{first.kind}s {show(first.name)} ({first.where}) and {show(second.name)} ({second.where}) are treated as "
-        "two, but differ only in case, spaces or the form of their letters. If they are "
-        f"one {first.kind}, write them alike."
-    )
-
-
-REQUIRED = ("patient", "slide", "path")
-OPTIONAL = ("label", "mpp", "site", "split")
-FOR_PEOPLE = ("file_mpp", "file_size_px", "file_reader", "doubt")
-"""Columns that `hidisc cohort` adds to a draft for people to look at; no table of patches has them."""
-WRITTEN = ("patch", "x", "y", "tissue_fraction", "pixel_std", "is_blank", "shard", "row", "name", "is_kept",
-           "pen_fraction", "predicted_label", "predicted_score", "annotation", "place")  # fmt: skip
-"""Columns that hidisc itself writes into a table of patches, beside those of a cohort."""
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
 _SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill screens
 
@@ -115,16 +60,15 @@ class Cohort:
         sheet = read_sheet(path, REQUIRED)
         refuse_if_all_missing(sheet)
         problems: list[str] = []
-        own = [name for name in sheet.columns if name not in (*REQUIRED, *OPTIONAL, *FOR_PEOPLE, *WRITTEN)]
+        own = [name for name in sheet.columns if name not in (*REQUIRED, *OPTIONAL, *FOR_PEOPLE) and not is_ours(name)]
         slides = [
             row for number, cells in sheet.rows if (row := read_row(number, cells, path.parent, problems.append, own))
         ]
         doubles, warnings = _find_same_content(slides)
-        labels = find_disagreements(slides, "patient" if label_level == "patient" else "patch")
-        problems += [*find_repeats(slides), *labels, *find_half_split(slides), *doubles]
+        problems += [*find_problems(slides, "patient" if label_level == "patient" else "patch"), *doubles]
         refuse(path, [f"{path.name} {problem}" for problem in problems])
 
-        warnings = [*sheet.warnings, *doubt_columns(sheet), *find_twins(names_of(slides)), *warnings]
+        warnings = [*sheet.warnings, *doubt_columns(sheet), *find_lookalikes(slides), *warnings]
         return cls(path, tuple(slides), tuple(f"{path.name}: {warning}" for warning in warnings))
 
 
@@ -132,23 +76,89 @@ def doubt_columns(sheet: Sheet) -> Iterator[str]:
     """Warnings of columns that are not kept, or may be misspelt."""
     for name in sheet.columns:
         meant = difflib.get_close_matches(name, [known for known in OPTIONAL if known not in sheet.columns], 1, 0.7)
-        if name in WRITTEN:
+        if is_ours(name):
             yield f"column {name!r} is one that hidisc writes itself, and is not kept. Rename it to keep it."
         elif meant and name not in REQUIRED + OPTIONAL:
             yield f"column {name!r} is kept as a column of your own. If it is meant as {meant[0]!r}, rename it."
 
 
+def find_problems(
+    rows: Sequence[SlideRow],
+    label_level: Literal["patient", "slide", "patch"] = "patch",
+    *,
+    may_lack_split: bool = False,
+) -> list[str]:
+    """Why a cohort cannot be used, whatever it was made from: a sentence per row that is wrong.
+
+    `Cohort.load` calls this and `find_lookalikes`; `Source` and `VolumeSource`, which anyone may make, call `admit`.
+    """
+    return [
+        *_find_faulty_names(rows),
+        *_find_repeats(rows),
+        *find_disagreements(rows, label_level),
+        *([] if may_lack_split else find_half_split(rows)),
+    ]
+
+
+def find_lookalikes(rows: Iterable[SlideRow], *, slides_within_patients: bool = False) -> list[str]:
+    """A warning for every pair of names that people take for one."""
+    return find_twins(names_of(rows, slides_within_patients=slides_within_patients))
+
+
+def admit(
+    source: Path, rows: Sequence[SlideRow], warnings: Iterable[str], *, may_lack_split: bool = False
+) -> tuple[str, ...]:
+    """The warnings about the slides of a source, with those of names that look alike; what cannot be used is refused.
+
+    Slides of sources are named within their patient.
+    """
+    refuse(source, find_problems(rows, may_lack_split=may_lack_split))
+    where = f"{source.name}: " if source.is_file() else ""
+    twins = find_lookalikes(rows, slides_within_patients=True)
+    return tuple(dict.fromkeys([*(f"{where}{twin}" for twin in twins), *warnings]))
+
+
+def _where(row: SlideRow) -> str:
+    """Where a slide is listed."""
+    return f"row {row.row}" if row.row else f"slide {row.slide!r}"
+
+
+def _find_faulty_names(rows: Iterable[SlideRow]) -> list[str]:
+    """Names that are missing, cannot be written to a table, or are those of columns that hidisc writes."""
+    problems = []
+    for row in rows:
+        given = {"patient": row.patient, "slide": row.slide, "label": row.label, "site": row.site, "split": row.split}
+        for what, name in given.items():
+            fault = find_fault(name) if name or what in ("patient", "slide") else None
+            if fault:
+                problems.append(f"{_where(row)}: {what} {fault}")
+    columns = dict.fromkeys(name for row in rows for name in row.more)
+    problems += [_refuse_column(name) for name in columns if name in (*REQUIRED, *OPTIONAL) or is_ours(name)]
+    columns = dict.fromkeys(name for row in rows for name in row.columns)
+    known = ("label", "mpp", "name", "place")  # what patch files have of them is the user's
+    problems += [_refuse_column(name) for name in columns if (name in REQUIRED or is_ours(name)) and name not in known]
+    return problems
+
+
+def _refuse_column(name: str) -> str:
+    return f"column {name!r} is one that hidisc writes itself. Rename it."
+
+
 def names_of(rows: Iterable[SlideRow], *, slides_within_patients: bool = False) -> Iterator[Name]:
     """Every name of the rows with its row; slides may be named within the cohort or within their patient."""
     for row in rows:
-        where = f"row {row.row}"
+        where = _where(row)
+        slide = row.slide.removeprefix(f"{row.patient}/") if slides_within_patients else row.slide
         yield Name("patient", row.patient, where)
-        yield Name("slide", row.slide, where, fold(row.patient) if slides_within_patients else "")
+        yield Name("slide", slide, where, fold(row.patient) if slides_within_patients else "")
         yield Name("label", row.label or "", where)
         yield Name("site", row.site or "", where)
         yield Name("split", row.split or "", where)
         for name, value in row.more.items():
             yield Name(name, value or "", where)
+        for name, values in row.columns.items():
+            if name not in ("name", "mpp", "place"):
+                yield from (Name(name, value or "", where) for value in dict.fromkeys(values))
 
 
 def refuse_if_all_missing(sheet: Sheet) -> None:
@@ -255,7 +265,7 @@ def _kind(path: Path) -> int | None:
         return None
 
 
-def find_repeats(slides: Iterable[SlideRow]) -> list[str]:
+def _find_repeats(slides: Iterable[SlideRow]) -> list[str]:
     """Slides listed twice, or under two patients."""
     problems = []
     first: dict[str, SlideRow] = {}
@@ -263,24 +273,24 @@ def find_repeats(slides: Iterable[SlideRow]) -> list[str]:
         before = first.setdefault(row.slide, row)
         if before is not row and before.patient == row.patient:
             problems.append(
-                f"row {row.row}: slide {row.slide!r} was listed in row {before.row} already. Remove one of the rows."
+                f"{_where(row)}: slide {row.slide!r} was listed in {_where(before)} already. Remove one of them."
             )
         elif before is not row:
             problems.append(
-                f"row {row.row}: slide {row.slide!r} is listed under patients {before.patient!r} "
-                f"(row {before.row}) and {row.patient!r}. A slide belongs to one patient. Fix one of the rows."
+                f"{_where(row)}: slide {row.slide!r} is listed under patients {before.patient!r} "
+                f"({_where(before)}) and {row.patient!r}. A slide belongs to one patient. Fix one of them."
             )
     return problems
 
 
 def find_half_split(slides: Sequence[SlideRow]) -> list[str]:
     """Slides without a split where others have one: they would silently be in none."""
-    without = [row.row for row in slides if row.split is None]
+    without = [row for row in slides if row.split is None]
     if not without or len(without) == len(slides):
         return []
     more = f", here and in {count(len(without) - 1, 'more row')}," if len(without) > 1 else ","
     return [
-        f"row {without[0]}: split is empty{more} but not in the others. "
+        f"{_where(without[0])}: split is empty{more} but not in the others. "
         "Fill in all of them, or empty the column to have the split drawn."
     ]
 
@@ -297,20 +307,20 @@ def find_disagreements(rows: Iterable[SlideRow], label_level: Literal["patient",
         if known.label != row.label and label_level != "patch":
             below = "slide" if label_level == "patient" else "patch"
             problems.append(
-                f"row {row.row}: {label_level} {unit[-1]!r} has label {row.label!r}, but {known.label!r} in row "
-                f"{known.row}. A {label_level} has one label. Fix one of the rows, or --set label_level={below}."
+                f"{_where(row)}: {label_level} {unit[-1]!r} has label {row.label!r}, but {known.label!r} in "
+                f"{_where(known)}. A {label_level} has one label. Fix one of the rows, or --set label_level={below}."
             )
         first = placed.setdefault((row.patient, row.slide), row)
         if first.site != row.site:
             problems.append(
-                f"row {row.row}: slide {row.slide!r} is of site {row.site!r}, but of {first.site!r} in row "
-                f"{first.row}. A slide comes from one site. Fix one of the rows."
+                f"{_where(row)}: slide {row.slide!r} is of site {row.site!r}, but of {first.site!r} in "
+                f"{_where(first)}. A slide comes from one site. Fix one of the rows."
             )
         first = first_rows.setdefault(row.patient, row)
         if first.split != row.split:
             problems.append(
-                f"row {row.row}: patient {row.patient!r} is in split {row.split!r}, but in {first.split!r} in row "
-                f"{first.row}. A patient is in one split only. Fix one of the rows."
+                f"{_where(row)}: patient {row.patient!r} is in split {row.split!r}, but in {first.split!r} in "
+                f"{_where(first)}. A patient is in one split only. Fix one of the rows."
             )
     return problems
 

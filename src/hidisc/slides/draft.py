@@ -13,7 +13,8 @@ from hidisc.ground.progress import Result
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.tasks import prefetch
 from hidisc.ground.text import count, name_some
-from hidisc.slides.cohort import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN, fold
+from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN
+from hidisc.slides.names import fold_patient
 from hidisc.slides.reader import list_suffixes, open_slide
 from hidisc.slides.slide import SlideError
 
@@ -232,12 +233,8 @@ def _mark_twins(rows: Iterable[DraftRow]) -> None:
     spellings: dict[str, dict[str, None]] = defaultdict(dict)
     named = [row for row in rows if row.names.get("patient")]
     for row in named:
-        spellings[_key(row.names["patient"])][row.names["patient"]] = None
+        spellings[fold_patient(row.names["patient"])][row.names["patient"]] = None
     for row in named:
-        known = spellings[_key(row.names["patient"])]
+        known = spellings[fold_patient(row.names["patient"])]
         if len(known) > 1:
             row.doubts.append(f"patients {' and '.join(map(repr, known))} may be one: write them alike")
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[\s_-]+", "", fold(name))

@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hidisc.artefacts.inputs import ANY_INPUTS, ExpectedInputs
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import hash_file
 from hidisc.ground.seeds import Purpose, make_seed
-from hidisc.models.backbone import HUB, count_depths, count_features, list_tokens
+from hidisc.models.backbone import count_depths, count_features, list_tokens
 from hidisc.models.batch_norm import normalise_over_ranks
-from hidisc.models.encoder import Encoder, build_encoder, find_weights
+from hidisc.models.encoder import Encoder, build_encoder, hash_given_weights, hash_start
 from hidisc.objectives.objective import find_objective
 from hidisc.patches.record import SlideId
 from hidisc.patches.store import PatchStore
@@ -81,8 +80,8 @@ def list_slides(store: PatchStore, codes: NDArray[np.int32], names: Sequence[str
     )
 
 
-def find_start(config: TrainConfig) -> dict[str, str]:
-    """The checksum of the file of starting weights, by the name of its setting; settings that lack it are refused."""
+def find_start(config: TrainConfig, expected: ExpectedInputs = ANY_INPUTS) -> dict[str, str]:
+    """The checksums of the starting weights (`hash_start`); settings that need weights and lack them are refused."""
     model, optim = config.model, config.optim
     if model.weights is None:
         needing = {
@@ -95,8 +94,7 @@ def find_start(config: TrainConfig) -> dict[str, str]:
                 f"{name} is for training that starts from weights, and model.weights is null. Give them with --set "
                 "model.weights=FILE (or a folder with an encoder, or `hub`)."
             )
-    weights = find_weights(model.weights)
-    return {"model.weights": hash_file(Path(weights))} if weights not in (None, HUB) and Path(weights).is_file() else {}
+    return hash_start(model.weights, expected)
 
 
 def choose_training_set(store: PatchStore, config: TrainConfig, objective: Config) -> TrainingSet:
@@ -137,6 +135,9 @@ def build_learner(training_set: TrainingSet, config: TrainConfig, objective: Con
             scale=(config.model.mean, config.model.std) if config.model.mean and config.model.std else None,
             classes=() if kind.uses_head else training_set.classes,
         )
+        if config.model.weights is not None:
+            history = encoder.card.history.after(hash_given_weights(config.model.weights, encoder.backbone))
+            encoder.card = encoder.card.model_copy(update={"history": history})
         _check_sizes(encoder, config.views)
         encoder.keeps_statistics = config.model.batch_norm == "frozen"
         learner = Learner(encoder, kind(objective, encoder, config.batch.levels, training_set.classes))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
+from hidisc.artefacts.inputs import ANY_INPUTS, ExpectedInputs
 from hidisc.ground.files import write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.progress import Progress
@@ -31,15 +32,21 @@ _PACKAGES = ("hidisc", "torch", "torchvision", "timm", "lightning-fabric", "nump
 
 
 def fit(
-    fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, objective: Config, progress: Progress
+    fabric: Fabric,
+    store: PatchStore,
+    out: Path,
+    config: TrainConfig,
+    objective: Config,
+    progress: Progress,
+    begun: ExpectedInputs = ANY_INPUTS,
 ) -> None:
     """Train, from the beginning or from the last checkpoint, and write the encoder and `run.json`.
 
-    The caller holds `out`; `objective` are the settings of the objective that the config names. Memory: the model with
-    its gradients and two moments, the activations of one batch and the batches read ahead; nothing grows with the
-    number of patches but the few bytes per patch of the table.
+    The caller holds `out`, which was `begun` from inputs; `objective` are the settings of the objective that the config
+    names. Memory: the model with its gradients and two moments, the activations of one batch and the batches read
+    ahead; nothing grows with the number of patches but the few bytes per patch of the table.
     """
-    plan = make_plan(fabric, store, out, config, objective, progress)
+    plan = make_plan(fabric, store, out, config, objective, progress, begun)
     learner, optimizer = _wrap(fabric, plan)
     resumed, began = _resume(fabric, plan, progress), time.monotonic()
     steps, accumulate = config.optim.steps, config.optim.accumulate

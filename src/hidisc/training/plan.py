@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 
+from hidisc.artefacts.inputs import ExpectedInputs
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import seal, unseal, write_atomic
 from hidisc.ground.progress import Progress
@@ -15,7 +16,7 @@ from hidisc.sampling.batches import Batches
 from hidisc.sampling.cohort_stain import CohortStain, StainTable, measure_stains
 from hidisc.settings.config import Config
 from hidisc.settings.train import TrainConfig
-from hidisc.training.build import TrainingSet, build_learner, build_optimizer, choose_training_set
+from hidisc.training.build import TrainingSet, build_learner, build_optimizer, choose_training_set, find_start
 from hidisc.training.monitor import Monitor
 from hidisc.training.processes import run_on_first_rank
 from hidisc.training.run import STAIN
@@ -63,11 +64,18 @@ class Plan:
 
 
 def make_plan(
-    fabric: Fabric, store: PatchStore, out: Path, config: TrainConfig, objective: Config, progress: Progress
+    fabric: Fabric,
+    store: PatchStore,
+    out: Path,
+    config: TrainConfig,
+    objective: Config,
+    progress: Progress,
+    begun: ExpectedInputs,
 ) -> Plan:
     """Build all that a training needs; settings that do not fit the store or the machine are refused.
 
-    `objective`: the settings of the objective, as `objectives.objective.load_settings` returns them.
+    `objective`: the settings of the objective, as `objectives.objective.load_settings` returns them. `begun`: what the
+    run was begun from; starting weights that were replaced since are refused.
     """
     training_set = choose_training_set(store, config, objective)
     sampler = training_set.sampler(config, fabric.world_size)
@@ -80,6 +88,7 @@ def make_plan(
         )
     check_compiler(config, fabric.device.type)
     learner = build_learner(training_set, config, objective, fabric.world_size)
+    find_start(config, begun)  # after they are read: these are the weights of the run
     notes += _check_across(training_set, config, getattr(objective, "across", {}))
     notes += [learner.encoder.note] if learner.encoder.note else []
     if fabric.is_global_zero:

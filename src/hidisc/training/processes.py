@@ -28,6 +28,7 @@ from hidisc.artefacts.artefact import Work
 from hidisc.ground.errors import ReportedElsewhereError, UserError
 from hidisc.ground.machine import keep_freed_memory
 from hidisc.ground.progress import Say
+from hidisc.ground.tensors import refuse_missing_device
 
 _EVERY_S = 0.5
 """Seconds between two readings of the store."""
@@ -209,6 +210,7 @@ def start(precision: str, device: str, devices: str | int, nodes: int) -> Iterat
     """
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning_fabric")  # its advice is about loaders we do not use
+    refuse_missing_device(device)
     try:
         fabric = Fabric(
             accelerator=device,

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hidisc.artefacts.artefact import make
+from hidisc.artefacts.inputs import STORE, ExpectedInputs
 from hidisc.auditing.audit import AUDIT, Audit, AuditInfo, EncoderAudit
 from hidisc.auditing.measure import run_audit
-from hidisc.embeddings.embeddings import Embeddings
+from hidisc.embeddings.embeddings import Embeddings, add_labels
 from hidisc.evaluation.neighbours import choose_device
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, full_disk_said, relate, write_atomic
@@ -29,17 +30,23 @@ def audit(
 ) -> Audit:
     """Audit encoders by their embeddings, side by side; a finished audit stays."""
     config, out = config or AuditConfig(), Path(out)
-    opened = [Embeddings.load(path) for path in embeddings]
+    opened = [add_labels(Embeddings.load(path), config.label) for path in embeddings]
     if not opened:
         raise UserError("there is nothing to audit. Give embeddings that `hidisc embed` made.")
     inputs = {relate(made.path, out): made.artefact.checksum for made in opened}
-    inputs |= {f"the store of {relate(made.path, out)}": _name_store(made) for made in opened}
+    stores = {f"{STORE} of {relate(made.path, out)}": made for made in opened}
+    inputs |= {name: _name_store(made) for name, made in stores.items()}
+    inputs |= {
+        f"the labels of {relate(made.path, out)}": made.labels_checksum for made in opened if made.labels_checksum
+    }
     with (
         full_disk_said("The embeddings are as they were"),
         make(out, "audit", config, inputs) as work,
     ):
         if not work.is_finished(say):
             audits = [run_audit(made, config, choose_device(device), say) for made in opened]
+            for name, made in stores.items():  # colours were read from it, or never
+                ExpectedInputs(out, inputs).compare(name, _name_store(made), name)
             info = AuditInfo(
                 encoders=_name_encoders(audits, opened, out),
                 config=config.model_dump(mode="json"),

@@ -31,6 +31,7 @@ from hidisc.patches.commit import PredictedLabels, StorePlan, assign_splits, com
 from hidisc.patches.filters import load_predicted, save_predicted
 from hidisc.patches.record import RECORD, RecordError, SlideRecord, SlideTask, is_whole, slide_folder
 from hidisc.patches.shard import Shard
+from hidisc.patches.splits import find_split_doubts
 from hidisc.patches.store import FAILURES, PatchStore, SlideFailure, StoreInfo, as_input
 from hidisc.patches.table import PatchTable
 from hidisc.reporting.prepared import draw_store, is_drawn, list_pictures
@@ -140,8 +141,17 @@ def build_store(
         work.finish(committed.files, list_pictures(out))
     kept = {slide.slide for slide in committed.info.slides if slide.kept}
     left = [split for split in wanted if split not in empty]
-    _warn_of_empty_splits(left, [member for member in members if member.slide in kept], say)
+    shown = [member for member in members if member.slide in kept]
+    _warn_of_empty_splits(left, shown, say)
+    for doubt in find_split_doubts(facts for member in shown for facts in _list_facts(member)):
+        say(f"note: {doubt}")
     return Built(out, committed.info, len(todo) - len(failures))
+
+
+def _list_facts(member: SlideRow) -> list[tuple[str, str | None, str | None]]:
+    """Patient, label and split of a slide, for each label that its patches have."""
+    labels = dict.fromkeys(member.columns.get("label", [member.label]))
+    return [(member.patient, label, member.split) for label in labels]
 
 
 def _describe_work(out: Path, names: LevelNames, slides: int, to_read: int) -> str:

@@ -7,7 +7,7 @@ import torch
 
 from hidisc.artefacts.artefact import make, read_settings
 from hidisc.embeddings.bags import KIND
-from hidisc.embeddings.embeddings import EMBEDDINGS, Embeddings
+from hidisc.embeddings.embeddings import EMBEDDINGS
 from hidisc.evaluation.scores import Scores
 from hidisc.evaluation.task import choose_task
 from hidisc.ground.errors import UserError
@@ -60,13 +60,7 @@ def export_wsinfer(run_path: AnyPath, out: AnyPath, scores: AnyPath | None, say:
         raise UserError(
             f"{scores} was evaluated with --folds or align. Evaluate once more without, for one classifier."
         )
-    embeddings = Embeddings.load(Path(scores) / evaluated.info.embeddings)
-    bank = Embeddings.load(Path(scores) / evaluated.info.bank)
-    store = embeddings.open_store()
-    if store is None:
-        raise UserError(
-            f"the store of {embeddings.path} is not there, or has changed since. Put it back, or embed anew."
-        )
+    embeddings, bank, store = evaluated.open_embeddings(), evaluated.open_bank(), evaluated.open_store()
     if store.info.mpp is None:
         scales = ", ".join(f"{scale:g}" for scale in store.scales) or "none that is known"
         raise UserError(

@@ -19,6 +19,7 @@ from hidisc.ground.progress import Say, ignore
 from hidisc.ground.text import name_some
 from hidisc.patches.annotations import PALETTE, Region, make_box, write_geojson
 from hidisc.patches.record import SlideGeometry
+from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config
 from hidisc.training.run import RUN
 
@@ -95,12 +96,11 @@ def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
     if holds(path, SCORES, "evaluate"):
         artefact = scores = Scores.load(path)
         tiles = _read_scores(scores)
-        source = _open_patches(path / scores.info.embeddings, scores.info.store_checksum)
+        source = scores.open_embeddings()
     else:
-        artefact = embeddings = open_embeddings(path, "geojson")
+        artefact = embeddings = source = open_embeddings(path, "geojson")
         tiles = _read_table(embeddings)
-        source = _open_patches(path, embeddings.info.store_checksum)
-    store = source.open_store()
+    store = _open_store(source)
     if store is not None:
         tiles = tiles.choose(np.flatnonzero(np.ones(len(tiles.x), bool) & store.are_finest(tiles.mpp)))
         if not len(tiles.x):
@@ -166,9 +166,8 @@ def _read_scores(scores: Scores) -> _Tiles:
     return _Tiles(slide, x, y, predicted, measurements, patches.units.get("mpp"))
 
 
-def _open_patches(path: Path, checksum: str) -> Embeddings:
-    """The embeddings of the patches; refused where it is not known how large a patch is on its slide."""
-    embeddings = Embeddings.load(path)
+def _open_store(embeddings: Embeddings) -> PatchStore | None:
+    """The store of the patches, which says how large a patch is on its slide; None: the import of features says it."""
     if embeddings.info.store is None:
         unknown = [geometry.slide for geometry in embeddings.info.geometries if not geometry.extent]
         if unknown:
@@ -176,11 +175,11 @@ def _open_patches(path: Path, checksum: str) -> Embeddings:
                 f"the features of {embeddings.path} were imported without the size of a patch on its slide, of "
                 f"{name_some(unknown)}. Import files that have it (TRIDENT, STAMP)."
             )
-        return embeddings
+        return None
     store = embeddings.open_store()
-    if store is None or store.checksum != checksum:
+    if store is None:
         raise UserError(
             f"the store {embeddings.path / embeddings.info.store} is not there, or has changed since. It says how "
             "large a patch is on its slide: put it back, or embed it anew."
         )
-    return embeddings
+    return store

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import make
-from hidisc.embeddings.clinical_table import Match, match_table
+from hidisc.embeddings.clinical_table import Match, match_table, refuse_two_files
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.embeddings.extract import BlockFile
 from hidisc.embeddings.feature_files import find_features
@@ -36,7 +36,8 @@ from hidisc.patches.commit import assign_splits
 from hidisc.patches.record import SlideId
 from hidisc.patches.table import PatchTable, build_table
 from hidisc.settings.prepare import FeaturesConfig
-from hidisc.slides.cohort import WRITTEN, Name, SlideRow, find_disagreements, find_half_split, find_twins, refuse
+from hidisc.slides.cohort import SlideRow, find_lookalikes, find_problems, refuse
+from hidisc.slides.column_names import is_ours
 from hidisc.verbs.progress import show_patches
 
 _BLOCK_BYTES = 2**25
@@ -131,9 +132,9 @@ def match_features(features: Sequence[SlideFeatures], source: Path) -> Match:
         if patient is None:
             raise UserError(f"{source}: slide {each.slide!r} has no patient, or several; a slide belongs to one.")
         rows.append(SlideRow(patient, each.slide, each.path, label=label, site=site, split=split))
-    problems = [*find_disagreements(rows, "patch"), *find_half_split(rows)]
-    refuse(source, problems)
-    twins = find_twins(Name("patient", row.patient, f"slide {row.slide!r}") for row in rows)
+    refuse_two_files(rows)
+    refuse(source, find_problems(rows))
+    twins = find_lookalikes(rows)
     return Match(tuple(rows), tuple(features), tuple(f"warning: {source.name}: {twin}" for twin in twins))
 
 
@@ -162,19 +163,9 @@ def _lay_out(match: Match, config: FeaturesConfig, sums: Mapping[Path, str]) -> 
 
 
 def _refuse_twice(slides: Sequence[_Slide], say: Say) -> None:
-    """Refuse two files of a slide, and features that are byte for byte those of another patient.
-
-    Where they are those of another slide of the same patient, this is said.
-    """
+    """Refuse features that are byte for byte those of another patient; say where they are of the same patient."""
     first: dict[str, _Slide] = {}
-    named: dict[str, _Slide] = {}
     for slide in slides:
-        before = named.setdefault(slide.row.slide, slide)
-        if before is not slide:
-            raise UserError(
-                f"slide {slide.row.slide!r} has two feature files: {before.features.path} and {slide.features.path}. "
-                "Leave one of them in the folder."
-            )
         before = first.setdefault(slide.checksum, slide)
         pair = f"{before.features.path} and {slide.features.path}"
         if before.row.patient != slide.row.patient:
@@ -266,7 +257,11 @@ def _build_table(slides: Sequence[_Slide]) -> PatchTable:
     for name in dict.fromkeys(name for row in rows for name in row.more):
         named[name] = [row.more.get(name) for row in rows]
     own = slides[0].features.columns
-    kept = [name for name in own if name not in (*WRITTEN, "patient", "slide", "split") and own[name].dtype == object]
+    kept = [
+        name
+        for name in own
+        if not is_ours(name) and name not in ("patient", "slide", "split") and own[name].dtype == object
+    ]
     if "patient" in own:  # there is no table, and the file has a value per patch
         named |= {name: [value for slide in slides for value in slide.features.columns[name]] for name in kept}
     corners = [_round(slide.features) for slide in slides]

@@ -94,7 +94,7 @@ def predict_unlabelled(
         if file.exists():
             raise UserError(f"{file} is there already and is not overwritten. Give another --out.")
     config = EvaluateConfig.model_validate(scores.info.config)
-    queries, reference = Embeddings.load(embeddings), _open_reference(scores, config)
+    queries, reference = Embeddings.load(embeddings), _open_reference(scores)
     if queries.info.model.checksum != reference.info.model.checksum:
         raise UserError(
             f"{queries.path} was made by another encoder ({queries.info.model.name!r}) than the reference patients of "
@@ -121,7 +121,7 @@ def predict_unlabelled(
     return PredictedTable(out, info, {name: numbers[name] for name in first.classes})
 
 
-def _open_reference(scores: Scores, config: EvaluateConfig) -> Embeddings:
+def _open_reference(scores: Scores) -> Embeddings:
     """The embeddings of the reference patients with the labels that they had when they were judged by."""
     inputs = scores.artefact.manifest.inputs
     if "the bank" not in inputs:
@@ -129,16 +129,7 @@ def _open_reference(scores: Scores, config: EvaluateConfig) -> Embeddings:
             f"{scores.path} pools evaluations of several encoders, each with reference patients of its own. Evaluate "
             "embeddings of one encoder, and give these scores."
         )
-    reference = add_labels(Embeddings.load(scores.path / scores.info.bank), config.label)
-    known = {"the bank": reference.artefact.checksum, "the labels of the bank": reference.labels_checksum}
-    for name, checksum in known.items():
-        if inputs.get(name) != checksum:
-            what = "have changed" if name == "the bank" else "have other labels"
-            raise UserError(
-                f"the embeddings {reference.path} {what} since {scores.path} was made from them, so nothing is known "
-                "of predictions by them. Evaluate them again with a new --out, and give these scores."
-            )
-    return reference
+    return scores.open_bank()
 
 
 def _choose_task(

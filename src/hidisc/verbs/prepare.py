@@ -1,6 +1,7 @@
 """`hidisc cohort`, `hidisc prepare` and `hidisc import`: slides, patches or volumes -> a PatchStore."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hidisc.artefacts.artefact import CONFIG
@@ -12,12 +13,13 @@ from hidisc.patches.annotations import load_annotations
 from hidisc.patches.commit import StorePlan
 from hidisc.patches.cut import CutTask
 from hidisc.patches.pack import PackTask, Source
+from hidisc.patches.people import People
 from hidisc.patches.record import SlideTask, slide_folder
 from hidisc.patches.store import SlideEntry
 from hidisc.patches.volume import ScanTask, VolumeSource
 from hidisc.settings.config import load_config
 from hidisc.settings.prepare import ImportConfig, PrepareConfig, VolumesConfig
-from hidisc.slides.cohort import Cohort, SlideRow
+from hidisc.slides.cohort import Cohort, SlideRow, find_problems, refuse
 from hidisc.slides.draft import Draft, NamePattern, draft_rows
 from hidisc.slides.reader import list_suffixes
 from hidisc.slides.readers.picture import read_picture
@@ -65,6 +67,7 @@ def prepare(
     out: AnyPath,
     config: PrepareConfig | None = None,
     *,
+    patients_csv: AnyPath | None = None,
     refilter: bool = False,
     workers: int | None = None,
     scheduler: str | None = None,
@@ -74,12 +77,13 @@ def prepare(
 
     `workers` processes on this machine (default: one per core, 0: this process), or those of a Dask `scheduler`.
     Slides that fail are listed in the result and in `failures.csv`; the others are finished all the same.
+    `patients_csv`: labels, splits and further columns, one row per patient.
     """
     config, out = config or PrepareConfig(), Path(out)
     if refilter and not (out / CONFIG).exists():
         raise UserError(f"{out} holds no store to refilter. Run without --refilter first.")
     _refuse_folder(Path(cohort_csv))
-    cohort = Cohort.load(cohort_csv, config.label_level)
+    cohort = _describe_patients(Cohort.load(cohort_csv, config.label_level), patients_csv)
     annotations, doubts = load_annotations(config.annotations, cohort.slides)
     for warning in (*cohort.warnings, *doubts):
         say(f"warning: {warning}")
@@ -106,6 +110,14 @@ def prepare(
             f"{out / 'pictures'} shows why.{_suggest_smaller(config.grid.size_px)}"
         )
     return built
+
+
+def _describe_patients(cohort: Cohort, patients_csv: AnyPath | None) -> Cohort:
+    """The cohort with what a CSV of patients says of its slides."""
+    described, said = People(patients_csv).describe([(row, None) for row in cohort.slides])
+    slides = tuple(row for row, _ in described)
+    refuse(cohort.path, find_problems(slides))
+    return replace(cohort, slides=slides, warnings=(*cohort.warnings, *said))
 
 
 def _refuse_folder(path: Path) -> None:
@@ -188,7 +200,7 @@ def import_volumes(
             out.resolve() / slide_folder(row.slide),
             files,
             config,
-            source.root if source.is_private else files.paths[0],
+            Path(row.slide) if source.is_private else files.paths[0],
         )
         for row, files in source.scans
     ]
@@ -198,20 +210,24 @@ def import_volumes(
     for row, files in source.scans:
         if source.is_private and row.slide in failed:  # said, never stored
             say(f"note: scan {row.slide!r}, which failed, is read from {files.paths[0]}")
-    _warn_of_copies(built, say)
     return built
 
 
 def _warn_of_copies(built: Built, say: Say) -> None:
-    """Say which scans of different patients have the same values: one person would be counted as two."""
+    """Say which slides have the same content: one person would be counted as two, or one slide twice."""
     first: dict[str, SlideEntry] = {}
-    for scan in built.info.slides:
-        before = first.setdefault(scan.checksum, scan)
-        if before.patient != scan.patient:
-            say(
-                f"warning: slides {before.slide!r} and {scan.slide!r} of different patients have the same values. "
-                "Leave one of the patients out."
-            )
+    copies: list[str] = []
+    for slide in built.info.slides:
+        before = first.setdefault(slide.checksum, slide)
+        both = f"warning: slides {before.slide!r} and {slide.slide!r}"
+        if before.patient != slide.patient:
+            copies.append(f"{both} of different patients have the same values. Leave one of the patients out.")
+        elif before is not slide:
+            copies.append(f"{both} have the same values; patient {slide.patient!r} counts them twice.")
+    for sentence in copies[:_SHOWN]:
+        say(sentence)
+    if len(copies) > _SHOWN:
+        say(f"warning: ... and {count(len(copies) - _SHOWN, 'more pair')} of slides with the same values.")
 
 
 def _build_from(
@@ -232,6 +248,7 @@ def _build_from(
     if len(source.warnings) > 20:
         say(f"warning: ... and {len(source.warnings) - 20} more.")
     built = build_store(out, "import", rows, tasks, plan, workers=workers, scheduler=scheduler, say=say)
+    _warn_of_copies(built, say)
     empty = built.summary()["empty_slides"]
     if empty:
         have = "has no patch: all of its patches were" if empty == 1 else "have no patch: all of their patches were"

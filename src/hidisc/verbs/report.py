@@ -1,6 +1,5 @@
 """`hidisc report`: Embeddings and Scores -> a page with figures; `hidisc heatmap`: the scores of a slide, painted."""
 
-import difflib
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -15,7 +14,7 @@ from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import LOCK, AnyPath, full_disk_said, relate, write_atomic
 from hidisc.ground.progress import Say, ignore
-from hidisc.ground.text import name_some
+from hidisc.ground.text import find_nearest, name_some
 from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.reporting.compose import compose
 from hidisc.reporting.evaluated import gather
@@ -78,7 +77,8 @@ def heatmap(
     out = Path(out)
     if out.suffix.lower() not in _PICTURES:
         raise UserError(f"--out {out} is neither a .png nor a .pdf file. Give a name that ends in one of these.")
-    store, scores = _open_patches(Path(store_path), cohort), Scores.load(scores_path)
+    scores = Scores.load(scores_path)
+    store = _open_patches(Path(store_path), cohort, scores)
     entry = _find_slide(store, slide)
     thumbnail = store.thumbnail(entry)
     if thumbnail is None and read_kind(Path(store_path)) == "embed":
@@ -90,11 +90,6 @@ def heatmap(
         raise UserError(
             f"slide {slide!r} of {store_path} was imported as patches, so it has no thumbnail to paint on. "
             "Heatmaps need a store made by `hidisc prepare`."
-        )
-    if store.checksum != scores.info.store_checksum:
-        raise UserError(
-            f"{scores_path} was made of other patches than {store_path} holds now, so its scores would be painted in "
-            "the wrong places. Give the store that was embedded, or embed and evaluate this one."
         )
     patches = _read_patches(scores, probe)
     rows = _find_rows(scores, patches, entry)
@@ -133,18 +128,19 @@ def heatmap(
     return out
 
 
-def _open_patches(path: Path, cohort: AnyPath | None) -> PatchStore:
+def _open_patches(path: Path, cohort: AnyPath | None, scores: Scores) -> PatchStore:
     """The store, or the patches of features that were imported, with their slide files."""
     if read_kind(path) != "embed":
         if cohort is not None:
             raise UserError("--cohort goes with features that were imported; a store has pictures of its own.")
-        return PatchStore.load(path)
+        return scores.open_store(path)
     from hidisc.embeddings.feature_patches import FeaturePatches  # and the readers of slides
     from hidisc.slides.cohort import find_files
 
     embeddings = Embeddings.load(path)
     if embeddings.info.store is not None:
         raise UserError(f"{path} holds embeddings that were made from a store. Give the store.")
+    scores.refuse_changed("the embeddings", embeddings)
     return FeaturePatches(embeddings, find_files(Path(cohort)) if cohort is not None else {})
 
 
@@ -153,7 +149,7 @@ def _find_slide(store: PatchStore, slide: str) -> SlideEntry:
         if entry.slide == slide:
             return entry
     names = [entry.slide for entry in store.info.slides]
-    close = difflib.get_close_matches(slide, names, n=_NAMED, cutoff=0.4)
+    close = find_nearest(slide, names, _NAMED)
     hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"There are {name_some(names, _NAMED)}."
     raise UserError(f"{slide!r} is no slide of {store.path}. {hint}")
 

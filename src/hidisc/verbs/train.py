@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from hidisc.artefacts.artefact import make
+from hidisc.artefacts.inputs import ANY_INPUTS, STORE, ExpectedInputs
 from hidisc.ground.files import AnyPath, full_disk_said
 from hidisc.ground.progress import Progress, Say, ignore
 from hidisc.models.backbone import create_backbone, find_architecture
 from hidisc.models.card import CARD, WEIGHTS
 from hidisc.objectives.objective import load_settings
+from hidisc.patches.splits import warn_of_few
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config
 from hidisc.settings.train import TrainConfig
@@ -41,18 +43,19 @@ def train(
     threads: int | None = None,
     say: Say = ignore,
     watch: Progress | None = None,
+    expected: ExpectedInputs = ANY_INPUTS,
 ) -> Run | None:
     """Learn an encoder from a store; an unfinished run goes on from its last checkpoint.
 
     On several devices every process calls this and only the first gets the run, the others None. `threads`: threads
     to compute with on a CPU; None: as `choose_threads` has it. `watch` is told of every step, instead of a progress
-    bar.
+    bar. Inputs other than `expected` are refused.
     """
     config, out = config or TrainConfig(), Path(out)
     objective = load_settings(config.objective)
     config = config.model_copy(update={"objective": objective.model_dump(mode="json")})
-    store = PatchStore.load(store_path)
-    inputs = {"the store": store.checksum, **find_start(config)}
+    store = PatchStore.load(store_path, expected)
+    inputs = {STORE: store.checksum, **find_start(config, expected)}
     with (
         start(config.compute.precision, device, devices, nodes) as fabric,
         full_disk_said("What has been saved is whole"),
@@ -67,6 +70,10 @@ def train(
                 )
             if is_first:
                 _note_single_slides(store, config, objective, say)
+                split, names = store.table.codes("split")
+                is_test = np.isin(split, [code for code, name in enumerate(names) if name == "test"])
+                for doubt in warn_of_few(len(np.unique(store.table.codes("patient")[0][is_test]))):
+                    say(f"note: {doubt}")
             if threads is None and fabric.device.type == "cpu" and fabric.world_size == 1:
                 threads = choose_threads(store, out, config)
                 all_threads = torch.get_num_threads()
@@ -76,7 +83,7 @@ def train(
                 _use_threads(threads),
                 show_training(config.optim.steps, is_first and watch is None, store.info.level_names, say) as bar,
             ):
-                fit(fabric, store, out, config, objective, watch or bar)
+                fit(fabric, store, out, config, objective, watch or bar, ExpectedInputs(out, inputs))
             if work is not None:
                 remove_old(out, config.checkpoint)  # what a run that was killed after its last step has left
                 checkpoints = [path.relative_to(out).as_posix() for path in list_checkpoints(out)]
