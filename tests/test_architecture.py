@@ -135,7 +135,8 @@ def test_nothing_is_unpickled_and_no_label_picture_is_reached() -> None:
     for path in ROOT.rglob("*.py"):
         text = path.read_text()
         assert "associated_images" not in text
-        assert "torch.load" not in text
+        loads = [line for line in text.splitlines() if "torch.load" in line]
+        assert all("weights_only=True" in line for line in loads), path  # which takes tensors and nothing else
 
 
 def imported_at_once(node: ast.AST) -> Iterator[str]:

@@ -22,11 +22,12 @@ from hidisc.settings.benchmark import SuiteConfig
 from hidisc.settings.config import VERBS, list_recipes, list_settings
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.prepare import ImportConfig, PrepareConfig, VolumesConfig
+from hidisc.settings.prepare import FeaturesConfig, ImportConfig, PrepareConfig, VolumesConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
 from hidisc.slides.synthetic import draw_cohort
 from tests.commands import Forks, parse
+from tests.embeddings.others import make_cohort, write_stamp, write_table, write_trident
 from tests.made_once import make_once
 from tests.patches.test_opensrh import study, write_opensrh
 from tests.patches.volumes import draw_volume, write_cohort, write_dicom
@@ -56,6 +57,7 @@ CONFIGS = (
     PrepareConfig,
     ImportConfig,
     VolumesConfig,
+    FeaturesConfig,
     TrainConfig,
     EmbedConfig,
     EvaluateConfig,
@@ -77,7 +79,7 @@ def commands(page: Path, language: str = "bash") -> list[str]:
 
 
 def draw_lab(folder: Path) -> None:
-    """Draw all that the pages speak of: slides and their cohort, Raman slides, patches, volumes, OpenSRH."""
+    """Draw all that the pages speak of: slides and their cohort, Raman slides, patches, volumes, features, OpenSRH."""
     folder.mkdir()
     draw_cohort(folder, patients=5, slides=1, fields=2, field_px=300, seed=0)
     rng = np.random.default_rng(0)
@@ -111,6 +113,13 @@ def draw_lab(folder: Path) -> None:
     write_cohort(folder / "scans", table="scan-patients.csv")
     for number in range(2):
         write_dicom(folder / "series" / str(number), draw_volume(number), f"MRN{number}")
+    features, rows = make_cohort(patients=10, slides=1)
+    write_trident(folder / "job", features)
+    write_stamp(folder / "stamp", features)
+    write_table(folder / "clinical.csv", rows)
+    features, rows = make_cohort(patients=3, slides=1, seed=1, prefix="N")
+    write_trident(folder / "new", features)
+    write_table(folder / "new.csv", [{"patient": row["patient"], "slide": row["slide"]} for row in rows])
     write_opensrh(folder / "OpenSRH", {"NIO_1": study("NIO_1", "hgg")}, {"train": ["NIO_1"], "val": []})
 
 

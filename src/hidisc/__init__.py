@@ -9,9 +9,11 @@ Commands:
 - `prepare`: cut the slides of a cohort into patches and write a `PatchStore`.
 - `import_patches`: pack patches that exist as files into a `PatchStore`.
 - `import_volumes`: make a store from the slices of NIfTI or DICOM volumes.
+- `import_features`: make `Embeddings` from features that another tool has extracted, without a store.
 - `train`: train an encoder on the patches of a store and write a `Run`.
 - `embed`: compute the vectors of a store's patches with any encoder and write `Embeddings`.
 - `evaluate`: measure on held-out patients what embeddings tell of the labels and write `Scores`.
+- `predict_unlabelled`: predict the label of patients who have none, from the reference patients of scores.
 - `audit`: measure what encoders owe to site, scanner, batch, date and colour and write an `Audit`.
 - `report`: write one HTML page on evaluations, with every figure and table beside it.
 - `explore`: show a store, its embeddings and scores in a browser, and take labels there.
@@ -41,6 +43,7 @@ Settings, one class per command:
 - `PrepareConfig`: settings of `prepare`.
 - `ImportConfig`: settings of `import_patches`.
 - `VolumesConfig`: settings of `import_volumes`.
+- `FeaturesConfig`: settings of `import_features`.
 - `TrainConfig`: settings of `train`.
 - `EmbedConfig`: settings of `embed`.
 - `EvaluateConfig`: settings of `evaluate`.

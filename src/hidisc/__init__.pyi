@@ -23,6 +23,7 @@ from .settings.benchmark import SuiteConfig as SuiteConfig
 from .settings.config import load_config as load_config
 from .settings.embed import EmbedConfig as EmbedConfig
 from .settings.evaluate import EvaluateConfig as EvaluateConfig
+from .settings.prepare import FeaturesConfig as FeaturesConfig
 from .settings.prepare import ImportConfig as ImportConfig
 from .settings.prepare import PrepareConfig as PrepareConfig
 from .settings.prepare import VolumesConfig as VolumesConfig
@@ -41,6 +42,8 @@ from .verbs.export import export_wsinfer as export_wsinfer
 from .verbs.export_vectors import export_anndata as export_anndata
 from .verbs.export_vectors import export_bags as export_bags
 from .verbs.export_vectors import export_geojson as export_geojson
+from .verbs.import_features import import_features as import_features
+from .verbs.predict import predict_unlabelled as predict_unlabelled
 from .verbs.prepare import draft_cohort as draft_cohort
 from .verbs.prepare import import_patches as import_patches
 from .verbs.prepare import import_volumes as import_volumes

@@ -78,7 +78,11 @@ def test_the_settings_of_every_objective_are_among_those_of_train() -> None:
     ("verb", "name", "sentence"),
     [
         ("trian", None, "'trian' is not a command with settings. Did you mean 'train'?"),
-        ("doctor!", None, "'doctor!' is not a command with settings. There are prepare, import, import nifti, train, "),
+        (
+            "doctor!",
+            None,
+            "'doctor!' is not a command with settings. There are prepare, import, import nifti, import features, ",
+        ),
         ("train", "optim.stesp", "'optim.stesp' is not a setting of `hidisc train`. Did you mean 'optim.steps'?"),
     ],
 )
@@ -123,4 +127,7 @@ def test_the_commands(forks: Forks, tmp_path: Path) -> None:
     assert "tcga" in json.loads(forks.run("recipes", "--json", folder=tmp_path).result)["embed"]
     bare = forks.run("settings", folder=tmp_path)
     assert bare.code == 2
-    assert "name the command whose settings to list: hidisc settings prepare|import|import nifti|train|" in bare.said
+    assert (
+        "name the command whose settings to list: hidisc settings prepare|import|import nifti|import features|"
+        in bare.said
+    )

@@ -75,7 +75,7 @@ def _read(embeddings: Embeddings, name: str, config: AuditConfig) -> TechnicalVa
         name = _name_colour(table)
         store = embeddings.open_store()
         if store is None:
-            gone = f"the store {embeddings.info.store!r} is gone or has changed, so that its colours cannot be read"
+            gone = f"{embeddings.why_no_pictures}, so that their colours cannot be read"
             return TechnicalVariable(name, np.full(len(table), -1), (), obstacle=gone)
         return _drop_rare(_group_colours(embeddings, store, config.bins, config.seed, name), patients)
     codes, values = table.codes(name)

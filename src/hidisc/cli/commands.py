@@ -75,8 +75,8 @@ def _prepare(
     ).result()
 
 
-SourceKind = StrEnum("SourceKind", "OPENSRH FOLDER TABLE NIFTI DICOM")
-"""Where patches that exist as files, or volumes, come from."""
+SourceKind = StrEnum("SourceKind", "OPENSRH FOLDER TABLE NIFTI DICOM FEATURES")
+"""Where patches that exist as files, volumes, or features of patches come from."""
 
 
 @verb("import", "folder patches --set resize_px=96 --out store", "import")
@@ -85,10 +85,10 @@ def _import(
         SourceKind,
         typer.Argument(
             help="opensrh (meta/*.json), folder (patient/slide/patch.png), table (CSV); nifti (patient/scan.nii.gz) "
-            "or dicom (any folders), whose volumes are cut into slices."
+            "or dicom (any folders), whose volumes are cut into slices; features (TRIDENT, CLAM, STAMP, AnnData)."
         ),
     ],
-    source: Annotated[Path, existing("The folder, or the CSV of patches or NIfTI volumes.")],
+    source: Annotated[Path, existing("The folder, or the CSV of patches or NIfTI volumes, or the file of features.")],
     out: Out,
     settings: SettingsOptions,
     workers: WorkerOptions,
@@ -96,8 +96,18 @@ def _import(
     pseudonyms: Annotated[
         Path | None, option("With nifti and dicom: hash patients' ids by the secret in this file, made if missing.")
     ] = None,
+    table: Annotated[Path | None, existing_option("With features, a CSV: slide, patient, label, site, split.")] = None,
+    name: Annotated[str | None, option("With features, what tables call the encoder.")] = None,
 ) -> Result:
-    """Make a patch store from patches that exist as files, or from the slices of volumes."""
+    """Make a patch store from patches or volumes that exist as files; or embeddings from features of other tools."""
+    if kind is SourceKind.FEATURES:
+        if patients is not None or pseudonyms is not None:
+            raise UserError("`import features` knows patients by --table. Leave --patients and --pseudonyms out.")
+        return hidisc.import_features(
+            source, table, out, settings.load(hidisc.FeaturesConfig), name=name, say=say
+        ).result()
+    if table is not None or name is not None:
+        raise UserError(f"--table and --name go with `import features`. Leave them out of `import {kind}`.")
     if kind in (SourceKind.NIFTI, SourceKind.DICOM):
         find = hidisc.find_nifti if kind is SourceKind.NIFTI else hidisc.find_dicom
         volumes = settings.load(hidisc.VolumesConfig)
@@ -166,6 +176,17 @@ def _evaluate(
     allowed = {"leakage.allow": allow_leakage or None, "leakage.allow_circular": allow_circular or None}
     config = settings.load(hidisc.EvaluateConfig, **allowed, **{"folds.number": folds})
     return hidisc.evaluate(embeddings, out, config, bank=bank, device=device, progress=Said()).result()
+
+
+@verb("predict", "embeddings --by scores --out predicted.csv")
+def _predict(
+    embeddings: Annotated[Path, existing("Embeddings of patients without a label, by the encoder of the scores.")],
+    by: Annotated[Path, existing_option("Scores, made by `hidisc evaluate`: their reference patients decide.")],
+    out: Annotated[Path, option("CSV to write, and a .json beside it; existing ones are not overwritten.")],
+    device: Device = "auto",
+) -> Result:
+    """Predict the label of patients who have none, from the reference patients of an evaluation."""
+    return hidisc.predict_unlabelled(embeddings, by, out, device=device, progress=Said()).result()
 
 
 @verb("audit", "embeddings other-embeddings --set k=10 --out audit", "audit")

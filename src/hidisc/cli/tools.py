@@ -29,26 +29,31 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Result
 from hidisc.ground.text import count
 
+_Patches = Annotated[Path, existing("A patch store, or features that were imported.")]
+
 
 @verb("heatmap", "store scores SLIDE --out heatmap.png")
 def _heatmap(
-    store: Store,
+    store: _Patches,
     scores: Annotated[Path, existing("Scores, made by `hidisc evaluate`.")],
     slide: Annotated[str, typer.Argument(help="Name of a slide that was evaluated.")],
     out: Annotated[Path, option("Picture to write (PNG or PDF).")],
     label: Annotated[str | None, option("One class; default all of them.")] = None,
+    cohort: Annotated[
+        Path | None, existing_option("Of features that were imported, the CSV that says where the slide files are.")
+    ] = None,
 ) -> Result:
     """Paint class scores over a slide's thumbnail."""
     from hidisc.settings.level_names import find_names
 
-    picture = hidisc.heatmap(store, scores, slide, out, label)
+    picture = hidisc.heatmap(store, scores, slide, out, label, cohort=cohort)
     scored = f"scores of {find_names(store).slide} {slide}"
     return Result(f"{picture}: {scored}", {"picture": str(picture), "slide": slide})
 
 
 @verb("explore", "store embeddings scores --cohort cohort.csv")
 def _explore(
-    store: Store,
+    store: _Patches,
     others: Annotated[list[Path] | None, existing("Embeddings of the store, and scores of these embeddings.")] = None,
     cohort: Annotated[Path | None, existing_option("The CSV that says where the slide files are, to zoom in.")] = None,
     host: Annotated[

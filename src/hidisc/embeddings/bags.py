@@ -15,7 +15,7 @@ Embeddings as AnnData (.h5ad), as scanpy, squidpy and LazySlide read it: one obs
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -34,8 +34,7 @@ from hidisc.ground.files import replaced, write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.progress import Say, ignore
 from hidisc.ground.spreadsheet import format_csv
-from hidisc.patches.record import SlideRecord, folder_name
-from hidisc.patches.store import PatchStore
+from hidisc.patches.record import SlideGeometry, folder_name
 from hidisc.patches.table import PatchTable
 from hidisc.settings.config import Config
 
@@ -53,7 +52,7 @@ class _Settings(Config):
     """The facts that the bags depend on beside the embeddings."""
 
     sizes_known: bool
-    """Whether the store was there to say how large patches are."""
+    """Whether the store or the import was there to say how large patches are."""
 
 
 @dataclass(frozen=True)
@@ -73,36 +72,34 @@ def write_bags(embeddings: Embeddings, out: Path, say: Say = ignore) -> int:
 
     Memory: the table and the vectors of one slide.
     """
-    store = embeddings.open_store()
-    embeddings.refuse_coarse(store, "a bag")
-    if store is None:
+    embeddings.refuse_coarse(embeddings.open_store(), "a bag")
+    geometries = embeddings.read_geometries()
+    if not any(geometry.extent for geometry in geometries.values()):
         say(
-            f"note: the store {embeddings.path / embeddings.info.store} is not there, or has changed since. Without it "
-            f"the size of a patch on the slide is not known: {FEATURES} lacks it, and {STAMP}, which needs it, stays "
-            "empty."
+            f"note: {embeddings.why_no_pictures}. So the size of a patch on the slide is not known: {FEATURES} lacks "
+            f"it, and {STAMP}, which needs it, stays empty."
         )
     inputs = {"the embeddings": embeddings.artefact.checksum}
-    with make(out, KIND, _Settings(sizes_known=store is not None), inputs) as work:
+    with make(out, KIND, _Settings(sizes_known=bool(geometries)), inputs) as work:
         bags = _gather(embeddings.table)
         if not work.is_finished(say):
-            work.finish(_write_all(embeddings, store, bags, out, say))
+            work.finish(_write_all(embeddings, geometries, bags, out, say))
     return len(bags)
 
 
 def _write_all(
-    embeddings: Embeddings, store: PatchStore | None, bags: Sequence[_Bag], out: Path, say: Say
+    embeddings: Embeddings, geometries: Mapping[str, SlideGeometry], bags: Sequence[_Bag], out: Path, say: Say
 ) -> list[str]:
     """Write the files that are missing; returns the names of all files."""
     table = embeddings.table
-    records = _read_records(store, bags)
     corners = np.stack([table.column("x"), table.column("y")], axis=1).astype(np.int64)
     for folder in (FEATURES, TENSORS, STAMP):
         (out / folder).mkdir(exist_ok=True)
-    placed = [_write_bag(embeddings, bag, records.get(bag.slide), corners[bag.rows], out) for bag in bags]
+    placed = [_write_bag(embeddings, bag, geometries.get(bag.slide), corners[bag.rows], out) for bag in bags]
     if not (out / EVERYTHING).is_file():
         block = max(1, _BLOCK_BYTES // (4 * embeddings.info.dim))
         stream_vectors(out / EVERYTHING, embeddings.path / PATCHES, embeddings.vectors, block)
-    if store is not None and not all(placed):
+    if geometries and not all(placed):
         say(
             f"note: {placed.count(False)} of {len(bags)} slides have no known um/px, which STAMP asks for, and are not "
             f"in {out / STAMP}. Import them with --set mpp=... for that."
@@ -111,14 +108,6 @@ def _write_all(
     names = [f"{folder}/{bag.stem}.h5" for folder in (FEATURES, STAMP) for bag in bags]
     names += [f"{TENSORS}/{bag.stem}.pt" for bag in bags]
     return [SLIDES, EVERYTHING, *(name for name in names if (out / name).is_file())]
-
-
-def _read_records(store: PatchStore | None, bags: Sequence[_Bag]) -> dict[str, SlideRecord]:
-    """How each slide was cut."""
-    if store is None:
-        return {}
-    wanted = {bag.slide for bag in bags}
-    return {entry.slide: store.record(entry) for entry in store.info.slides if entry.slide in wanted}
 
 
 def _gather(table: PatchTable) -> list[_Bag]:
@@ -153,7 +142,7 @@ def _is_plain(slide: str) -> bool:
 
 
 def _write_bag(
-    embeddings: Embeddings, bag: _Bag, record: SlideRecord | None, corners: NDArray[np.int64], out: Path
+    embeddings: Embeddings, bag: _Bag, geometry: SlideGeometry | None, corners: NDArray[np.int64], out: Path
 ) -> bool:
     """Write the missing files of one slide; returns whether STAMP can read it.
 
@@ -161,7 +150,7 @@ def _write_bag(
     """
     name = f"{bag.stem}.h5"
     features = out / FEATURES / name
-    extent = _extent(record)
+    extent = max(1, round(geometry.extent)) if geometry and geometry.extent else None
     is_placed = bool((corners >= 0).all())
     if not is_placed:
         row = np.arange(len(corners)) * (extent or 1)
@@ -170,21 +159,21 @@ def _write_bag(
         with _new_file(features) as file:
             file.create_dataset("features", data=_read_features(embeddings, bag))
             coords = file.create_dataset("coords", data=corners)
-            coords.attrs.update(_describe(bag, record, extent))
+            coords.attrs.update(_describe(bag, geometry, extent))
             if not is_placed:
                 coords.attrs["coords_are"] = _NUMBERED
     if not (out / TENSORS / f"{bag.stem}.pt").is_file():
         _write_tensor(out / TENSORS / f"{bag.stem}.pt", _read_features(embeddings, bag))
-    if record is None or record.mpp is None or extent is None:
+    if geometry is None or geometry.mpp is None or geometry.extent is None:
         return False
     if not (out / STAMP / name).is_file():
         with _new_file(out / STAMP / name) as file:
             file["feats"] = h5py.ExternalLink(f"../{FEATURES}/{name}", "/features")
-            file.create_dataset("coords", data=(corners * record.mpp).astype(np.float32))
+            file.create_dataset("coords", data=(corners * geometry.mpp).astype(np.float32))
             file.attrs.update(
                 unit="um",
-                tile_size_um=float(record.size_px * (record.downsample or 1) * record.mpp),
-                tile_size_px=record.size_px,
+                tile_size_um=geometry.extent * geometry.mpp,
+                tile_size_px=geometry.size_px or extent,
                 feat_type="tile",
                 extractor=_text(embeddings.info.model.name),
             )
@@ -198,24 +187,19 @@ def _read_features(embeddings: Embeddings, bag: _Bag) -> NDArray[np.float32]:
     return np.asarray(embeddings.vectors[bag.rows], np.float32)
 
 
-def _extent(record: SlideRecord | None) -> int | None:
-    """Side of a patch in level-0 px; a patch that was imported is its own level 0."""
-    return None if record is None else max(1, round(record.size_px * (record.downsample or 1)))
-
-
-def _describe(bag: _Bag, record: SlideRecord | None, extent: int | None) -> dict[str, Any]:
+def _describe(bag: _Bag, geometry: SlideGeometry | None, extent: int | None) -> dict[str, Any]:
     """The attributes of `coords`: TRIDENT's names, and ours for pixel sizes."""
     attributes: dict[str, Any] = {"name": bag.stem, "slide": _text(bag.slide)}
-    if record is None or extent is None:
+    if geometry is None or extent is None:
         return attributes
-    attributes |= {"patch_size": record.size_px, "patch_size_level0": extent}
-    if record.mpp is not None:
-        mpp = record.mpp * (record.downsample or 1)
-        attributes |= {"level0_mpp": record.mpp, "patch_mpp": mpp}
+    attributes |= {"patch_size": geometry.size_px or extent, "patch_size_level0": extent}
+    if geometry.mpp is not None:
+        mpp = geometry.patch_mpp or geometry.mpp
+        attributes |= {"level0_mpp": geometry.mpp, "patch_mpp": mpp}
         # by the usual reckoning, as the whole numbers that TRIDENT compares
-        attributes |= {"level0_magnification": _magnify(record.mpp), "target_magnification": _magnify(mpp)}
-    if record.width is not None and record.height is not None:
-        attributes |= {"level0_width": record.width, "level0_height": record.height}
+        attributes |= {"level0_magnification": _magnify(geometry.mpp), "target_magnification": _magnify(mpp)}
+    if geometry.width is not None and geometry.height is not None:
+        attributes |= {"level0_width": geometry.width, "level0_height": geometry.height}
     return attributes
 
 
@@ -323,24 +307,37 @@ def write_h5ad(embeddings: Embeddings, path: Path) -> None:
     )
     places = _find_places(embeddings)
     if places is not None:
-        data.obsm["spatial"], provenance["spatial_is"] = places
+        data.obsm["spatial"], provenance["spatial_is"] = places.points, places.point
+    if places is not None and places.extents is not None:
+        data.obs["extent"] = places.extents
     with replaced(path) as part:
         data.write_h5ad(part)
 
 
-def _find_places(embeddings: Embeddings) -> tuple[NDArray[np.float64], str] | None:
-    """(N, 2) places of the patches on their slides, and which point of a patch it is; None: they were imported."""
+@dataclass(frozen=True)
+class _Places:
+    """Where N patches lie on their slides."""
+
+    points: NDArray[np.float64]
+    """(N, 2)."""
+    point: str
+    """Which point of a patch this is."""
+    extents: NDArray[np.float64] | None = None
+    """(N,) sides of the patches in level-0 px; None: not known."""
+
+
+def _find_places(embeddings: Embeddings) -> _Places | None:
+    """The places of the patches; None: they were imported as files."""
     table = embeddings.table
     corners = np.stack([table.column("x"), table.column("y")], axis=1).astype(np.float64)
     if (corners < 0).any():
         return None
-    store = embeddings.open_store()
-    if store is None:
-        return corners, CORNER
-    records = {entry.slide: store.record(entry) for entry in store.info.slides}
-    codes, slides = table.codes("slide")
-    extents = np.array([records[slide].size_px * (records[slide].downsample or 1) for slide in slides])
-    return corners + extents[codes, None] / 2, CENTRE
+    geometries, (codes, slides) = embeddings.read_geometries(), table.codes("slide")
+    known = [geometries[slide].extent if slide in geometries else None for slide in slides]
+    extents = np.array(known, np.float64)[codes]  # None becomes NaN
+    if np.isnan(extents).any():
+        return _Places(corners, CORNER)
+    return _Places(corners + extents[:, None] / 2, CENTRE, extents)
 
 
 def _describe_source(embeddings: Embeddings) -> dict[str, Any]:

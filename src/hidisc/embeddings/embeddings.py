@@ -1,4 +1,4 @@
-"""Embeddings: one vector per patch beside the patches' own table."""
+"""Embeddings: one vector per patch beside the patches' own table, made from a store or imported without one."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,18 +12,18 @@ from hidisc.artefacts.inputs import ANY_INPUTS, ExpectedInputs
 from hidisc.artefacts.inputs import EMBEDDINGS as EMBEDDINGS_INPUT
 from hidisc.embeddings.given_names import GivenNames, find_given_names
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import AnyPath, Record, relate
+from hidisc.ground.files import AnyPath, Record, name_related, relate
 from hidisc.ground.progress import Result
 from hidisc.ground.text import count
 from hidisc.models.card import NOTHING, History
-from hidisc.patches.record import SlideId
+from hidisc.patches.record import SlideGeometry, SlideId
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.settings.level_names import LevelNames
 
 EMBEDDINGS, VECTORS, PATCHES = "embeddings.json", "embeddings.npy", "patches.parquet"
 
-ModelKind = Literal["run", "encoder", "timm", "torchscript", "onnx", "colour"]
+ModelKind = Literal["run", "encoder", "timm", "torchscript", "onnx", "colour", "features"]
 
 
 class ModelCard(Record):
@@ -33,9 +33,10 @@ class ModelCard(Record):
     """Its name in tables."""
     kind: ModelKind
     source: str
-    """Where it was, relative to the embeddings: a folder or a file; or `timm:NAME` or `colour`."""
+    """Where it was, relative to the embeddings: a folder or a file; or `timm:NAME` or `colour`; of features that were
+    imported, where their files were."""
     checksum: str
-    """SHA-256 of its weights."""
+    """SHA-256 of its weights; of features that were imported, of the encoder's name and the width of its vectors."""
     group: str
     """The same for trainings that differ in nothing but their seed."""
     seed: int | None = None
@@ -43,7 +44,7 @@ class ModelCard(Record):
     objective: str | None = None
     backbone: str | None = None
     size_px: int
-    """Side of the pictures that it takes; stored patches are resized to it."""
+    """Side of the pictures that it takes; stored patches are resized to it. 0: not known, of features."""
     history: History
     """The slides and labels that it has learned from."""
 
@@ -61,10 +62,10 @@ class EmbeddingsInfo(Record):
     dim: int
     dtype: Literal["float32", "float16"]
     model: ModelCard
-    store: str
-    """Where the store was, relative to the embeddings, for pictures."""
+    store: str | None
+    """Where the store was, relative to the embeddings, for pictures; None: features of other tools, without one."""
     store_checksum: str
-    """Of its patches."""
+    """Of its patches; without a store, of their names and places."""
     slides: tuple[SlideId, ...]
     """Every slide that was embedded, with the checksum of its file."""
     splits: tuple[str, ...] | None
@@ -79,6 +80,8 @@ class EmbeddingsInfo(Record):
     """Where the vectors that a map was applied to were, relative to the embeddings; null: made from pictures."""
     start_checksum: str | None = None
     """Of the embeddings that hold these."""
+    geometries: tuple[SlideGeometry, ...] = ()
+    """Without a store: how large the patches of each slide are on it."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +141,29 @@ class Embeddings:
             )
 
     def open_store(self) -> PatchStore | None:
-        """The store they were made from; None when it is not there any more, or has changed since."""
+        """The store they were made from; None when there was none, it is not there any more, or has changed since."""
+        if self.info.store is None:
+            return None
         try:
             store = PatchStore.load(self.path / self.info.store)
         except UserError:
             return None
         return store if store.checksum == self.info.store_checksum else None
+
+    @property
+    def why_no_pictures(self) -> str:
+        """Why there are no pictures of their patches where `open_store` gives None, without a full stop."""
+        if self.info.store is None:
+            return "the embeddings were imported, without pictures of their patches"
+        return f"the store {name_related(self.info.store, self.path)!r} is not there, or has changed"
+
+    def read_geometries(self) -> dict[str, SlideGeometry]:
+        """By slide, how large its patches are on it; empty where the store is needed and is not there."""
+        if self.info.store is None:
+            return {geometry.slide: geometry for geometry in self.info.geometries}
+        store, wanted = self.open_store(), set(self.table.codes("slide")[1])
+        entries = store.info.slides if store is not None else ()
+        return {each.slide: store.geometry(each) for each in entries if store and each.slide in wanted}
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -178,6 +198,8 @@ def find_rows_in_store(embeddings: Embeddings, rows: NDArray[np.int64], store: P
             f"store {store.path} has changed since {embeddings.path} was made from it. Embed it again to see its "
             "pictures."
         )
+    if embeddings.info.store is None:
+        return _find_by_name(embeddings.table, rows, store.table)
     shard, row = (embeddings.table.column(name)[rows].astype(np.int64) for name in ("shard", "row"))
     # of millions of patches only those in the same shards are searched
     near = np.flatnonzero(np.isin(store.table.column("shard"), np.unique(shard)))
@@ -191,6 +213,23 @@ def find_rows_in_store(embeddings: Embeddings, rows: NDArray[np.int64], store: P
         )
     order = np.argsort(stored)
     return near[order[np.searchsorted(stored, wanted, sorter=order)]]
+
+
+def _find_by_name(table: PatchTable, rows: NDArray[np.int64], stored: PatchTable) -> NDArray[np.int64]:
+    """(n,) the rows of imported patches in another table of the same patches, by their slides and numbers."""
+    numbers = {name: number for number, name in enumerate(stored.codes("slide")[1])}
+
+    def address(of: PatchTable) -> NDArray[np.int64]:
+        codes, names = of.codes("slide")
+        slides = np.array([numbers.get(name, len(numbers)) for name in names], np.int64)
+        return slides[codes] << 32 | of.column("patch").astype(np.int64)
+
+    known = address(stored)
+    order = np.argsort(known)
+    found = order[np.searchsorted(known, address(table)[rows], sorter=order).clip(max=len(order) - 1)]
+    if (known[found] != address(table)[rows]).any():
+        raise UserError("these embeddings have patches that the other ones lack. Import both from the same files.")
+    return found
 
 
 def add_labels(embeddings: Embeddings, label: str) -> Embeddings:

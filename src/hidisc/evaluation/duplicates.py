@@ -16,7 +16,6 @@ from hidisc.evaluation.metrics import Ints
 from hidisc.evaluation.scores import DuplicatePair, Finding, PatchName
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import name_related
 from hidisc.ground.progress import Watch, ignore
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count
@@ -31,6 +30,10 @@ _NAMED, _SHOWN = 3, 8
 """Pairs of patients that a sentence names, and pairs of patches that a page shows."""
 _UNCLEAR = 0.1
 """Share of the pairs without clear detail from which a note says so where nothing was found."""
+_NO_PICTURES = (
+    "These embeddings were imported without pictures of their patches, so near-duplicates of test patches among the "
+    "reference patches were not looked for, colour alone is not judged beside them, and pages show no patches."
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,9 @@ def find_duplicates(
     have too little detail. `seed`: of the order of ties. `watch` is called for every picture read, at most
     `count_pictures`.
     """
+    without = next((part.embeddings for part in (task.queries, task.bank) if part.embeddings.info.store is None), None)
+    if without is not None:
+        return Finding(kind="note", sentence=_NO_PICTURES)
     if not rows.shape[1]:
         return _not_checked("no nearest neighbours were kept; set knn.keep=8")
     pairs = _choose_pairs(task, rows, similarities, make_rng(seed, Purpose.DUPLICATE_PAIRS))
@@ -110,8 +116,7 @@ def count_pictures(task: Task) -> int:
 def _find_in_store(embeddings: Embeddings, rows: Ints, store: PatchStore | None) -> tuple[PatchStore, Ints]:
     """The store, and (n,) its rows that rows (n,) of the embeddings were made from."""
     if store is None:
-        name = name_related(embeddings.info.store, embeddings.path)
-        raise UserError(f"the store {name!r} is not there, or has changed")
+        raise UserError(embeddings.why_no_pictures)
     return store, find_rows_in_store(embeddings, rows, store)
 
 

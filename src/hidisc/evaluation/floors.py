@@ -75,10 +75,11 @@ def measure_colour(embeddings: Embeddings, config: EvaluateConfig) -> Measured:
 
     Of more than 20,000 patches, a sample even over slides. Memory: the rows of the sample and as many vectors.
     """
+    if embeddings.info.store is None:
+        return None  # there are no pictures; the check for near-duplicates says so
     store = embeddings.open_store()
     if store is None:
-        name = name_related(embeddings.info.store, embeddings.path)
-        return f"the store {name!r} is not there, or has changed"
+        return embeddings.why_no_pictures
     import torch
 
     from hidisc.embeddings.colour import fit_colour
@@ -169,7 +170,7 @@ def measure_floors(
     measured = []
     for key in endpoint.floors if config.floor else ():
         floor = FLOORS[key]
-        if key == "colour":
+        if key == "colour" and embeddings.info.store is not None:
             progress.say(f"measuring {floor.measured}, the floor that an encoder must beat ...")
         found = floor.measure(embeddings, config)
         if isinstance(found, str):

@@ -105,7 +105,7 @@ def slides_of(patches: LabelledPatches) -> tuple[SlideId, ...]:
 
 
 def _overlap_with_bank(bank: Sequence[SlideId], queries: Sequence[SlideId], one_store: bool) -> Iterator[str]:
-    patients, files = _find_shared(bank, queries)
+    patients, files = find_shared(bank, queries)
     if patients:
         yield (
             f"{_count_are(patients, 'patient')} both among the reference patients and among the test patients "
@@ -122,7 +122,7 @@ def _overlap_with_bank(bank: Sequence[SlideId], queries: Sequence[SlideId], one_
 
 def _overlap_with_training(model: ModelCard, queries: Sequence[SlideId]) -> Iterator[str]:
     trained_on = model.history.slides
-    patients, files = _find_shared(trained_on, queries)
+    patients, files = find_shared(trained_on, queries)
     if patients:
         yield (
             f"{_count_are(patients, 'test patient')} among the patients that {model.name!r} was trained on "
@@ -149,7 +149,7 @@ def _describe_history(model: ModelCard) -> Iterator[str]:
         yield f"Labels were used to monitor the training of {model.name!r}, but it did not learn from them."
 
 
-def _find_shared(seen: Sequence[SlideId], tested: Sequence[SlideId]) -> tuple[list[str], list[tuple[SlideId, SlideId]]]:
+def find_shared(seen: Sequence[SlideId], tested: Sequence[SlideId]) -> tuple[list[str], list[tuple[SlideId, SlideId]]]:
     """Patients of both, and slide files of both (as each names them) that are under different patients' names.
 
     Encoders that were exported know patients by a hash of their names.

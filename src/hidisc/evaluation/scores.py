@@ -315,6 +315,8 @@ class Scores:
         """The store of the test patients, or of `path` if it was moved; one that has changed is refused."""
         if path is None:
             embeddings = self.open_embeddings()
+            if embeddings.info.store is None:
+                raise UserError(f"{self.path}: {embeddings.why_no_pictures}. Judge embeddings of a store instead.")
             path = (embeddings.path / embeddings.info.store).resolve()
         store = PatchStore.load(path)
         if store.checksum != self.info.store_checksum:

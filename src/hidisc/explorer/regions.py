@@ -158,7 +158,7 @@ def _find_origin(session: Session, shown: ShownSlide) -> tuple[int, int]:
     """Return where the coordinates of QuPath begin on a slide; refuse a slide whose patches have no known place."""
     if (session.store.table.column("x")[shown.rows] < 0).any():
         raise UserError("these patches were imported as files: it is not known where on a slide they are.")
-    return session.store.record(shown.entry).origin or (0, 0)
+    return session.store.geometry(shown.entry).origin or (0, 0)
 
 
 def _find_class(classes: Column | None, row: int) -> tuple[str | None, tuple[int, int, int] | None]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import read_kind
 from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
+from hidisc.embeddings.feature_patches import FeaturePatches
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.explorer.columns import (
@@ -28,12 +29,13 @@ from hidisc.explorer.columns import (
 from hidisc.explorer.labels import LabelSets
 from hidisc.explorer.projection import load_map
 from hidisc.explorer.similar import SimilaritySearch
-from hidisc.explorer.slide import ShownSlide, find_files, show_slide
+from hidisc.explorer.slide import ShownSlide, show_slide
 from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Say
 from hidisc.patches.store import PatchStore
 from hidisc.reporting.points import judge_patches
 from hidisc.settings.level_names import LEVELS, LevelNames
+from hidisc.slides.cohort import find_files
 from hidisc.slides.column_names import address_computed, is_computed
 
 Rows = NDArray[np.int64]
@@ -266,8 +268,12 @@ class Session:
 
 
 def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, say: Say) -> Session:
-    """Open a store with embeddings and scores in any order; refuse those that were not made from this store."""
-    store = PatchStore.load(store_path)
+    """Open a store with embeddings and scores in any order; refuse those that were not made from this store.
+
+    Features that were imported stand in the place of the store, for they have none.
+    """
+    files = find_files(cohort) if cohort is not None else {}
+    store, imported = _open_patches(store_path, files)
     if len(store.scales) > 1 and "place" in store.table.names:
         raise UserError(
             f"{store_path} has patches of several scales, and the explorer shows one. Prepare one scale with "
@@ -282,6 +288,7 @@ def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, 
             raise UserError(f"{path}: one set of embeddings can be explored at a time, and {embeddings.path} is given.")
         else:
             embeddings = Embeddings.load(path)
+    embeddings = embeddings or imported
     if scores and embeddings is None:
         embeddings = scores[0].open_embeddings()
     if embeddings is not None and embeddings.info.store_checksum != store.checksum:
@@ -292,7 +299,20 @@ def open_session(store_path: Path, others: Sequence[Path], cohort: Path | None, 
     for judged in scores:
         assert embeddings is not None
         judged.refuse_changed("the embeddings", embeddings)
-    return Session(store, embeddings, scores, find_files(cohort) if cohort is not None else {}, say)
+    return Session(store, embeddings, scores, files, say)
+
+
+def _open_patches(path: Path, files: dict[str, Path]) -> tuple[PatchStore, Embeddings | None]:
+    """The store, or the patches of features that were imported, and then these features as embeddings."""
+    if read_kind(path) != "embed":
+        return PatchStore.load(path), None
+    embeddings = Embeddings.load(path)
+    if embeddings.info.store is not None:
+        raise UserError(
+            f"{path} holds embeddings that were made from a store, which is given first: hidisc explore "
+            f"{embeddings.path / embeddings.info.store} {path}."
+        )
+    return FeaturePatches(embeddings, files), embeddings
 
 
 def _describe_result(pooled: tuple[str, float, str] | None) -> dict[str, Any]:

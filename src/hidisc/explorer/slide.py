@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from hidisc.embeddings.feature_patches import FeaturePatches
 from hidisc.ground.errors import UserError
-from hidisc.ground.spreadsheet import read_sheet
-from hidisc.patches.record import SlideRecord
+from hidisc.patches.record import SlideGeometry, SlideRecord
 from hidisc.patches.store import PatchError, PatchStore, SlideEntry
-from hidisc.slides.cohort import locate, sample_slide
-from hidisc.slides.column_names import REQUIRED
+from hidisc.slides.cohort import sample_slide
 from hidisc.slides.reader import open_slide
 from hidisc.slides.resample import pick_level, read_scaled
 from hidisc.slides.slide import DAMAGE, Slide, SlideError, as_rgb
@@ -54,6 +53,8 @@ class ShownSlide:
     file: Slide | None = None
     thumbnail: tuple[NDArray[np.uint8], float] | None = None
     """The pixels (h, w, 3) of the thumbnail, and level-0 px per thumbnail px."""
+    scale: float = 1.0
+    """Level-0 px of the file per px of `width`, `corners` and all else here; 1 but where places are micrometres."""
     _reading: Lock = field(default_factory=Lock)
 
     @property
@@ -69,9 +70,10 @@ class ShownSlide:
             raise UserError(f"slide {self.entry.slide!r} has no tile {column}, {row} at level {level}.")
         width, height = (math.ceil(min(side, rest) / down) for rest in (self.width - x, self.height - y))
         # a file without coarse levels would have to be read whole for a coarse tile
-        if self.file is not None and down <= _COARSEST * self.file.levels[pick_level(self.file, down)]:
+        fine = down * self.scale
+        if self.file is not None and fine <= _COARSEST * self.file.levels[pick_level(self.file, fine)]:
             with suppress(SlideError, *DAMAGE), self._reading:  # what is damaged is shown from the patches
-                return as_rgb(read_scaled(self.file, x, y, width, height, down))
+                return as_rgb(read_scaled(self.file, x * self.scale, y * self.scale, width, height, fine))
         return self._compose(store, x, y, width, height, down)
 
     def _compose(self, store: PatchStore, x: int, y: int, width: int, height: int, down: float) -> NDArray[np.uint8]:
@@ -102,27 +104,36 @@ def show_slide(
     store: PatchStore, entry: SlideEntry, rows: NDArray[np.int64], dropped: NDArray[np.int64], path: Path | None
 ) -> ShownSlide:
     """A slide with its patches (n,) and dropped boxes (m, 2); `path` of its file, None where it is not known."""
-    record = store.record(entry)
+    geometry = store.geometry(entry)
     corners = np.stack([store.table.column(axis)[rows] for axis in ("x", "y")], axis=1).astype(np.int64)
-    thumbnail = store.thumbnail(entry)
-    if record.width is None or record.height is None or (corners < 0).any():
-        return _lay_out(entry, record, rows)
-    file, source = _open_file(record, path)
-    extent = record.size_px * (record.downsample or 1.0)
-    return ShownSlide(
-        entry, record.width, record.height, record.mpp, extent, rows, corners, dropped, source, file, thumbnail
-    )
+    if geometry.width is None or geometry.height is None or geometry.extent is None or (corners < 0).any():
+        return _lay_out(entry, geometry, rows)
+    if isinstance(store, FeaturePatches):
+        (file, scale), source, thumbnail = *_open_features(store, entry), None
+    else:
+        (file, source), scale, thumbnail = _open_file(store.record(entry), path), 1.0, store.thumbnail(entry)
+    size = geometry.width, geometry.height, geometry.mpp, geometry.extent
+    return ShownSlide(entry, *size, rows, corners, dropped, source, file, thumbnail, scale)
 
 
-def _lay_out(entry: SlideEntry, record: SlideRecord, rows: NDArray[np.int64]) -> ShownSlide:
+def _open_features(store: FeaturePatches, entry: SlideEntry) -> tuple[tuple[Slide | None, float], str]:
+    """The file of a slide whose features were imported, with its scale; and where the pixels come from."""
+    try:
+        opened = store.open_file(entry.slide)
+    except (UserError, OSError) as error:
+        return (None, 1.0), f"The features were imported without pictures: {str(error).rstrip('.')}."
+    return opened, f"The picture is read from {store.files[entry.slide].name}."
+
+
+def _lay_out(entry: SlideEntry, geometry: SlideGeometry, rows: NDArray[np.int64]) -> ShownSlide:
     """A slide whose patches were imported: they are laid side by side, because their places are not known."""
     across = max(1, math.ceil(math.sqrt(len(rows))))
-    number, side = np.arange(len(rows)), record.size_px
+    number, side = np.arange(len(rows)), geometry.size_px or TILE_PX
     corners = np.stack([number % across * side, number // across * side], axis=1)
     source = "The patches were imported: they stand side by side, and where they lay is not known."
     down = max(1, math.ceil(len(rows) / across))
     return ShownSlide(
-        entry, across * side, down * side, record.mpp, side, rows, corners, np.zeros((0, 2), np.int64), source
+        entry, across * side, down * side, geometry.mpp, side, rows, corners, np.zeros((0, 2), np.int64), source
     )
 
 
@@ -138,9 +149,3 @@ def _open_file(record: SlideRecord, path: Path | None) -> tuple[Slide | None, st
     except (UserError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         return None, f"{stored}: {path.name} cannot be read ({reason})."
-
-
-def find_files(cohort: Path) -> dict[str, Path]:
-    """The path of the file of each slide of a cohort; the file need not exist."""
-    sheet = read_sheet(cohort, REQUIRED)
-    return {cells["slide"]: locate(cohort.parent, cells["path"])[0] for _, cells in sheet.rows if cells["path"]}

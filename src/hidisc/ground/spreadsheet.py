@@ -61,7 +61,8 @@ def read_sheet(path: Path, required: Sequence[str]) -> Sheet:
         lines, first_row, delimiter = _find_header(_decode(path, data))
         records = list(enumerate(_split(path, lines, delimiter, first_row), start=first_row))
     if not any(cell.strip() for _, record in records for cell in record):
-        raise UserError(f"{path} is empty. It needs a header row with {', '.join(required)} and one row per slide.")
+        named = ", ".join(required) or "patient, slide"
+        raise UserError(f"{path} is empty. It needs a header row with {named} and one row per slide.")
     header_row, header = records[0]
     columns = _read_columns(path, header, header_row, required)
     rows = _read_rows(path, records[1:], columns, delimiter)

@@ -30,7 +30,7 @@ from hidisc.patches.splits import split_patients
 from hidisc.patches.store import DROPPED, FAILURES, PATCHES, STORE, InputRule, SlideEntry, SlideFailure, StoreInfo
 from hidisc.patches.table import PatchTable, codes_column, names_column
 from hidisc.settings.level_names import USUAL, LevelNames
-from hidisc.settings.prepare import ImportConfig, PrepareConfig, VolumesConfig
+from hidisc.settings.prepare import ImportConfig, PrepareConfig, SplitConfig, VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import find_origin
 from hidisc.slides.tissue import pen_fraction
@@ -319,7 +319,7 @@ def _slide_of(folder: Path) -> str:
         return folder.name
 
 
-def assign_splits(rows: Sequence[SlideRow], plan: StorePlan) -> list[SlideRow]:
+def assign_splits(rows: Sequence[SlideRow], config: SplitConfig, seed: int) -> list[SlideRow]:
     """Rows with a split each: the cohort's own where it gives one, else drawn by patient."""
     if any(row.split for row in rows):
         return list(rows)
@@ -328,7 +328,7 @@ def assign_splits(rows: Sequence[SlideRow], plan: StorePlan) -> list[SlideRow]:
     for row in rows:
         labels.setdefault(row.patient, row.label)
         sites[row.patient].add(row.site)
-    split_of = split_patients(labels, plan.config.split, plan.config.seed, sites)
+    split_of = split_patients(labels, config, seed, sites)
     return [replace(row, split=split_of[row.patient]) for row in rows]
 
 

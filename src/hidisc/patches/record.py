@@ -42,6 +42,28 @@ class SlideId(Record):
     """SHA-256 of the slide file; names it in leakage checks."""
 
 
+class SlideGeometry(Record):
+    """How large the patches of a slide are on it; null: not known."""
+
+    slide: str
+    size_px: int | None = None
+    """Side of a patch in its own pixels."""
+    extent: float | None = None
+    """Side of a patch in level-0 px."""
+    mpp: float | None = None
+    """Micrometres per level-0 px; 1 where all that is known of places is micrometres."""
+    width: int | None = None
+    height: int | None = None
+    """Level-0 px."""
+    origin: tuple[int, int] | None = None
+    """Level-0 px (x, y) at which QuPath's coordinates begin."""
+
+    @property
+    def patch_mpp(self) -> float | None:
+        """Micrometres per patch px."""
+        return self.mpp * self.extent / self.size_px if self.mpp and self.extent and self.size_px else None
+
+
 class RecordError(UserError):
     """A slide.json that is damaged."""
 
@@ -87,6 +109,13 @@ class SlideRecord(Record):
     """Values of a volume that became black and white; null for all but volumes."""
     files: tuple[FileEntry, ...] = Field(min_length=2)
     """All that lies beside slide.json, but for later predictions."""
+
+    @property
+    def geometry(self) -> SlideGeometry:
+        """How large its patches are on it; a patch that was imported as a file is its own level 0."""
+        extent = self.size_px * (self.downsample or 1.0)
+        known = {name: getattr(self, name) for name in ("slide", "size_px", "mpp", "width", "height", "origin")}
+        return SlideGeometry(extent=extent, **known)
 
     @property
     def shards(self) -> list[str]:

@@ -19,7 +19,7 @@ from hidisc.artefacts.inputs import ANY_INPUTS, ExpectedInputs
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, Record, digest, find_problem
 from hidisc.patches.codec import CodecName, decode
-from hidisc.patches.record import RECORD, THUMBNAIL, SlideId, SlideRecord
+from hidisc.patches.record import RECORD, THUMBNAIL, SlideGeometry, SlideId, SlideRecord
 from hidisc.patches.shard import Shard, assemble
 from hidisc.patches.table import SAME_SCALE, PatchTable
 from hidisc.settings.level_names import LevelNames
@@ -244,6 +244,10 @@ class PatchStore:
     def record(self, slide: SlideEntry) -> SlideRecord:
         """How one slide was cut."""
         return SlideRecord.load(self.artefact.use(f"{slide.folder}/{RECORD}").parent)
+
+    def geometry(self, slide: SlideEntry) -> SlideGeometry:
+        """How large the patches of one slide are on it."""
+        return self.record(slide).geometry
 
     def dropped(self) -> PatchTable:
         """The candidate boxes that were not kept, with their scores."""

@@ -1,6 +1,6 @@
 """One row per patch: whose it is, where it was cut, its scores and where its pixels lie."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +172,24 @@ class PatchTable:
     def add_names(self, name: str, values: Sequence[str | None]) -> "PatchTable":
         """The table with one more column of names, a value per row."""
         return PatchTable(self.arrow.append_column(name, names_column(values, [1] * len(values))))
+
+
+def build_table(
+    counts: Sequence[int], named: Mapping[str, Sequence[str | None]], known: Mapping[str, Any]
+) -> PatchTable:
+    """The table of patches without pixels: `counts[s]` patches of each slide, one slide after the other.
+
+    `named`: columns of names, one per slide or one per patch; `known`: numbers, one per patch, negative whole ones and
+    NaN being missing. Columns of every table that are not given are empty.
+    """
+    total = sum(counts)
+    columns: dict[str, Any] = {field.name: pa.nulls(total, field.type) for field in SCHEMA}
+    for name, values in named.items():
+        columns[name] = names_column(values, counts if len(values) == len(counts) else [1] * total)
+    for name, values in known.items():
+        column = pa.array(values, mask=values < 0 if values.dtype.kind == "i" else np.isnan(values))
+        columns[name] = column.cast(SCHEMA.field(name).type)
+    return PatchTable(pa.table(columns))
 
 
 def names_column(names: Sequence[str | None], counts: Sequence[int]) -> pa.DictionaryArray:

@@ -50,6 +50,8 @@ class PatchReader:
 
     def open_store(self, embeddings: Embeddings) -> PatchStore | None:
         """The store that embeddings were made of; None where it is gone or has changed."""
+        if embeddings.info.store is None:  # the check for near-duplicates says so
+            return None
         path = (embeddings.path / embeddings.info.store).resolve()
         key = (path, embeddings.info.store_checksum)
         if key not in self._stores:
@@ -183,8 +185,8 @@ class Points:
 
 def choose_points(inputs: Sequence[MapInput], count: int, rng: np.random.Generator) -> Points:
     """Draw `count` patches at random, the same for all encoders where they have enough in common."""
-    stores = list(dict.fromkeys(map_input.embeddings.info.store_checksum for map_input in inputs))
-    keys = [_identify(map_input, stores.index(map_input.embeddings.info.store_checksum)) for map_input in inputs]
+    names: dict[tuple[str, str], int] = {}
+    keys = [_identify(map_input, names) for map_input in inputs]
     common = reduce(np.intersect1d, keys)
     shared = len(common) >= min(count, min(map(len, keys)) / 2)
     drawn = rng.permutation(common)[:count]
@@ -204,10 +206,15 @@ def choose_points(inputs: Sequence[MapInput], count: int, rng: np.random.Generat
     return Points(tuple(places), tuple(patch), np.array(home, np.int64).reshape(-1, 2), shared)
 
 
-def _identify(map_input: MapInput, store: int) -> NDArray[np.int64]:
-    """Numbers (N,) that are equal for the same patch of the same store, in whichever embeddings it is."""
-    shard, row = (map_input.embeddings.table.column(name)[map_input.rows].astype(np.int64) for name in ("shard", "row"))
-    return store << 60 | shard << 30 | row
+def _identify(map_input: MapInput, names: dict[tuple[str, str], int]) -> NDArray[np.int64]:
+    """Numbers (N,) that are equal for the same patch of the same patches, in whichever embeddings it is.
+
+    `names` numbers the slides by the checksum of their patches and their name, and grows.
+    """
+    info, table = map_input.embeddings.info, map_input.embeddings.table
+    codes, slides = table.codes("slide")
+    numbers = np.array([names.setdefault((info.store_checksum, slide), len(names)) for slide in slides], np.int64)
+    return numbers[codes[map_input.rows]] << 32 | table.column("patch")[map_input.rows].astype(np.int64)
 
 
 @dataclass(frozen=True)

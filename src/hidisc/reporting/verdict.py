@@ -169,8 +169,9 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
     if first is None:
         return ()
     card, home, words = first.info.model, first.path, model.words
+    size = f"{card.size_px} px patches" if card.size_px else ""
     facts = [
-        ("Encoder", ", ".join(filter(None, (card.backbone, card.objective, f"{card.size_px} px patches")))),
+        ("Encoder", ", ".join(filter(None, (card.backbone, card.objective, size)))),
         ("From", f"{_name_source(card, home)} ({card.kind})"),
         ("Trained on", _learned(card.history) + (", each encoder without its fold" if info and info.folds else "")),
         (
@@ -179,9 +180,10 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
         ),
     ]
     if embeddings is not None:
-        store = name_related(embeddings.info.store, embeddings.path)
+        store = embeddings.info.store
+        source = "imported" if store is None else f"of {name_related(store, embeddings.path)}"
         vectors, numbers = count(len(embeddings), "vector"), count(embeddings.info.dim, "number")
-        facts.append(("Embeddings", f"{vectors} of {numbers}, of {store}"))
+        facts.append(("Embeddings", f"{vectors} of {numbers}, {source}"))
     if info is not None:
         per_slide = info.sampling["per_slide"]
         seeds = sorted({str(scores.info.sampling["seed"]) for scores in model.scores})

@@ -1,4 +1,4 @@
-"""Settings of `hidisc prepare` and `hidisc import`."""
+"""Settings of `hidisc prepare` and `hidisc import`, for slides, patches, volumes and features."""
 
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -232,3 +232,14 @@ class VolumesConfig(Config):
         if self.bits == 16 and self.pixels.codec == "jpeg":
             raise ValueError("JPEG holds 8 bits: --set bits=8, or --set pixels.codec=zstd")
         return self
+
+
+class FeaturesConfig(Config):
+    """Settings of `hidisc import features`: vectors of patches that another tool has extracted."""
+
+    split: SplitConfig = SplitConfig()
+    level_names: LevelNames = LevelNames()
+    label_level: Literal["patient", "slide"] = "patient"
+    """Level that has one label: `slide` allows the slides of a patient to have different labels."""
+    seed: int = Field(0, ge=0)
+    """Seed of the split."""

@@ -68,11 +68,11 @@ class Cohort:
         problems += [*find_problems(slides, "patient" if label_level == "patient" else "patch"), *doubles]
         refuse(path, [f"{path.name} {problem}" for problem in problems])
 
-        warnings = [*sheet.warnings, *_doubt_columns(sheet), *find_lookalikes(slides), *warnings]
+        warnings = [*sheet.warnings, *doubt_columns(sheet), *find_lookalikes(slides), *warnings]
         return cls(path, tuple(slides), tuple(f"{path.name}: {warning}" for warning in warnings))
 
 
-def _doubt_columns(sheet: Sheet) -> Iterator[str]:
+def doubt_columns(sheet: Sheet) -> Iterator[str]:
     """Warnings of columns that are not kept, or may be misspelt."""
     for name in sheet.columns:
         meant = difflib.get_close_matches(name, [known for known in OPTIONAL if known not in sheet.columns], 1, 0.7)
@@ -205,6 +205,19 @@ def read_row(
         )
     elif size == 0:
         problem(f"row {number}: file {cells['path']!r} is empty (0 bytes). Copy it again or remove the row.")
+    return fill_row(number, cells, cells["patient"], cells["slide"], path, problem, own)
+
+
+def fill_row(
+    number: int,
+    cells: dict[str, str],
+    patient: str,
+    slide: str,
+    path: Path,
+    problem: Callable[[str], None],
+    own: Sequence[str],
+) -> SlideRow:
+    """The row of a slide whose patient, name and file are known, with its optional cells and the user's `own`."""
     mpp = None
     if cells.get("mpp"):
         try:
@@ -218,8 +231,8 @@ def read_row(
             )
             mpp = None
     return SlideRow(
-        patient=cells["patient"],
-        slide=cells["slide"],
+        patient=patient,
+        slide=slide,
         path=path,
         label=cells.get("label") or None,
         mpp=mpp,
@@ -236,6 +249,12 @@ def locate(folder: Path, cell: str) -> tuple[Path, int | None]:
         if _kind(folder / name) == stat.S_IFREG:
             return folder / name, (folder / name).stat().st_size
     return folder / cell, None
+
+
+def find_files(cohort: Path) -> dict[str, Path]:
+    """The path of the file of each slide of a cohort; the file need not exist."""
+    sheet = read_sheet(cohort, REQUIRED)
+    return {cells["slide"]: locate(cohort.parent, cells["path"])[0] for _, cells in sheet.rows if cells["path"]}
 
 
 def _kind(path: Path) -> int | None:

@@ -22,7 +22,7 @@ NO_PATIENT = "the name does not say whose slide it is: fill in patient, or draft
 NO_FIT = "the name does not fit the pattern: fill in patient, or draft again with another --pattern"
 NO_SCALE = "the file does not say its scale: fill in mpp, or give `hidisc prepare` --assume-mpp"
 SAME_NAME = "another file has the same name: it may be the same slide"
-_TCGA = re.compile(r"(TCGA-([A-Z0-9]{2})-[A-Z0-9]{4})(?![A-Z0-9])", re.IGNORECASE)
+TCGA = re.compile(r"(TCGA-([A-Z0-9]{2})-[A-Z0-9]{4})(?![A-Z0-9])", re.IGNORECASE)
 """A barcode: project, tissue source site and participant name the patient."""
 
 
@@ -200,7 +200,7 @@ def _read_names(path: PurePath, pattern: NamePattern | None) -> tuple[dict[str, 
     """What the name of a slide and its folders say by a pattern, or as a TCGA barcode; and the doubts."""
     if pattern is not None:
         return pattern.read(path)
-    if barcode := _TCGA.match(path.name):
+    if barcode := TCGA.match(path.name):
         return {"patient": barcode[1].upper(), "site": barcode[2].upper()}, []
     return {}, [NO_PATIENT]
 

@@ -109,7 +109,7 @@ def build_store(
 ) -> Built:
     """Do the tasks that are not done (`tasks[i]` is the work of `members[i]`) and commit the store."""
     wanted = () if any(member.split for member in members) else _list_splits(plan.config.split)
-    members = assign_splits(members, plan)
+    members = assign_splits(members, plan.config.split, plan.config.seed)
     empty = _warn_of_empty_splits(wanted, members, say)
     with (
         make(out, kind, plan.config, inputs, taken_over=taken_over, hint=hint) as work,

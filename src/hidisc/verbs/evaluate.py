@@ -100,7 +100,7 @@ def _judge_fold(
 
 def _refuse_other_store(queries: Embeddings, pictured: ExpectedInputs) -> None:
     """Refuse another store than is expected: its pictures are floors, and are compared with those of other patients."""
-    if STORE in pictured.checksums:
+    if STORE in pictured.checksums and queries.info.store is not None:
         PatchStore.load((queries.path / queries.info.store).resolve(), pictured)
 
 

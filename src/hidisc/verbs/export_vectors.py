@@ -16,7 +16,9 @@ from hidisc.evaluation.task import group
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, full_disk_said
 from hidisc.ground.progress import Say, ignore
+from hidisc.ground.text import name_some
 from hidisc.patches.annotations import PALETTE, Region, make_box, write_geojson
+from hidisc.patches.record import SlideGeometry
 from hidisc.patches.store import PatchStore
 from hidisc.settings.config import Config
 from hidisc.training.run import RUN
@@ -94,14 +96,17 @@ def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
     if holds(path, SCORES, "evaluate"):
         artefact = scores = Scores.load(path)
         tiles = _read_scores(scores)
-        store = scores.open_store()
+        source = scores.open_embeddings()
     else:
-        artefact = embeddings = open_embeddings(path, "geojson")
+        artefact = embeddings = source = open_embeddings(path, "geojson")
         tiles = _read_table(embeddings)
-        store = _open_store(embeddings)
-    tiles = tiles.choose(np.flatnonzero(np.ones(len(tiles.x), bool) & store.are_finest(tiles.mpp)))
-    if not len(tiles.x):
-        raise UserError(f"{path} has no patches of the finest scale, {store.scales[0]:g} um/px. Embed these as well.")
+    store = _open_store(source)
+    if store is not None:
+        tiles = tiles.choose(np.flatnonzero(np.ones(len(tiles.x), bool) & store.are_finest(tiles.mpp)))
+        if not len(tiles.x):
+            raise UserError(
+                f"{path} has no patches of the finest scale, {store.scales[0]:g} um/px. Embed these as well."
+            )
     if (tiles.x < 0).any():
         raise UserError(f"{path} has patches that were imported as files: it is not known where on a slide they are.")
     settings, inputs = ExportSettings(to="geojson"), {"the patches": artefact.artefact.checksum}
@@ -109,21 +114,19 @@ def export_geojson(artefact_path: AnyPath, out: AnyPath) -> int:
         names = list(dict.fromkeys(tiles.slide.tolist()))
         files = dict(zip(names, (f"{stem}.geojson" for stem in name_files(names)), strict=True))
         if not work.is_finished():
-            _write_boxes(tiles, store, {slide: out / file for slide, file in files.items()})
+            _write_boxes(tiles, source.read_geometries(), {slide: out / file for slide, file in files.items()})
             work.finish(files.values())
     return len(files)
 
 
-def _write_boxes(tiles: _Tiles, store: PatchStore, files: Mapping[str, Path]) -> None:
+def _write_boxes(tiles: _Tiles, geometries: Mapping[str, SlideGeometry], files: Mapping[str, Path]) -> None:
     colours = _colour(tiles.name.tolist())
     slides, codes = np.unique(tiles.slide, return_inverse=True)
     rows_of = dict(zip(slides.tolist(), group([codes]).rows(), strict=True))
-    for entry in store.info.slides:
-        if entry.slide not in files:
-            continue
-        record = store.record(entry)
-        extent = record.size_px * (record.downsample or 1.0)
-        left, top = record.origin or (0, 0)
+    for slide, file in files.items():
+        geometry = geometries[slide]
+        extent = geometry.extent or 0.0
+        left, top = geometry.origin or (0, 0)
         regions = (
             Region(
                 polygons=make_box(float(tiles.x[row]) - left, float(tiles.y[row]) - top, extent, extent),
@@ -132,9 +135,9 @@ def _write_boxes(tiles: _Tiles, store: PatchStore, files: Mapping[str, Path]) ->
                 measurements={name: float(values[row]) for name, values in tiles.measurements.items()},
                 kind="tile",
             )
-            for row in rows_of[entry.slide]
+            for row in rows_of[slide]
         )
-        write_geojson(files[entry.slide], regions)
+        write_geojson(file, regions)
 
 
 def _colour(names: Sequence[str | None]) -> dict[str | None, tuple[int, int, int]]:
@@ -163,8 +166,16 @@ def _read_scores(scores: Scores) -> _Tiles:
     return _Tiles(slide, x, y, predicted, measurements, patches.units.get("mpp"))
 
 
-def _open_store(embeddings: Embeddings) -> PatchStore:
-    """The store of the patches, which says how large a patch is on its slide."""
+def _open_store(embeddings: Embeddings) -> PatchStore | None:
+    """The store of the patches, which says how large a patch is on its slide; None: the import of features says it."""
+    if embeddings.info.store is None:
+        unknown = [geometry.slide for geometry in embeddings.info.geometries if not geometry.extent]
+        if unknown:
+            raise UserError(
+                f"the features of {embeddings.path} were imported without the size of a patch on its slide, of "
+                f"{name_some(unknown)}. Import files that have it (TRIDENT, STAMP)."
+            )
+        return None
     store = embeddings.open_store()
     if store is None:
         raise UserError(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.artefacts.artefact import CONFIG, MANIFEST, make, open_artefact, read_kind
+from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
@@ -60,16 +61,31 @@ _NAMED = 5
 
 
 def heatmap(
-    store_path: AnyPath, scores_path: AnyPath, slide: str, out: AnyPath, label: str | None = None, probe: str = "knn"
+    store_path: AnyPath,
+    scores_path: AnyPath,
+    slide: str,
+    out: AnyPath,
+    label: str | None = None,
+    probe: str = "knn",
+    *,
+    cohort: AnyPath | None = None,
 ) -> Path:
-    """Write a picture of a slide's patch scores, one panel per class or the class `label` alone; return its path."""
+    """Write a picture of a slide's patch scores, one panel per class or the class `label` alone; return its path.
+
+    Features that were imported stand in the place of the store; `cohort` then says where the slide files are.
+    """
     out = Path(out)
     if out.suffix.lower() not in _PICTURES:
         raise UserError(f"--out {out} is neither a .png nor a .pdf file. Give a name that ends in one of these.")
     scores = Scores.load(scores_path)
-    store = scores.open_store(store_path)
+    store = _open_patches(Path(store_path), cohort, scores)
     entry = _find_slide(store, slide)
     thumbnail = store.thumbnail(entry)
+    if thumbnail is None and read_kind(Path(store_path)) == "embed":
+        raise UserError(
+            f"the features in {store_path} were imported without pictures. Give the slide file of {slide!r} to paint "
+            "on: --cohort cohort.csv, a CSV with the columns patient, slide and path."
+        )
     if thumbnail is None:
         raise UserError(
             f"slide {slide!r} of {store_path} was imported as patches, so it has no thumbnail to paint on. "
@@ -80,9 +96,9 @@ def heatmap(
     classes = _choose_classes(patches, label)
 
     pixels, downsample = thumbnail
-    record = store.record(entry)
+    geometry = store.geometry(entry)
     # corners are whole pixels, so that patches that touch are up to this far apart; less would leave seams
-    extent = ceil(record.size_px * (record.downsample or 1.0))
+    extent = ceil(geometry.extent or 1.0)
     painted = rows & store.are_finest(patches.units.get("mpp"))
     if not painted.any():
         raise UserError(
@@ -90,6 +106,8 @@ def heatmap(
             f"{slide!r}, and a heatmap paints these. Embed and evaluate them as well."
         )
     corners = np.stack([patches.units[axis][painted] for axis in ("x", "y")], axis=1)
+    if (corners < 0).any():
+        raise UserError(f"where the patches of slide {slide!r} lie is not known: its feature file had no coordinates.")
     heats = {
         patches.classes[code]: paint(pixels.shape[:2], downsample, corners, extent, patches.scores[painted, code])
         for code in classes
@@ -104,10 +122,26 @@ def heatmap(
         f"{scores.info.model.name}, {probe}, {words.count(int(rows.sum()), 'patch')}{scales}",
         *(f"Warning: {sentence}" for sentence in scores.info.warnings),
     )
-    um_per_px = None if record.mpp is None else record.mpp * downsample
+    um_per_px = None if geometry.mpp is None else geometry.mpp * downsample
     figure = draw_heatmap(pixels, heats, f"{words.title('slide')} {slide}", captions, truth, um_per_px, words)
     write_atomic(out, render(figure, out.suffix.lower().removeprefix(".")))
     return out
+
+
+def _open_patches(path: Path, cohort: AnyPath | None, scores: Scores) -> PatchStore:
+    """The store, or the patches of features that were imported, with their slide files."""
+    if read_kind(path) != "embed":
+        if cohort is not None:
+            raise UserError("--cohort goes with features that were imported; a store has pictures of its own.")
+        return scores.open_store(path)
+    from hidisc.embeddings.feature_patches import FeaturePatches  # and the readers of slides
+    from hidisc.slides.cohort import find_files
+
+    embeddings = Embeddings.load(path)
+    if embeddings.info.store is not None:
+        raise UserError(f"{path} holds embeddings that were made from a store. Give the store.")
+    scores.refuse_changed("the embeddings", embeddings)
+    return FeaturePatches(embeddings, find_files(Path(cohort)) if cohort is not None else {})
 
 
 def _find_slide(store: PatchStore, slide: str) -> SlideEntry:

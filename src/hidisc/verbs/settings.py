@@ -14,7 +14,7 @@ from hidisc.settings.config import VERBS, Config, list_recipes, load_config, rea
 from hidisc.settings.describe import Group, Setting, describe_settings
 from hidisc.settings.embed import EmbedConfig
 from hidisc.settings.evaluate import EvaluateConfig
-from hidisc.settings.prepare import ImportConfig, PrepareConfig, VolumesConfig
+from hidisc.settings.prepare import FeaturesConfig, ImportConfig, PrepareConfig, VolumesConfig
 from hidisc.settings.report import ReportConfig
 from hidisc.settings.train import TrainConfig
 
@@ -22,6 +22,7 @@ CONFIGS: dict[str, type[Config]] = {
     "prepare": PrepareConfig,
     "import": ImportConfig,
     "import nifti": VolumesConfig,
+    "import features": FeaturesConfig,
     "train": TrainConfig,
     "embed": EmbedConfig,
     "evaluate": EvaluateConfig,

@@ -118,7 +118,7 @@ def open_source(path: AnyPath, expected: ExpectedInputs = ANY_INPUTS) -> Source:
         features=width,
         encoder=model.checksum,
         encoder_name=model.name,
-        history=model.history,
+        history=model.history.after(model.checksum),
     )
     about = VectorsInfo(info.slides, info.level_names)
     return VectorSet(embeddings.path, about, embeddings.table, embeddings.vectors, embeddings.checksum, card)
