@@ -269,7 +269,8 @@ def test_histories_compose_over_trainings(store: Path, run: Run, tmp_path: Path)
     assert second.card.history.labels_used == ("objective",)
     assert second.info.labels_used == ()
     third = train(store, tmp_path / "third", f"model.weights={second.path / WEIGHTS}", "optim.steps=1")
-    assert third.card.history == second.card.history
+    assert third.card.history == second.card.history.after(second.card.weights)
+    assert third.card.history.started_from == (first.card.weights, second.card.weights)
 
 
 def test_weights_without_a_past_make_it_unknown(store: Path, run: Run, tmp_path: Path) -> None:
