@@ -9,8 +9,7 @@ import yaml
 
 from hidisc.ground.machine import versions
 from hidisc.reporting import tables
-from hidisc.reporting.axis import draw_scales, draw_training, scales_table
-from hidisc.reporting.curves import add_confusion, draw_curves
+from hidisc.reporting.curves import add_confusion, draw_curves, draw_scales, draw_training
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, compare_with_first
 from hidisc.reporting.figures import Drawing, FigureFolder
 from hidisc.reporting.html import fill_template, list_files
@@ -118,15 +117,13 @@ def _make_metrics(
     if compared:
         parts[0][f"comparison-{at[levels[0]]}"] = tables.comparison_table(compared)
     if scaled:
-        parts[0]["scales"] = scales_table(scaled)
+        parts[0]["scales"] = tables.scales_table(scaled)
     for level in levels:
         parts[0][f"classes-{at[level]}"] = tables.by_class_table(judged, next(iter(probes)), level)
     return parts
 
 
-def _show_probes(
-    probes: Sequence[Mapping[str, Table]],
-) -> tuple[list[dict[str, list[Table]]], list[str]]:
+def _show_probes(probes: Sequence[Mapping[str, Table]]) -> tuple[list[dict[str, list[Table]]], list[str]]:
     """Tables in the order of the page, those of classes at finer levels folded; and the notes that several share."""
     found = [note for probe in probes for table in probe.values() for note in table.notes]
     shared = [note for note, times in Counter(found).items() if times > 1 and not note.startswith("Warning: ")]

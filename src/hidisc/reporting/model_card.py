@@ -12,7 +12,6 @@ from hidisc.reporting.html import CITATION
 from hidisc.training.run import RunInfo
 
 README = "README.md"
-_LIBRARIES = {"timm": "timm", "onnx": "onnx"}
 _USE = {
     "timm": """import timm
 
@@ -58,7 +57,7 @@ def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -
     """The block of metadata as YAML."""
     words = run.level_names
     known: dict[str, Any] = {
-        "library_name": _LIBRARIES.get(to, "pytorch"),
+        "library_name": to if to in ("timm", "onnx") else "pytorch",
         "pipeline_tag": "image-feature-extraction",
         "tags": ["hidisc", "self-supervised", "microscopy", "pathology", run.objective, card.backbone],
     }
@@ -101,11 +100,10 @@ def _say_history(card: EncoderCard, run: RunInfo) -> str:
 def _say_verdict(scores: Scores | None, to: str) -> str:
     if scores is None:
         return "It was exported without an evaluation."
-    info = scores.info
-    headline = info.endpoint.list_metrics("headline")
+    info, levels = scores.info, _list_levels(scores, to)
+    endpoint, headline = info.endpoint, info.endpoint.list_metrics("headline")
     titles = ("level", "units", *(metric.title for metric in headline))
     rows = []
-    levels, endpoint = _list_levels(scores, to), info.endpoint
     for level in levels:
         values = (level.metrics[metric.key].percent() for metric in headline)
         rows.append(" | ".join(["", info.level_names.word(level.level), f"{level.units:,}", *values, ""]).strip())

@@ -4,7 +4,6 @@ from collections import defaultdict
 
 import numpy as np
 
-from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.text import name_some
 from hidisc.reporting.evaluated import EvaluatedModel
@@ -31,17 +30,18 @@ def patients_table(model: EvaluatedModel, level: str) -> Table:
     order = np.argsort(of_truth - others.max(axis=1), kind="stable")
     cells: list[tuple[str, ...]] = []
     for row in order.tolist():
+        names = tuple(str(column[row]) for column in predictions.units.values())
         truth, predicted = (predictions.classes[codes[row]] for codes in (predictions.truth, predictions.predicted))
         probabilities = (predictions.scores[row, predictions.predicted[row]], of_truth[row])
         cells.append(
             (
-                *(str(column[row]) for column in predictions.units.values()),
+                *names,
                 "right" if truth == predicted else "wrong",
                 truth,
                 predicted,
                 *(f"{100 * probability:.0f}" for probability in probabilities),
                 *([str(predictions.fold[row])] if predictions.fold is not None else []),
-                name_slides(slides.get(_name_unit(predictions, row), {})),
+                name_some(slides[names], _NAMED).replace("'", "") if names in slides else DASH,
             )
         )
     units = len(predictions.units)
@@ -74,26 +74,14 @@ def patients_table(model: EvaluatedModel, level: str) -> Table:
     )
 
 
-def name_slides(slides: dict[str, None]) -> str:
-    """The first few slides without quotes, and how many more there are."""
-    return name_some(slides, _NAMED).replace("'", "") if slides else DASH
-
-
 def _find_slides(scores: Scores, probe: str, level: str) -> dict[tuple[str, ...], dict[str, None]]:
     """By unit of a level, the slides of which patches or slides were judged."""
     slides: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
-    for finer in reversed(scores.info.levels):
-        if scores.info.find(finer, probe) is None:
-            continue
-        judged = scores.predictions(probe, finer)
-        if "slide" in judged.units:
-            above = scores.info.levels[: scores.info.levels.index(level) + 1]
-            columns = [judged.units[name].tolist() for name in (*above, "slide")]
-            for *unit, slide in zip(*columns, strict=True):
-                slides[tuple(map(str, unit))][str(slide)] = None
-        break
+    levels = scores.info.levels
+    finest = next(finer for finer in reversed(levels) if scores.info.find(finer, probe) is not None)
+    units = scores.predictions(probe, finest).units
+    if "slide" in units:
+        columns = [units[name].tolist() for name in (*levels[: levels.index(level) + 1], "slide")]
+        for *unit, slide in zip(*columns, strict=True):
+            slides[tuple(map(str, unit))][str(slide)] = None
     return slides
-
-
-def _name_unit(predictions: Predictions, row: int) -> tuple[str, ...]:
-    return tuple(str(column[row]) for column in predictions.units.values())

@@ -143,10 +143,7 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
         units=model.words.count(levels[0].units, name),
         numbers=numbers,
         outlook=find_outlook(model, outcome),
-        trust=(
-            *_trust(model, infos[0].model, plural(infos[0].levels[0])),
-            *_doubt(levels, name, interval),
-        ),
+        trust=(*_trust(model, infos[0].model, plural(infos[0].levels[0])), *_doubt(levels, name, interval)),
         properties=(*infos[0].audit, *_choose_diagnostics(infos[0].diagnostics)),
     )
 
