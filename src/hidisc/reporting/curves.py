@@ -69,7 +69,8 @@ def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], t
     places = np.arange(count)
     names = [fit(name, _TICK_IN, FONT_PT) for name in classes]
     is_wide = max(measure(name, FONT_PT, "normal") for name in names) > 0.95 * cell
-    axes.set_xticks(places, names, **({"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if is_wide else {}))
+    turned: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(places, names, **(turned if is_wide else {}))
     axes.set_yticks(places, [f"{name} ({total:,})" for name, total in zip(names, units[:, 0].tolist(), strict=True)])
     axes.set_xticks(places[1:] - 0.5, minor=True)
     axes.set_yticks(places[1:] - 0.5, minor=True)
@@ -124,12 +125,11 @@ _Line = tuple[str, Predictions, list[int]]
 def _choose_lines(by_name: Mapping[str, Predictions], positive: int) -> list[_Line]:
     lines: list[_Line] = []
     for name, predictions in by_name.items():
-        if len(predictions.classes) == 2:
-            lines.append((name, predictions, [positive]))
-        elif len(by_name) == 1:
-            lines += [(label, predictions, [code]) for code, label in enumerate(predictions.classes)]
+        codes = [positive] if len(predictions.classes) == 2 else list(range(len(predictions.classes)))
+        if len(by_name) == 1 and len(codes) > 1:
+            lines += [(predictions.classes[code], predictions, [code]) for code in codes]
         else:
-            lines.append((name, predictions, list(range(len(predictions.classes)))))
+            lines.append((name, predictions, codes))
     return lines
 
 
@@ -217,17 +217,9 @@ def draw_lines(panels: Mapping[str, Sequence[Line]], axis: str, width_in: float,
             if line.is_floor:
                 axes.plot(line.places, line.values, color=GREY, label=line.name)
                 continue
-            axes.errorbar(
-                line.places,
-                line.values,
-                yerr=line.errors,
-                label=line.name,
-                color=colours[number],
-                marker=MARKERS[number % len(MARKERS)],
-                linestyle=DASHES[number % len(DASHES)],
-                markersize=4,
-                capsize=2,
-            )
+            look: dict[str, Any] = {"marker": MARKERS[number % len(MARKERS)], "linestyle": DASHES[number % len(DASHES)]}
+            look |= {"color": colours[number], "markersize": 4, "capsize": 2, "label": line.name}
+            axes.errorbar(line.places, line.values, yerr=line.errors, **look)
         if is_log:
             places = sorted({place for line in lines for place in line.places})
             axes.set_xscale("log")
@@ -292,15 +284,12 @@ def _series(rows: Sequence[Mapping[str, float]], column: str) -> tuple[list[floa
 def _add_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
     """Draw lines by their names, with a legend where it hides no line."""
     for number, (name, (steps, values)) in enumerate(lines.items()):
-        axes.plot(
-            steps,
-            values,
-            color=palette(len(lines))[number],
-            linestyle=DASHES[number % len(DASHES)],
-            linewidth=1.6,
-            marker="o" if len(steps) == 1 else None,
-            label=entry(name),
+        color, dashes, marker = (
+            palette(len(lines))[number],
+            DASHES[number % len(DASHES)],
+            "o" if len(steps) == 1 else None,
         )
+        axes.plot(steps, values, color=color, linestyle=dashes, linewidth=1.6, marker=marker, label=entry(name))
     if lines:
         axes.legend(loc="best", handlelength=2.8)
 

@@ -70,8 +70,8 @@ class FigureFolder:
 
 def make_slug(number: int, name: str) -> str:
     """A name as part of a file's name, unique by its number."""
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
-    return f"{number}-{plain}" if plain else str(number)
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    return f"{number}-{plain}".strip("-")
 
 
 Floats = NDArray[np.floating[Any]]
@@ -166,8 +166,7 @@ def break_lines(text: str, inches: float, size_pt: float, weight: str = "normal"
 def measure(text: str, size_pt: float, weight: str) -> float:
     """The width of a line of text in inches; only valid inside `figure_style`, which sets the font."""
     font = FontProperties(size=size_pt, weight=weight)
-    width: float = TextToPath().get_text_width_height_descent(text, font, False)[0]
-    return width / 72
+    return float(TextToPath().get_text_width_height_descent(text, font, False)[0]) / 72
 
 
 def lay_panels(

@@ -191,6 +191,7 @@ def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[A
     `labels` (N,) are codes into `classes`, `patients` (N,) names. Colours say only that patients differ.
     """
     figure, panels = lay_panels(len(classes), 4, 2.35, 2.55, 0.3)
+    x, y = xy.T
     for code, (name, axes) in enumerate(zip(classes, panels, strict=False)):
         inside = labels == code
         names, number = np.unique(patients[inside].astype(str), return_inverse=True)
@@ -202,12 +203,14 @@ def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[A
         centre, half = find_crop(xy[inside])
         shown = np.abs(xy - centre).max(axis=1) <= half
         size = 0.8 * _marker_size(int(shown.sum()))
-        axes.scatter(*xy[shown & ~inside].T, s=size, color=PALE, linewidths=0)
+        axes.scatter(x[shown & ~inside], y[shown & ~inside], s=size, color=PALE, linewidths=0)
         colours = np.array(palette(len(names)), object)
         near = shown[inside]
         met = count(len(np.unique(number[near])), "patient")
         axes.set_xlabel(f"{met}, {100 * near.mean():.0f} % of its patches", fontsize=8, color=GREY)
-        axes.scatter(*xy[inside][near].T, s=size, color=colours[number[near]].tolist(), linewidths=0, alpha=0.85)
+        axes.scatter(
+            x[inside][near], y[inside][near], s=size, color=colours[number[near]].tolist(), linewidths=0, alpha=0.85
+        )
         axes.set(xlim=(centre[0] - half, centre[0] + half), ylim=(centre[1] - half, centre[1] + half))
     return settle(figure)
 

@@ -3,7 +3,6 @@
 import base64
 import io
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,8 +81,7 @@ def draw_store(out: Path) -> None:
     with ThreadPoolExecutor(count_cores()) as pool:  # Pillow lets go of the interpreter while it works
         for _ in pool.map(lambda slide: _draw_slide(store, slide, kept, dropped), store.info.slides):
             pass
-    sheet = draw_contact_sheet(store)
-    if sheet is not None:
+    if (sheet := draw_contact_sheet(store)) is not None:
         write_atomic(folder / "contact_sheet.jpg", encode(sheet, "JPEG", quality=_QUALITY))
     write_atomic(folder / COUNTS, _counts(store))
 
@@ -182,12 +180,10 @@ def _counts(store: PatchStore) -> bytes:
     label, labels = store.table.codes("label")
     columns = [store.table.codes(name)[0] for name in ("patient", "slide")]
     counted = []
-    groups = Counter(zip(split.tolist(), label.tolist(), strict=True))
-    for (held_in, kind), patches in sorted(groups.items()):
+    for held_in, kind in sorted(set(zip(split.tolist(), label.tolist(), strict=True))):
         rows = (split == held_in) & (label == kind)
-        patients, slides = (len(np.unique(codes[rows])) for codes in columns)
         names = (splits[held_in] if held_in >= 0 else "", labels[kind] if kind >= 0 else "")
-        counted.append((*names, patients, slides, patches))
+        counted.append((*names, *(len(np.unique(codes[rows])) for codes in columns), int(rows.sum())))
     return format_csv(["split", "label", "patients", "slides", "patches"], counted).encode()
 
 
@@ -291,9 +287,8 @@ def _draw_samples(store: PatchStore, slide: SlideEntry) -> Image.Image:
             return image.convert("RGB").resize((image.width * 2 // 3, image.height * 2 // 3), Image.Resampling.LANCZOS)
     codes, names = store.table.codes("slide")
     first = int(np.searchsorted(codes, names.index(slide.slide)))  # a slide's patches follow each other
-    shown = [as_rgb(store.read(row)) for row in range(first, first + min(4, slide.kept))]
-    shown += [np.full_like(shown[0], 255)] * (4 - len(shown))
-    return Image.fromarray(np.concatenate([shrink(patch, 100) for patch in shown], axis=1))
+    shown = [shrink(as_rgb(store.read(row)), 100) for row in range(first, first + min(4, slide.kept))]
+    return Image.fromarray(np.concatenate([*shown, *[np.full_like(shown[0], 255)] * (4 - len(shown))], axis=1))
 
 
 MIN_TILE_PX, MAX_TILE_PX = 128, 224

@@ -1,8 +1,9 @@
 """Sheets of nearest neighbours: test patches, each beside the reference patches nearest to it."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -111,9 +112,9 @@ def _show_named(
     ]
 
 
-def _list_uris(tiles: NDArray[np.uint8] | None, count: int) -> Sequence[str | None]:
+def _list_uris(tiles: NDArray[np.uint8] | None, patches: int) -> Sequence[str | None]:
     """Addresses of pictures (n, side, side, 3); None each where there are no pictures."""
-    return [None] * count if tiles is None else [to_uri(tile) for tile in tiles]
+    return [None] * patches if tiles is None else [to_uri(tile) for tile in tiles]
 
 
 def _say_votes(info: ScoresInfo, shown: int) -> str:
@@ -127,15 +128,12 @@ def _say_votes(info: ScoresInfo, shown: int) -> str:
     )
 
 
-def choose_queries(predictions: Predictions, count: int, right: bool, rng: np.random.Generator) -> NDArray[np.int64]:
+def choose_queries(predictions: Predictions, most: int, right: bool, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return rows of patches that were predicted rightly (or not), at random, one of every patient before a second."""
     rows = rng.permutation(np.flatnonzero((predictions.predicted == predictions.truth) == right))
-    seen: Counter[object] = Counter()
-    turn = []
-    for patient in predictions.clusters[rows]:
-        turn.append(seen[patient])
-        seen[patient] += 1
-    return rows[np.argsort(turn, kind="stable")][:count]
+    turns: dict[object, Iterator[int]] = defaultdict(count)
+    turn = [next(turns[patient]) for patient in predictions.clusters[rows]]
+    return rows[np.argsort(turn, kind="stable")][:most]
 
 
 def make_sheet(

@@ -1,5 +1,6 @@
 """A table as CSV, Markdown, LaTeX and HTML; numbers with errors and bold type."""
 
+import html
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -121,7 +122,7 @@ def _pipes(cells: Iterable[str]) -> str:
 
 def _markdown(text: str) -> str:
     """Text that Markdown shows as it is: no markup, no HTML, no formula, no link."""
-    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = html.escape(printable(text), quote=False)
     text = re.sub(r"([\\`*_~$|#])", r"\\\1", text)
     return text.replace("](", "]\\(").replace("][", "]\\[")
 
@@ -221,7 +222,8 @@ def make_cell(values: Sequence[Value], sign: int = 1) -> NumberCell:
         return NumberCell(show_spread(known, percent), sign * mean, sign * mean - sd, sign * mean + sd)
     low, high = values[0].low, values[0].high
     ends = (known[0], known[0]) if low is None or high is None else (low, high)
-    return NumberCell(values[0].percent(), sign * known[0], *sorted(sign * end for end in ends), why)
+    least, most = sorted(sign * end for end in ends)
+    return NumberCell(values[0].percent(), sign * known[0], least, most, why)
 
 
 def metric_cell(model: EvaluatedModel, probe: str, level: str, metric: Metric) -> NumberCell:

@@ -346,8 +346,8 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
             f"{model.name}: judged by the same {count(difference.patients, difference.cluster)} as {first.name}; "
             f"{difference.counted_trainings}."
         )
-        reasons = ((f"{metric.title} of {model.name}", differences[metric.key]) for metric in metrics)
-        notes += list_reasons((what, gap.value is None, gap.why) for what, gap in reasons)
+        gaps = [(metric.title, differences[metric.key]) for metric in metrics]
+        notes += list_reasons((f"{title} of {model.name}", gap.value is None, gap.why) for title, gap in gaps)
     return Table(
         title=f"{heading}, {words.word(comparisons[0].level)} level: better than {first.name}?",
         columns=("Method", "Metric", "Difference", f"{100 * config.interval:g} % interval", "Share"),
