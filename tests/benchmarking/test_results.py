@@ -12,7 +12,7 @@ from hidisc.benchmarking.results import gather_models, write_results
 from hidisc.benchmarking.tables import beside_table, cells_table, claims_table
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.compare import compare
-from hidisc.reporting.axis import draw_axis
+from hidisc.reporting.curves import draw_axis
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.table import DASH, metric_values
 from hidisc.settings.benchmark import ClaimConfig, SuiteConfig

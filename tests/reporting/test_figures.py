@@ -19,8 +19,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions
-from hidisc.reporting.axis import draw_training
-from hidisc.reporting.curves import draw_confusion, draw_curves
+from hidisc.reporting.curves import draw_confusion, draw_curves, draw_training
 from hidisc.reporting.figures import (
     GREY,
     MARKERS,

@@ -8,8 +8,9 @@ import pytest
 
 from hidisc.evaluation.metrics import Value
 from hidisc.evaluation.scores import Floor, Judged
-from hidisc.reporting.axis import draw_scales, scales_table
+from hidisc.reporting.curves import draw_scales
 from hidisc.reporting.evaluated import EvaluatedModel, gather
+from hidisc.reporting.tables import scales_table
 from tests.evaluation.made import make_embeddings
 from tests.reporting.judged import make_scores, with_metric
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hidisc.reporting.views import APART_PX, GAP_PX, MAX_TILE_PX, MIN_TILE_PX, TITLE_PX, draw_views
+from hidisc.reporting.prepared import APART_PX, GAP_PX, MAX_TILE_PX, MIN_TILE_PX, TITLE_PX, draw_views
 from hidisc.settings.train import ViewsConfig
 from hidisc.verbs.views import show_views
 from tests.patches.pictures import make_store, pictures_of

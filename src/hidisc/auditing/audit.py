@@ -1,6 +1,6 @@
 """The audit of some encoders for shortcuts, a folder; and the rule that turns its numbers into words."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,7 +48,7 @@ class ColumnAudit(Record):
     correlated_drop: Value
     outcome: Outcome = "not measured"
     sentence: str = ""
-    """The outcome in words, by the rule of `find_outcome`."""
+    """The outcome in words, by the rule of `decide`."""
 
 
 class EncoderAudit(Record):
@@ -113,21 +113,47 @@ SIGNIFICANT = 0.01
 
 def decide(column: ColumnAudit) -> ColumnAudit:
     """The column with its outcome and its sentence."""
-    outcome = find_outcome(column)
-    return column.model_copy(update={"outcome": outcome, "sentence": _say(column, outcome)})
+    outcome, sentence = _judge(column)
+    return column.model_copy(update={"outcome": outcome, "sentence": sentence})
 
 
-def find_outcome(column: ColumnAudit) -> Outcome:
-    """The rule, as docs/auditing.md states it."""
-    if is_inseparable(column.association.value, column.table):
-        return "cannot be told apart"
-    if column.probe.low is None:
-        return "not measured"
-    if not _is_above(column.probe, column.probe_chance):
-        return "clear"
-    if _is_confounded(column) or _is_above(column.unseen_drop, 0):
-        return "flagged"
-    return "at risk" if _is_above(column.correlated_drop, 0) or _is_near_by_variable(column) else "visible"
+def _judge(column: ColumnAudit) -> tuple[Outcome, str]:
+    """The outcome by the rule that docs/auditing.md states, and the outcome in words."""
+    name, association, probe = column.column, column.association.value or 0, column.probe
+    if is_inseparable(association, column.table):
+        return "cannot be told apart", (
+            f"Label and {name} cannot be told apart on this cohort (Cramer's V {association:.2f}), "
+            "so no number can say which of the two the embeddings reflect. Add patients in whom they differ."
+        )
+    if probe.low is None:
+        return "not measured", f"Nothing can be said of the {name}: {probe.why or 'too few patients'}."
+    chance = 100 * (column.probe_chance or 0)
+    numbers = f"({100 * (probe.value or 0):.0f} % right at equal label, {chance:.0f} % by chance)"
+    if not _is_above(probe, column.probe_chance):
+        return "clear", f"The {name} cannot clearly be predicted from the embeddings {numbers}."
+    predicted = f"The {name} can be predicted from the embeddings {numbers}"
+    reasons = []
+    if column.association_p is not None and column.association_p <= SIGNIFICANT:
+        reasons.append(
+            f"label and {name} go together in this cohort (Cramer's V {association:.2f}), so the accuracy of the label "
+            "may rest on it"
+        )
+    lower = "the accuracy of the label is {:.0f} points lower"
+    if _is_above(column.unseen_drop, 0):
+        drop = lower.format(100 * (column.unseen_drop.value or 0))
+        reasons.append(f"{drop} where no reference patient has the same {name}")
+    if reasons:
+        return "flagged", f"{predicted}, and {' and '.join(reasons)}."
+    risks = []
+    if _is_above(column.correlated_drop, 0):
+        drop = lower.format(100 * (column.correlated_drop.value or 0))
+        risks.append(f"{drop} with reference patients in whom they do")
+    nearness, by_chance = column.robustness.high, column.robustness_chance
+    if nearness is not None and by_chance is not None and nearness < by_chance:
+        risks.append(f"patches are near each other by their {name} rather than by their label")
+    if risks:
+        return "at risk", f"{predicted}. Label and {name} do not go together here, but {' and '.join(risks)}."
+    return "visible", f"{predicted}, but no effect on the label was measured."
 
 
 def is_inseparable(v: float | None, table: Sequence[Sequence[int]]) -> bool:
@@ -142,60 +168,3 @@ def is_inseparable(v: float | None, table: Sequence[Sequence[int]]) -> bool:
 def _is_above(value: Value, bar: float | None) -> bool:
     """Whether all of an interval is above a number."""
     return bar is not None and value.low is not None and value.low > bar
-
-
-def _is_confounded(column: ColumnAudit) -> bool:
-    """Whether label and variable go together in the cohort."""
-    return column.association_p is not None and column.association_p <= SIGNIFICANT
-
-
-def _is_near_by_variable(column: ColumnAudit) -> bool:
-    """Whether near patches share the variable rather than the label."""
-    high, chance = column.robustness.high, column.robustness_chance
-    return high is not None and chance is not None and high < chance
-
-
-def _say(column: ColumnAudit, outcome: Outcome) -> str:
-    name, right, chance = column.column, 100 * (column.probe.value or 0), 100 * (column.probe_chance or 0)
-    if outcome == "cannot be told apart":
-        return (
-            f"Label and {name} cannot be told apart on this cohort (Cramer's V {column.association.value or 0:.2f}), "
-            "so no number can say which of the two the embeddings reflect. Add patients in whom they differ."
-        )
-    if outcome == "not measured":
-        why = column.probe.why or "too few patients"
-        return f"Nothing can be said of the {name}: {why}."
-    numbers = f"({right:.0f} % right at equal label, {chance:.0f} % by chance)"
-    if outcome == "flagged":
-        return f"The {name} can be predicted from the embeddings {numbers}, and {' and '.join(_find_reasons(column))}."
-    if outcome == "at risk":
-        return (
-            f"The {name} can be predicted from the embeddings {numbers}. Label and {name} do not go together here, but "
-            f"{' and '.join(_find_risks(column))}."
-        )
-    if outcome == "visible":
-        return f"The {name} can be predicted from the embeddings {numbers}, but no effect on the label was measured."
-    return f"The {name} cannot clearly be predicted from the embeddings {numbers}."
-
-
-def _find_reasons(column: ColumnAudit) -> Iterator[str]:
-    if _is_confounded(column):
-        yield (
-            f"label and {column.column} go together in this cohort (Cramer's V {column.association.value or 0:.2f}), "
-            "so the accuracy of the label may rest on it"
-        )
-    if _is_above(column.unseen_drop, 0):
-        yield (
-            f"the accuracy of the label is {100 * (column.unseen_drop.value or 0):.0f} points lower where no reference "
-            f"patient has the same {column.column}"
-        )
-
-
-def _find_risks(column: ColumnAudit) -> Iterator[str]:
-    if _is_above(column.correlated_drop, 0):
-        yield (
-            f"the accuracy of the label is {100 * (column.correlated_drop.value or 0):.0f} points lower with reference "
-            "patients in whom they do"
-        )
-    if _is_near_by_variable(column):
-        yield f"patches are near each other by their {column.column} rather than by their label"

@@ -1,9 +1,10 @@
 """The audit of one encoder: neighbours searched once, then every technical variable measured and judged."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hidisc.auditing.audit import ColumnAudit, EncoderAudit, decide, is_inseparable
 from hidisc.auditing.shortcuts import (
@@ -30,10 +31,10 @@ from hidisc.auditing.variables import (
 )
 from hidisc.embeddings.embeddings import Embeddings
 from hidisc.evaluation.leakage import find_circular
-from hidisc.evaluation.metrics import Floats, Ints, Value
+from hidisc.evaluation.metrics import Floats, Ints, Value, divide
 from hidisc.evaluation.neighbours import to_unit
 from hidisc.evaluation.probes.folds import sample_per_patient
-from hidisc.evaluation.task import group
+from hidisc.evaluation.task import LabelledPatches, group
 from hidisc.ground.errors import UserError
 from hidisc.ground.progress import Say, ignore
 from hidisc.ground.seeds import Purpose, make_rng
@@ -44,28 +45,17 @@ from hidisc.settings.evaluate import EvaluateConfig
 
 _EQUAL = 1e-6
 """Difference of similarities up to which neighbours are equally near."""
-_MEASURES = ("robustness", "probe", "seen", "unseen", "unseen_drop", "balanced", "correlated", "correlated_drop")
+_UNSEEN, _CORRELATED = ("seen", "unseen", "unseen_drop"), ("balanced", "correlated", "correlated_drop")
+_MEASURES = ("robustness", "probe", *_UNSEEN, *_CORRELATED)
 
 
-@dataclass(frozen=True)
-class _Cohort:
-    """N audited patches of some embeddings."""
+@dataclass(frozen=True, kw_only=True)
+class _Cohort(LabelledPatches):
+    """The N audited patches of some embeddings."""
 
-    embeddings: Embeddings
-    rows: Ints
-    """(N,) rows of the embeddings."""
-    labels: Ints
-    """(N,) codes into `classes`."""
     classes: tuple[str, ...]
     patients: Ints
     """(N,) 0 to P - 1."""
-
-    def __getitem__(self, chosen: slice | Ints) -> NDArray[np.float32]:
-        """(n, D) embeddings of some of the N patches, read from disk."""
-        return np.asarray(self.embeddings.vectors[self.rows[chosen]], np.float32)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def run_audit(embeddings: Embeddings, config: AuditConfig, device: str = "cpu", say: Say = ignore) -> EncoderAudit:
@@ -88,7 +78,7 @@ def run_audit(embeddings: Embeddings, config: AuditConfig, device: str = "cpu", 
         patches=len(cohort),
         label=config.label,
         classes=cohort.classes,
-        notes=_note(cohort, embeddings, config, len(queries)),
+        notes=_note(cohort, len(queries)),
         columns=tuple(columns),
     )
 
@@ -129,7 +119,8 @@ def _choose_patches(embeddings: Embeddings, config: AuditConfig) -> _Cohort:
         raise UserError(f"{embeddings.path} has no patch to audit.")
     present, labels = np.unique(codes[rows], return_inverse=True)
     patients = group([table.codes("patient")[0][rows]]).of_row
-    return _Cohort(embeddings, rows, labels, tuple(names[code] for code in present), patients)
+    classes, left_out = tuple(names[code] for code in present), int(is_chosen.sum()) - len(rows)
+    return _Cohort(embeddings, rows, labels, left_out, classes=classes, patients=patients)
 
 
 def _audit_column(
@@ -146,17 +137,20 @@ def _audit_column(
     v = cramers_v(labels.T @ shares)
     table = tuple(tuple(row) for row in ((labels > 0).T.astype(int) @ (shares > 0)).tolist())
     why = _find_obstacle(variable, v, table, is_flat)
-    found: dict[str, Value] = {}
-    chances: dict[str, float | None] = {"robustness_chance": None, "probe_chance": None}
+    found: dict[str, Any] = dict.fromkeys(_MEASURES, Value(value=None, why=why or "the patches have no labels"))
+    found |= {"robustness_chance": None, "probe_chance": None}
     if not why:
         weights = add_resamples(int(cohort.patients.max()) + 1, config.bootstrap.resamples, config.seed)
-        sample = _take_sample(cohort, known[sample_per_patient(patients, config.patches, rng)], values)
-        found["probe"], chances["probe_chance"] = probe_variable(sample, weights, config.bootstrap.interval, rng)
+        chosen = known[sample_per_patient(patients, config.patches, rng)]
+        z = cohort[chosen]
+        unit = to_unit(z)
+        cosines = (unit @ unit.T).numpy()
+        sample = AuditedSample(z, cosines, cohort.patients[chosen], cohort.labels[chosen], values[chosen])
+        found["probe"], found["probe_chance"] = probe_variable(sample, weights, config.bootstrap.interval, rng)
         if len(cohort.classes) > 1:
             found |= _measure_accuracy(sample, weights, config, rng)
             index = _measure_robustness(cohort, values, queries, neighbours, weights, config)
-            found["robustness"], chances["robustness_chance"] = index
-    unmeasured = dict.fromkeys(_MEASURES, Value(value=None, why=why or "the patches have no labels"))
+            found["robustness"], found["robustness_chance"] = index
     few = "the patches have no labels" if len(cohort.classes) < 2 else "there are too few patients or values"
     return ColumnAudit(
         column=variable.name,
@@ -166,8 +160,7 @@ def _audit_column(
         notes=variable.notes,
         association=Value(value=v, why=few if v is None else ""),
         association_p=None if v is None else permute_labels(labels, shares, rng),
-        **{**unmeasured, **found},
-        **chances,
+        **found,
     )
 
 
@@ -183,45 +176,35 @@ def _find_obstacle(
     return "label and variable cannot be told apart" if is_inseparable(v, table) else ""
 
 
-def _take_sample(cohort: _Cohort, chosen: Ints, values: Ints) -> AuditedSample:
-    """Some of the N patches, in memory."""
-    z = cohort[chosen]
-    unit = to_unit(z)
-    patients, labels = cohort.patients[chosen], cohort.labels[chosen]
-    return AuditedSample(z, (unit @ unit.T).numpy(), patients, labels, values[chosen])
-
-
 def _measure_accuracy(
     sample: AuditedSample, weights: Floats, config: AuditConfig, rng: np.random.Generator
 ) -> dict[str, Value]:
     """Accuracy of the label on unseen values, and with correlated reference patients, each with the drop."""
-    found = _average(sample, compare_unseen(sample, config.k, rng), sample.labels, weights, config)
-    accuracies = dict(zip(("seen", "unseen", "unseen_drop"), found, strict=True))
+    found = _average(_UNSEEN, sample, compare_unseen(sample, config.k, rng), sample.labels, weights, config)
     drawn = correlate_reference(sample, config.k, rng)
     if drawn is None:
-        found = (Value(value=None, why="fewer than two labels have two values with two patients each"),) * 3
-    else:
-        found = _average(sample, drawn, sample.cells, weights, config)
-    return accuracies | dict(zip(("balanced", "correlated", "correlated_drop"), found, strict=True))
+        few = Value(value=None, why="fewer than two labels have two values with two patients each")
+        return found | dict.fromkeys(_CORRELATED, few)
+    return found | _average(_CORRELATED, sample, drawn, sample.cells, weights, config)
 
 
 def _average(
-    sample: AuditedSample, paired: Paired, cells: Ints, weights: Floats, config: AuditConfig
-) -> tuple[Value, Value, Value]:
+    names: Sequence[str], sample: AuditedSample, paired: Paired, cells: Ints, weights: Floats, config: AuditConfig
+) -> dict[str, Value]:
     """Mean over cells before, after, and of the difference; each with what other reference patients would change."""
-    rows, drop = paired.rows, paired.before - paired.after
 
     def average(scores: Floats, weights: Floats) -> tuple[Floats, float]:
-        means = average_cells(scores, sample.patients[rows], cells[rows], int(cells.max()) + 1, weights)
-        there = ~np.isnan(means.means[0])
-        return means.means[:, there].mean(axis=1), float(np.linalg.norm(means.errors[there]) / there.sum())
+        rows = paired.rows
+        found = average_cells(scores, sample.patients[rows], cells[rows], int(cells.max()) + 1, weights)
+        there = ~np.isnan(found.means[0])
+        return found.means[:, there].mean(axis=1), float(np.linalg.norm(found.errors[there]) / there.sum())
 
-    values = []
-    for draws in (paired.before, paired.after, drop):
+    values = {}
+    for name, draws in zip(names, (paired.before, paired.after, paired.before - paired.after), strict=True):
         spread = np.std([average(draw, weights[:1])[0][0] for draw in draws])
         resampled, error = average(draws.mean(axis=0), weights)
-        values.append(to_value(resampled, config.bootstrap.interval, error, float(spread)))
-    return values[0], values[1], values[2]
+        values[name] = to_value(resampled, config.bootstrap.interval, error, float(spread))
+    return values
 
 
 def _measure_robustness(
@@ -231,30 +214,25 @@ def _measure_robustness(
     pairs = count_shared(cohort.labels, values, queries, neighbours)
     patients = np.stack([cohort.patients[queries].repeat(neighbours.shape[1]), cohort.patients[neighbours].ravel()])
     label_alone, value_alone = (sum_pairs(part.ravel(), patients, weights) for part in pairs)
-    expected_label, expected_value = (
-        part.sum() for part in expect_shared(cohort.labels, values, cohort.patients, queries)
-    )
-    if not label_alone[0] + value_alone[0] or not expected_label + expected_value:
+    expected = [part.sum() for part in expect_shared(cohort.labels, values, cohort.patients, queries)]
+    if not label_alone[0] + value_alone[0] or not sum(expected):
         return Value(value=None, why="no neighbour shares the label or the variable alone"), None
-    with np.errstate(invalid="ignore"):
-        return (
-            to_value(label_alone / (label_alone + value_alone), config.bootstrap.interval),
-            float(expected_label / (expected_label + expected_value)),
-        )
+    index = divide(label_alone, label_alone + value_alone)
+    return to_value(index, config.bootstrap.interval), float(expected[0] / sum(expected))
 
 
-def _note(cohort: _Cohort, embeddings: Embeddings, config: AuditConfig, queries: int) -> tuple[str, ...]:
+def _note(cohort: _Cohort, queries: int) -> tuple[str, ...]:
     """Sentences that a reader of the numbers must know: which patches were sampled, which the encoder has seen."""
     notes = []
     if queries < len(cohort):
         notes.append(
             f"The neighbours of {queries:,} of {len(cohort):,} patches were searched, sampled evenly over patients."
         )
-    history = embeddings.info.model.history
-    names = embeddings.table.column("patient")[cohort.rows[group([cohort.patients]).first]]
+    history = cohort.embeddings.info.model.history
+    names = set(cohort.names("patient"))
     seen = sum(name in history.patients or hash_name(name) in history.patients for name in names)
     if seen:
         notes.append(f"The encoder was trained on {seen:,} of these {count(len(names), 'patient')}.")
     elif not history.is_complete:
         notes.append("What the encoder was trained on is not known; it may be these patients.")
-    return (*notes, *(finding.sentence for finding in find_circular(embeddings, cohort.rows)))
+    return (*notes, *(finding.sentence for finding in find_circular(cohort.embeddings, cohort.rows)))

@@ -79,9 +79,8 @@ def find_other_patients(
             bank = order[starts[offering[0]] : starts[offering[1]]]
             if not len(members):
                 continue
-            for block, near, nearest in find_neighbours(
-                _ChosenRows(vectors, queries[members]), _ChosenRows(vectors, bank), k, memory_gb, device
-            ):
+            asking_rows, bank_rows = _ChosenRows(vectors, queries[members]), _ChosenRows(vectors, bank)
+            for block, near, nearest in find_neighbours(asking_rows, bank_rows, k, memory_gb, device):
                 _merge(similarities, rows, members[block], near.astype(np.float32), bank[nearest])
     return similarities, rows
 
@@ -104,8 +103,7 @@ def count_shared(labels: Ints, values: Ints, queries: Ints, neighbours: Ints) ->
     theirs, their_values = labels[neighbours], values[neighbours]
     known = (neighbours >= 0) & (label >= 0) & (value >= 0) & (theirs >= 0) & (their_values >= 0)
     same_label, same_value = theirs == label, their_values == value
-    label_alone, value_alone = known & same_label & ~same_value, known & ~same_label & same_value
-    return label_alone.astype(np.float64), value_alone.astype(np.float64)
+    return (known & same_label & ~same_value).astype(float), (known & ~same_label & same_value).astype(float)
 
 
 def expect_shared(labels: Ints, values: Ints, patients: Ints, queries: Ints) -> tuple[Floats, Floats]:
@@ -117,8 +115,7 @@ def expect_shared(labels: Ints, values: Ints, patients: Ints, queries: Ints) -> 
     candidates = len(patients) - np.bincount(patients)
     patient, label, value = patients[queries], labels[queries], values[queries]
     both, counts = others[patient, label, value], known[queries] / np.maximum(candidates[patient], 1)
-    label_alone = others.sum(axis=2)[patient, label] - both
-    value_alone = others.sum(axis=1)[patient, value] - both
+    label_alone, value_alone = others.sum(axis=2)[patient, label] - both, others.sum(axis=1)[patient, value] - both
     return label_alone * counts, value_alone * counts
 
 
@@ -165,6 +162,11 @@ class AuditedSample:
         table = np.zeros((self.labels.max() + 1, self.values.max() + 1), np.int64)
         np.add.at(table, (pairs[0], pairs[1]), 1)
         return table
+
+    def find_eligible(self) -> NDArray[np.bool_]:
+        """(L, C) cells of `FEW` patients or more, of labels with two such cells or more."""
+        enough = self.count_patients() >= FEW
+        return enough & (enough.sum(axis=1, keepdims=True) > 1)
 
 
 def add_resamples(patients: int, resamples: int, seed: int) -> Floats:
@@ -220,8 +222,7 @@ def probe_variable(
     that the label says nothing about the variable. With an encoder that reflects the label alone, the probe is then
     right for one value of a label and wrong for the others: 1 / (number of values), whatever it predicts.
     """
-    eligible = sample.count_patients() >= FEW
-    eligible &= eligible.sum(axis=1, keepdims=True) > 1
+    eligible = sample.find_eligible()
     if not eligible.any():
         return Value(value=None, why="no label has two values with two patients each"), None
     cells = sample.cells
@@ -353,9 +354,7 @@ def correlate_reference(sample: AuditedSample, k: int, rng: np.random.Generator)
     Every label has the same number of reference patients: evenly from all its values, or all from one value, which
     differs between labels. None where fewer than two labels have two values with two patients each.
     """
-    table = sample.count_patients()
-    eligible = table >= FEW
-    eligible &= eligible.sum(axis=1, keepdims=True) > 1  # (L, C)
+    table, eligible = sample.count_patients(), sample.find_eligible()
     labels = np.flatnonzero(eligible.any(axis=1))
     if len(labels) < 2:
         return None

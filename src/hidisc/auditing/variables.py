@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -53,7 +53,8 @@ def find_variables(embeddings: Embeddings, config: AuditConfig) -> tuple[Technic
             f"columns: {embeddings.path} has no column of names {unknown[0]!r}; it has {', '.join(table.names)}. "
             f"Choose among these and `{COLOUR}`."
         )
-    return tuple(_read(embeddings, name, config) for name in names)
+    patients = table.codes("patient")[0]
+    return tuple(_drop_rare(_read(embeddings, name, config), patients) for name in names)
 
 
 def _name_colour(table: PatchTable) -> str:
@@ -70,25 +71,24 @@ def list_known(embeddings: Embeddings, label: str) -> list[str]:
 
 def _read(embeddings: Embeddings, name: str, config: AuditConfig) -> TechnicalVariable:
     table = embeddings.table
-    patients = table.codes("patient")[0]
     if name not in table.names:
         name = _name_colour(table)
         store = embeddings.open_store()
         if store is None:
             gone = f"{embeddings.why_no_pictures}, so that their colours cannot be read"
             return TechnicalVariable(name, np.full(len(table), -1), (), obstacle=gone)
-        return _drop_rare(_group_colours(embeddings, store, config.bins, config.seed, name), patients)
+        return _group_colours(embeddings, store, config, name)
     codes, values = table.codes(name)
     if len(values) > config.bins and all(map(_DATE.fullmatch, values)):
-        return _drop_rare(_bin_dates(name, codes, values, config.bins), patients)
-    return _drop_rare(TechnicalVariable(name, codes.astype(np.int64), values), patients)
+        return _bin_dates(name, codes, values, config.bins)
+    return TechnicalVariable(name, codes.astype(np.int64), values)
 
 
-def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed: int, name: str) -> TechnicalVariable:
+def _group_colours(embeddings: Embeddings, store: PatchStore, config: AuditConfig, name: str) -> TechnicalVariable:
     """Slides by the mean colour of 8 of their patches, in groups of similar colour."""
-    table = embeddings.table
+    table, groups = embeddings.table, config.bins
     slides = group([table.codes("patient")[0], table.codes("slide")[0]])
-    chosen = [_space_evenly(rows) for rows in slides.rows()]
+    chosen = [rows[np.linspace(0, len(rows) - 1, min(len(rows), _PER_SLIDE)).astype(int)] for rows in slides.rows()]
     slide = np.repeat(np.arange(len(slides)), [len(rows) for rows in chosen])
     sums, read = np.zeros((len(slides), store.input_channels)), np.zeros(len(slides))
     for number, row in zip(slide, find_rows_in_store(embeddings, np.concatenate(chosen), store), strict=True):
@@ -96,12 +96,10 @@ def _group_colours(embeddings: Embeddings, store: PatchStore, groups: int, seed:
             sums[number] += colour[: store.input_channels]
             read[number] += 1
     codes = np.full(len(slides), -1)
-    codes[read > 0] = cluster_colours(sums[read > 0] / read[read > 0, None], groups, seed)
+    codes[read > 0] = cluster_colours(sums[read > 0] / read[read > 0, None], groups, config.seed)
     values = tuple(f"{number} of {groups}" for number in range(1, groups + 1))
-    note = (
-        f"Slides in {groups} groups by their mean colour (k-means of whitened means of the channels); 1 is the darkest."
-    )
-    return TechnicalVariable(name, codes[slides.of_row], values, (note,))
+    note = f"Slides in {groups} groups by their mean colour (k-means of whitened means of the channels); "
+    return TechnicalVariable(name, codes[slides.of_row], values, (f"{note}1 is the darkest.",))
 
 
 def cluster_colours(colours: Floats, groups: int, seed: int) -> Ints:
@@ -122,20 +120,14 @@ def cluster_colours(colours: Floats, groups: int, seed: int) -> Ints:
     return np.argsort(np.argsort(brightness))[group_of]
 
 
-def _space_evenly(rows: Ints) -> Ints:
-    """At most 8 of some rows."""
-    return rows[np.linspace(0, len(rows) - 1, min(len(rows), _PER_SLIDE)).astype(np.int64)]
-
-
 def _bin_dates(name: str, codes: Codes, dates: tuple[str, ...], bins: int) -> TechnicalVariable:
     """Patches by their date in bins of about equal size, the earliest first."""
     order = np.argsort(np.argsort(dates, kind="stable"), kind="stable")[codes]
     edges = np.quantile(order[codes >= 0], np.arange(1, bins) / bins)
     bin_of = np.where(codes >= 0, np.searchsorted(edges, order, side="right"), -1)
     values = tuple(f"{number} of {bins}" for number in range(1, bins + 1))
-    return TechnicalVariable(
-        name, bin_of, values, (f"Dates in {bins} groups of about equally many patches; 1 is the earliest.",)
-    )
+    note = f"Dates in {bins} groups of about equally many patches; 1 is the earliest."
+    return TechnicalVariable(name, bin_of, values, (note,))
 
 
 def _drop_rare(variable: TechnicalVariable, patients: Codes) -> TechnicalVariable:
@@ -147,9 +139,9 @@ def _drop_rare(variable: TechnicalVariable, patients: Codes) -> TechnicalVariabl
     renumbered = np.full(total + 1, -1)
     renumbered[common] = np.arange(len(common))
     rare = int((patients_of_value == 1).sum())
-    note = f"Left out: {count(rare, 'value')} that only one patient has."
+    left_out = [f"Left out: {count(rare, 'value')} that only one patient has."] if rare else []
     values = tuple(variable.values[code] for code in common)
-    return TechnicalVariable(variable.name, renumbered[codes], values, (*variable.notes, *([note] if rare else [])))
+    return replace(variable, codes=renumbered[codes], values=values, notes=(*variable.notes, *left_out))
 
 
 _PERMUTATIONS = 999

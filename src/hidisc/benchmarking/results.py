@@ -18,8 +18,7 @@ from hidisc.ground.files import digest, make_folder, write_atomic
 from hidisc.ground.machine import versions
 from hidisc.ground.text import count
 from hidisc.models.card import NOTHING
-from hidisc.reporting.axis import draw_axis
-from hidisc.reporting.curves import add_confusion
+from hidisc.reporting.curves import add_confusion, draw_axis
 from hidisc.reporting.evaluated import EvaluatedModel
 from hidisc.reporting.figures import Drawing, FigureFolder
 from hidisc.reporting.html import fill_template, list_files

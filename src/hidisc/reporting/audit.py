@@ -84,14 +84,13 @@ def write_audit(info: AuditInfo, config: AuditConfig, out: Path) -> list[str]:
 
 def _draw_bars(column: ColumnAudit) -> list[Number]:
     """The numbers of one column and encoder that are drawn as bars; unknown numbers are left out."""
-    shown = (
+    bars = []
+    for title, known, chance in (
         ("Robustness", column.robustness, column.robustness_chance),
         ("Predicted", column.probe, column.probe_chance),
         ("Label, seen", column.seen, None),
         ("Label, not seen", column.unseen, None),
-    )
-    bars = []
-    for title, known, chance in shown:
+    ):
         if known.value is not None:
             text, _, span = known.percent().partition(" ")
             ends = [None if end is None else 100 * end for end in (known.value, known.low, known.high, chance)]
@@ -145,8 +144,7 @@ def _cohort_tables(
             f"{words.count(column.patients, 'patient')}; one with {words.plural('patch')} of several values or labels "
             f"stands in each of them, so the numbers add up to {total:,}."
         )
-        notes = (several,) if total > column.patients else ()
-        table = Table(title, (encoder.label, *column.values), rows, notes)
+        table = Table(title, (encoder.label, *column.values), rows, (several,) if total > column.patients else ())
         if column.values and table not in tables.values():
             tables[f"patients-{slug}{f'-{len(tables) + 1}' if tables else ''}"] = table
     return tables

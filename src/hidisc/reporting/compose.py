@@ -9,8 +9,7 @@ import yaml
 
 from hidisc.ground.machine import versions
 from hidisc.reporting import tables
-from hidisc.reporting.axis import draw_scales, draw_training, scales_table
-from hidisc.reporting.curves import add_confusion, draw_curves
+from hidisc.reporting.curves import add_confusion, draw_curves, draw_scales, draw_training
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, compare_with_first
 from hidisc.reporting.figures import Drawing, FigureFolder
 from hidisc.reporting.html import fill_template, list_files
@@ -22,7 +21,6 @@ from hidisc.reporting.table import Table, write_tables
 from hidisc.reporting.tables import gather_warnings
 from hidisc.reporting.verdict import describe, find_verdict
 from hidisc.settings.config import to_yaml
-from hidisc.settings.level_names import USUAL
 from hidisc.settings.report import ReportConfig
 
 Say = Callable[[str], None]
@@ -38,9 +36,14 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
     """The page as HTML, from top to bottom; figures and tables are written into `files` on the way."""
     judged = [model for model in models if model.scores]
     drawn = FigureFolder(files / "figures", [model.name for model in models])
-    levels = _find_levels(judged[0]) if judged else []
+    info = judged[0].scores[0].info if judged else None
+    levels = [level for level in info.levels if info.find(level) is not None] if info else []
     scaled = [model for model in judged if model.scores[0].info.scales]
-    compared = _compare(judged, levels)
+    compared: list[Comparison] = []
+    if info:
+        seed = int(info.config.get("seed", 0))
+        compared = compare_with_first(judged, info.probes[0], levels[0], judged[0].bootstrap, seed)
+    are_of_methods = all(item.differences["accuracy"].is_of_methods for item in compared if item.differences)
     data = {f"data-{drawn.slug(model.name)}": tables.counts_table(model) for model in models}
     probes = _make_metrics(judged, levels, scaled, compared)
     patients = {f"patients-{drawn.slug(model.name)}": patients_table(model, levels[0]) for model in judged}
@@ -54,6 +57,9 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
     reader = PatchReader()
     patch_map = make_map(models, reader, drawn, config, say)
     sheets, no_sheets = make_sheets(judged, reader, drawn, config)
+    training, logged = None, {model.name: model.run_metrics for model in models if model.run_metrics}
+    if logged:
+        training = drawn.add("training", draw_training(logged, models[0].words), "What was logged during training")
     return fill_template(
         "page.html",
         models[0].words,
@@ -64,7 +70,7 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
         duplicates=show_duplicates(judged, reader),
         verdicts=[find_verdict(model) for model in models],
         compared=[sentence for item in compared for sentence in _say_better(item)],
-        compared_note=_note_compared(compared),
+        compared_note="" if are_of_methods else _ONE_TRAINING,
         abouts=_describe_all(models, list(data.values())),
         probes=shown,
         shared_notes=shared,
@@ -75,7 +81,7 @@ def compose(models: Sequence[EvaluatedModel], files: Path, config: ReportConfig,
         map=patch_map,
         sheets=sheets,
         no_sheets=no_sheets,
-        training=_draw_training(models, drawn),
+        training=training,
         diagnostics=made.get("diagnostics"),
         versions=versions(*_PACKAGES),
         settings=to_yaml(config),
@@ -88,21 +94,6 @@ def _choose_title(models: Sequence[EvaluatedModel], config: ReportConfig) -> str
     if config.title != ReportConfig().title or any(model.scores for model in models):
         return config.title
     return f"Embeddings of {', '.join(model.name for model in models)}"
-
-
-def _find_levels(model: EvaluatedModel) -> list[str]:
-    """The levels that the first probe judged, coarsest first."""
-    info = model.scores[0].info
-    return [level for level in info.levels if info.find(level) is not None]
-
-
-def _compare(judged: Sequence[EvaluatedModel], levels: Sequence[str]) -> list[Comparison]:
-    """Compare each model with the first, by the first probe at the coarsest level."""
-    if not judged:
-        return []
-    info = judged[0].scores[0].info
-    seed = int(info.config.get("seed", 0))
-    return compare_with_first(judged, info.probes[0], levels[0], judged[0].bootstrap, seed)
 
 
 def _make_metrics(
@@ -118,18 +109,16 @@ def _make_metrics(
     if compared:
         parts[0][f"comparison-{at[levels[0]]}"] = tables.comparison_table(compared)
     if scaled:
-        parts[0]["scales"] = scales_table(scaled)
+        parts[0]["scales"] = tables.scales_table(scaled)
     for level in levels:
         parts[0][f"classes-{at[level]}"] = tables.by_class_table(judged, next(iter(probes)), level)
     return parts
 
 
-def _show_probes(
-    probes: Sequence[Mapping[str, Table]],
-) -> tuple[list[dict[str, list[Table]]], list[str]]:
+def _show_probes(probes: Sequence[Mapping[str, Table]]) -> tuple[list[dict[str, list[Table]]], list[str]]:
     """Tables in the order of the page, those of classes at finer levels folded; and the notes that several share."""
-    found = [note for probe in probes for table in probe.values() for note in table.notes]
-    shared = [note for note, times in Counter(found).items() if times > 1 and not note.startswith("Warning: ")]
+    times = Counter(note for probe in probes for table in probe.values() for note in table.notes)
+    shared = [note for note in times if times[note] > 1 and not note.startswith("Warning: ")]
     parts = []
     for probe in probes:
         shown = [table.without(shared) for table in probe.values()]
@@ -166,25 +155,17 @@ def _say_better(compared: Comparison) -> list[str]:
     return [f"{'N' if text.startswith('no ') else text[0]}{text[1:]}." for text in sentences]
 
 
-def _note_compared(compared: Sequence[Comparison]) -> str:
-    """A note if a difference is one between two trainings; empty if all differences are between methods."""
-    differences = [item.differences["accuracy"] for item in compared if item.differences]
-    return "" if all(difference.is_of_methods for difference in differences) else _ONE_TRAINING
-
-
 def _draw_confusions(
     judged: Sequence[EvaluatedModel], levels: Sequence[str], drawn: FigureFolder
 ) -> list[list[Drawing]]:
     """Confusion matrices of the first probe: a group per level, the models side by side; one group of one model."""
-    groups = []
-    for level in levels:
-        group = []
+    groups: list[list[Drawing]] = [[] for _ in levels]
+    for level, group in zip(levels, groups, strict=True):
         for model in judged:
             scored = model.scores[0].info.find(level)
             if scored is not None and scored.units:
                 ordinal = f", first of {len(model.scores)} evaluations" if len(model.scores) > 1 else ""
                 group.append(add_confusion(drawn, model, level, scored.confusion, ordinal))
-        groups.append(group)
     return groups if len(judged) > 1 else [[drawing for group in groups for drawing in group]]
 
 
@@ -192,11 +173,11 @@ def _draw_curves(
     judged: Sequence[EvaluatedModel], levels: Sequence[str], scaled: Sequence[EvaluatedModel], drawn: FigureFolder
 ) -> list[Drawing]:
     """Accuracy over scales where there are several; ROC and precision-recall of the first probe, a figure per level."""
-    drawings, words = [], judged[0].words if judged else USUAL
+    drawings = []
     if scaled:
         drawings.append(drawn.add("scales", draw_scales(scaled), "Accuracy at every scale, by the first probe"))
     for level in levels:
-        info = judged[0].scores[0].info
+        info, words = judged[0].scores[0].info, judged[0].words
         probe = info.probes[0]
         lines = {
             model.name: model.scores[0].predictions(probe, level) for model in judged if model.find_levels(probe, level)
@@ -206,10 +187,3 @@ def _draw_curves(
             caption = f"ROC and precision-recall, {words.word(level)} level"
             drawings.append(drawn.add(f"curves-{words.file_part(level)}", figure, caption))
     return drawings
-
-
-def _draw_training(models: Sequence[EvaluatedModel], drawn: FigureFolder) -> Drawing | None:
-    rows = {model.name: model.run_metrics for model in models if model.run_metrics}
-    if not rows:
-        return None
-    return drawn.add("training", draw_training(rows, models[0].words), "What was logged during training")

@@ -195,9 +195,8 @@ def _group(scores: Scores) -> Any:
     facts = keep_facts(EvaluateConfig, info.config, ("seed",))
     facts["knn"].pop("keep", None)  # changes no number
     facts["folds"].pop("seed", None)  # every training has other folds of the same patients
-    protocol = digest(facts)
-    per_slide, truth = info.sampling["per_slide"], _name_truth(info)
-    return "scores", info.model.group, protocol, per_slide, info.endpoint, info.levels, truth
+    question = info.endpoint, info.levels, _name_truth(info)
+    return "scores", info.model.group, digest(facts), info.sampling["per_slide"], *question
 
 
 def _name_truth(info: ScoresInfo) -> str:

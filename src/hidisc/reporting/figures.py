@@ -62,20 +62,16 @@ class FigureFolder:
         self.save(name, figure)
         width_px = round(_PX_AN_INCH * figure.get_figwidth())
         if dots:
-            return Drawing(caption, to_address("image/png", _thin(self._folder / f"{name}.png")), width_px)
+            with Image.open(self._folder / f"{name}.png") as image:  # fewer colours take a third of the bytes
+                few_colours = image.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+            return Drawing(caption, to_address("image/png", encode(few_colours, "PNG", optimize=True)), width_px)
         return Drawing(caption, to_address("image/svg+xml", render(figure, "svg")), width_px)
-
-
-def _thin(path: Path) -> bytes:
-    """A PNG with as many colours as a figure needs, a third of the bytes."""
-    with Image.open(path) as image:
-        return encode(image.convert("RGB").quantize(128, dither=Image.Dither.NONE), "PNG", optimize=True)
 
 
 def make_slug(number: int, name: str) -> str:
     """A name as part of a file's name, unique by its number."""
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
-    return f"{number}-{plain}" if plain else str(number)
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    return f"{number}-{plain}".strip("-")
 
 
 Floats = NDArray[np.floating[Any]]
@@ -128,18 +124,13 @@ def figure_style() -> Iterator[None]:
 
 
 def palette(count: int) -> list[str]:
-    """`count` colours: Okabe and Ito's up to eight, else Glasbey's, which repeat after 211."""
+    """`count` colours: Okabe and Ito's up to eight, else Glasbey's, none grey or pale, which repeat after 211."""
     if count <= len(OKABE_ITO):
         return list(OKABE_ITO[:count])
     import colorcet
 
-    colours = [colour for colour in colorcet.glasbey if _is_vivid(*to_rgb(colour))]
-    return [colours[number % len(colours)] for number in range(count)]
-
-
-def _is_vivid(*rgb: float) -> bool:
-    """Whether a colour is neither grey nor too pale to be seen on white."""
-    return max(rgb) - min(rgb) > 0.2 and sum(rgb) / 3 < 0.85
+    vivid = [name for name in colorcet.glasbey if np.ptp(to_rgb(name)) > 0.2 and np.mean(to_rgb(name)) < 0.85]
+    return [vivid[number % len(vivid)] for number in range(count)]
 
 
 def shorten(text: str, most: int = 24) -> str:
@@ -175,8 +166,7 @@ def break_lines(text: str, inches: float, size_pt: float, weight: str = "normal"
 def measure(text: str, size_pt: float, weight: str) -> float:
     """The width of a line of text in inches; only valid inside `figure_style`, which sets the font."""
     font = FontProperties(size=size_pt, weight=weight)
-    width: float = TextToPath().get_text_width_height_descent(text, font, False)[0]
-    return width / 72
+    return float(TextToPath().get_text_width_height_descent(text, font, False)[0]) / 72
 
 
 def lay_panels(
@@ -200,8 +190,7 @@ def settle(figure: Figure, title: str | None = None) -> Figure:
     if title is not None:
         room = 0.96 * figure.get_figwidth()
         first, *rest = break_lines(title, room, HEAD_PT, "bold")
-        second = [fit(" ".join(rest), room, HEAD_PT, "bold")] if rest else []
-        figure.suptitle("\n".join([first, *second]))
+        figure.suptitle(f"{first}\n{fit(' '.join(rest), room, HEAD_PT, 'bold')}" if rest else first)
     for _ in range(2):
         figure.draw_without_rendering()
     figure.set_layout_engine("none")

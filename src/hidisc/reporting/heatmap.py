@@ -37,8 +37,7 @@ def paint(
     `downsample` is level-0 px per thumbnail px. A patch covers the px whose middle lies in it, and at least one.
     """
     total, count = np.zeros(shape), np.zeros(shape)
-    starts = np.ceil(corners / downsample - 0.5).astype(int)
-    ends = np.ceil((corners + extent) / downsample - 0.5).astype(int)
+    starts, ends = (np.ceil(edges / downsample - 0.5).astype(int) for edges in (corners, corners + extent))
     ends = np.maximum(ends, starts + 1)
     for (left, top), (right, bottom), value in zip(starts, ends, values, strict=True):
         box = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
@@ -85,8 +84,8 @@ def draw_heatmap(
         axes.imshow(grey, cmap="gray", vmin=-60, vmax=255)  # lightened, so that the colours are seen
         painted = axes.imshow(heat, cmap=COLOURS, vmin=0, vmax=1, alpha=_ALPHA, interpolation="nearest")
         mark = " (truth)" if name == marked else ""
-        room = wide - measure(mark, _PANEL_PT, "bold")
-        axes.set_title(fit(name, room, _PANEL_PT, "bold") + mark, fontsize=_PANEL_PT)
+        shown = fit(name, wide - measure(mark, _PANEL_PT, "bold"), _PANEL_PT, "bold")
+        axes.set_title(shown + mark, fontsize=_PANEL_PT)
     if painted is not None:
         shrink = min(0.9, 4.5 / (down * tall))
         bar = figure.colorbar(painted, ax=panels, label="Score", fraction=0.04, pad=0.02, aspect=30, shrink=shrink)
@@ -106,19 +105,9 @@ def _add_scale_bar(axes: Axes, width: int, height: int, um_per_px: float) -> Non
     """A bar with its length, at the lower left on white, for tissue may be of any colour."""
     length_um = choose_scale_um(width * um_per_px)
     text = f"{length_um / 1000:g} mm" if length_um >= 1000 else f"{length_um:g} µm"
-    bar = AnchoredSizeBar(
-        axes.transData,
-        length_um / um_per_px,
-        text,
-        "lower left",
-        color=INK,
-        size_vertical=max(width, height) / 150,
-        pad=0.3,
-        borderpad=0.4,
-        sep=2,
-        label_top=True,
-        fontproperties=FontProperties(size=_SCALE_PT),
-    )
+    looks: dict[str, Any] = {"color": INK, "pad": 0.3, "borderpad": 0.4, "sep": 2, "label_top": True}
+    looks |= {"size_vertical": max(width, height) / 150, "fontproperties": FontProperties(size=_SCALE_PT)}
+    bar = AnchoredSizeBar(axes.transData, length_um / um_per_px, text, "lower left", **looks)
     bar.patch.set(alpha=0.8, edgecolor="none")
     axes.add_artist(bar)
 

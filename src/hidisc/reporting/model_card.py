@@ -12,7 +12,6 @@ from hidisc.reporting.html import CITATION
 from hidisc.training.run import RunInfo
 
 README = "README.md"
-_LIBRARIES = {"timm": "timm", "onnx": "onnx"}
 _USE = {
     "timm": """import timm
 
@@ -35,9 +34,18 @@ features = model(images)  # (B, C, H, W) in [0, 1]""",
 
 def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: str, scores: Scores | None) -> str:
     """The card as Markdown: encoder, training data, results and input, in counts and never in names of patients."""
+    labels = f"with labels ({', '.join(run.labels_used)})" if run.labels_used else "without labels"
+    seen = card.history
+    unknown = "" if seen.is_complete else " What its starting weights had seen before is not known."
     sections = {
-        f"{run.objective} encoder, {card.backbone}": _say_what(card, run),
-        "What it learned from": _say_history(card, run),
+        f"{run.objective} encoder, {card.backbone}": (
+            f"A {card.backbone} that turns a patch into {card.features} numbers, trained {labels} by hidisc "
+            f"(objective {run.objective}, {count(run.steps, 'step')}, {count(run.images, 'image')})."
+        ),
+        "What it learned from": (
+            f"{count(len(seen.slides), 'slide')} of {count(len(seen.patients), 'patient')}; the last training drew "
+            f"from {count(run.patches, 'patch')}.{unknown}"
+        ),
         "How well it tells": _say_verdict(scores, to),
         "What to feed it": f"{_say_input(fed)}\n\n```python\n{_USE[to]}\n```" if to in _USE else _say_input(fed),
         "Intended use and limits": (
@@ -56,16 +64,18 @@ def write_model_card(card: EncoderCard, run: RunInfo, fed: Preprocessing, to: st
 
 def _describe(card: EncoderCard, run: RunInfo, to: str, scores: Scores | None) -> str:
     """The block of metadata as YAML."""
-    words = run.level_names
     known: dict[str, Any] = {
-        "library_name": _LIBRARIES.get(to, "pytorch"),
+        "library_name": to if to in ("timm", "onnx") else "pytorch",
         "pipeline_tag": "image-feature-extraction",
         "tags": ["hidisc", "self-supervised", "microscopy", "pathology", run.objective, card.backbone],
     }
     judged = [] if scores is None else [(row, scores.info) for row in _list_levels(scores, to)]
     results = [
         {
-            "task": {"type": "image-classification", "name": f"{words.word(row.level)} classification by {row.probe}"},
+            "task": {
+                "type": "image-classification",
+                "name": f"{run.level_names.word(row.level)} classification by {row.probe}",
+            },
             "dataset": {"type": "private", "name": f"label {info.endpoint.label}, {info.tested}"},
             "metrics": [{"type": "accuracy", "value": row.metrics["accuracy"].value}],
         }
@@ -83,29 +93,13 @@ def _list_levels(scores: Scores, to: str) -> list[Judged]:
     return info.list_levels("linear" if to == "wsinfer" and "linear" in info.probes else None)[::-1]
 
 
-def _say_what(card: EncoderCard, run: RunInfo) -> str:
-    labels = f"with labels ({', '.join(run.labels_used)})" if run.labels_used else "without labels"
-    return (
-        f"A {card.backbone} that turns a patch into {card.features} numbers, trained {labels} by hidisc "
-        f"(objective {run.objective}, {count(run.steps, 'step')}, {count(run.images, 'image')})."
-    )
-
-
-def _say_history(card: EncoderCard, run: RunInfo) -> str:
-    seen = card.history
-    text = f"{count(len(seen.slides), 'slide')} of {count(len(seen.patients), 'patient')}"
-    more = "" if seen.is_complete else " What its starting weights had seen before is not known."
-    return f"{text}; the last training drew from {count(run.patches, 'patch')}.{more}"
-
-
 def _say_verdict(scores: Scores | None, to: str) -> str:
     if scores is None:
         return "It was exported without an evaluation."
-    info = scores.info
-    headline = info.endpoint.list_metrics("headline")
+    info, levels = scores.info, _list_levels(scores, to)
+    endpoint, headline = info.endpoint, info.endpoint.list_metrics("headline")
     titles = ("level", "units", *(metric.title for metric in headline))
     rows = []
-    levels, endpoint = _list_levels(scores, to), info.endpoint
     for level in levels:
         values = (level.metrics[metric.key].percent() for metric in headline)
         rows.append(" | ".join(["", info.level_names.word(level.level), f"{level.units:,}", *values, ""]).strip())
@@ -122,18 +116,14 @@ def _say_verdict(scores: Scores | None, to: str) -> str:
     lines += [f"- {outcome.sentence}"] if outcome else []
     if any(finding.kind == "circular" for finding in info.leakage):
         lines.append("- **Evaluated by names that follow its own embeddings: the numbers are too high.**")
-    lines += [f"- {sentence}" for sentence in info.audit]
-    return "\n".join(lines).rstrip()
+    return "\n".join([*lines, *(f"- {sentence}" for sentence in info.audit)]).rstrip()
 
 
 def _say_input(fed: Preprocessing) -> str:
     scale = f" at {fed.mpp:g} um/px" if fed.mpp else ""
+    mean, std = (", ".join(f"{value:.4g}" for value in values or ()) for values in (fed.mean, fed.std))
     where = "subtracted and divided by you" if fed.mean_and_std_are_applied == BEFORE else "applied inside the network"
     return (
         f"Patches of {fed.size_px} x {fed.size_px} px{scale}, {count(fed.channels or 0, 'channel')} ({fed.pixels}), "
-        f"values in [0, 1]; mean {_list(fed.mean)} and standard deviation {_list(fed.std)} are {where}."
+        f"values in [0, 1]; mean {mean} and standard deviation {std} are {where}."
     )
-
-
-def _list(values: tuple[float, ...] | None) -> str:
-    return ", ".join(f"{value:.4g}" for value in values or ())

@@ -73,9 +73,8 @@ def make_map(
     sentence = (
         f"{len(points.patch[0]):,} of {total:,} patches, drawn at random, by t-SNE of the embeddings "
         f"(perplexity {config.perplexity:g}, seed {config.seed})."
+        f"{' All encoders show the same patches.' if len(inputs) > 1 and points.shared else ''}"
     )
-    if len(inputs) > 1 and points.shared:
-        sentence += " All encoders show the same patches."
     reasons = [f"No pictures: {reason}" for reason in reader.missing]
     if reader.unreadable:
         reasons.append(f"{count(reader.unreadable, 'patch')} could not be read; the map shows grey instead.")
@@ -85,13 +84,8 @@ def make_map(
         "sprite": {"side": sprite.side_px, "across": sprite.across, "each": sprite.each} if sprite else None,
         "colours": palette(len(label.names)),
         "columns": [
-            {
-                "key": column.key,
-                "title": words.word(column.title),
-                "names": column.names,
-                "codes": column.codes.tolist(),
-            }
-            for column in columns.values()
+            {"key": key, "title": words.word(column.title), "names": column.names, "codes": column.codes.tolist()}
+            for key, column in columns.items()
         ],
         "panels": panels,
     }
@@ -134,14 +128,15 @@ def map_points(vectors: NDArray[Any], perplexity: float, seed: int) -> NDArray[n
         return make_rng(seed, Purpose.COLLAPSED_MAP).normal(size=(points, 2)).astype(np.float32)
     # One thread: sums are then added up in one order everywhere, and a last bit is enough to change the whole map. A
     # second one hardly helps, and on a busy machine the two wait for each other: 3,000 points took three times as long.
-    from openTSNE import TSNE  # takes a second to load, and the explorer keeps its map
+    from openTSNE import TSNE, initialization  # takes a second to load, and the explorer keeps its map
 
+    begin = initialization.pca if unit.shape[1] > 1 else initialization.random  # one dimension has no two directions
     with threadpool_limits(1):
         placed = TSNE(
             perplexity=min(perplexity, (points - 1) / 3),
             metric="cosine",
             neighbors="exact",
-            initialization=_begin(unit, make_seed(seed, Purpose.MAP_START, bits=32)),
+            initialization=begin(unit, random_state=make_seed(seed, Purpose.MAP_START, bits=32)),
             random_state=make_seed(seed, Purpose.MAP_PLACES, bits=32),
             n_jobs=1,
         ).fit(unit)
@@ -156,15 +151,6 @@ def _normalise(vectors: NDArray[Any]) -> NDArray[np.float32]:
     scaled = np.divide(finite, largest, out=np.zeros_like(finite), where=largest > 0)
     scaled[largest[:, 0] == 0, :1] = 1
     return scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
-
-
-def _begin(unit: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """The places (N, 2) that t-SNE begins with: the two main directions, or random places for one dimension."""
-    from openTSNE import initialization
-
-    if unit.shape[1] < 2:
-        return np.asarray(initialization.random(len(unit), random_state=seed), np.float64)
-    return np.asarray(initialization.pca(unit, random_state=seed), np.float64)
 
 
 MOST_NAMES = 24
@@ -183,15 +169,14 @@ def draw_map(xy: Floats, codes: NDArray[np.integer[Any]], names: Sequence[str], 
     figure = Figure(figsize=(6.6, 5.0))
     axes = figure.add_subplot()
     looks: dict[str, Any] = {"s": _marker_size(len(xy)), "linewidths": 0, "rasterized": len(xy) > _RASTER}
-    _add_points(axes, xy[codes < 0], color=PALE, **looks)
+    axes.scatter(*xy[codes < 0].T, color=PALE, **looks)
     marks = MARKERS if len(names) <= len(MARKERS) else MARKERS[:1]
     for code, (name, colour) in enumerate(zip(names, palette(len(names)), strict=True)):
         marker = marks[code % len(marks)]
-        _add_points(axes, xy[codes == code], color=colour, marker=marker, alpha=0.75, label=entry(name), **looks)
+        axes.scatter(*xy[codes == code].T, color=colour, marker=marker, alpha=0.75, label=entry(name), **looks)
     if 0 < len(names) <= MOST_NAMES:
-        legend = axes.legend(
-            loc="center left", bbox_to_anchor=(1.01, 0.5), ncols=1 + (len(names) > 12), handletextpad=0.3
-        )
+        columns = 1 + (len(names) > 12)
+        legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), ncols=columns, handletextpad=0.3)
         for handle in legend.legend_handles:
             if handle is not None:
                 handle.set(sizes=[36], alpha=1)
@@ -206,6 +191,7 @@ def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[A
     `labels` (N,) are codes into `classes`, `patients` (N,) names. Colours say only that patients differ.
     """
     figure, panels = lay_panels(len(classes), 4, 2.35, 2.55, 0.3)
+    x, y = xy.T
     for code, (name, axes) in enumerate(zip(classes, panels, strict=False)):
         inside = labels == code
         names, number = np.unique(patients[inside].astype(str), return_inverse=True)
@@ -217,13 +203,14 @@ def draw_crops(xy: Floats, labels: NDArray[np.integer[Any]], patients: NDArray[A
         centre, half = find_crop(xy[inside])
         shown = np.abs(xy - centre).max(axis=1) <= half
         size = 0.8 * _marker_size(int(shown.sum()))
-        _add_points(axes, xy[shown & ~inside], s=size, color=PALE, linewidths=0)
+        axes.scatter(x[shown & ~inside], y[shown & ~inside], s=size, color=PALE, linewidths=0)
         colours = np.array(palette(len(names)), object)
         near = shown[inside]
-        met = len(np.unique(number[near]))
-        caption = f"{count(met, 'patient')}, {100 * near.mean():.0f} % of its patches"
-        axes.set_xlabel(caption, fontsize=8, color=GREY)
-        _add_points(axes, xy[inside][near], s=size, color=colours[number[near]].tolist(), linewidths=0, alpha=0.85)
+        met = count(len(np.unique(number[near])), "patient")
+        axes.set_xlabel(f"{met}, {100 * near.mean():.0f} % of its patches", fontsize=8, color=GREY)
+        axes.scatter(
+            x[inside][near], y[inside][near], s=size, color=colours[number[near]].tolist(), linewidths=0, alpha=0.85
+        )
         axes.set(xlim=(centre[0] - half, centre[0] + half), ylim=(centre[1] - half, centre[1] + half))
     return settle(figure)
 
@@ -237,10 +224,6 @@ def find_crop(points: Floats) -> tuple[Floats, float]:
     best = int(sides.argmin())
     spread = float(np.ptp(points, axis=0).max())
     return tried[best], max(1.05 * float(sides[best]), 0.01 * spread, 1e-3)
-
-
-def _add_points(axes: Axes, points: Floats, **looks: Any) -> None:
-    axes.scatter(points[:, 0], points[:, 1], **looks)
 
 
 def _marker_size(number: int) -> float:

@@ -1,10 +1,10 @@
 """The patients of a report: truth, prediction and probability of each, the most wrong first."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
-from hidisc.evaluation.predictions import Predictions
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.text import name_some
 from hidisc.reporting.evaluated import EvaluatedModel
@@ -24,30 +24,28 @@ def patients_table(model: EvaluatedModel, level: str) -> Table:
     probe, label = scores.info.probes[0], scores.info.endpoint.label
     predictions = scores.predictions(probe, level)
     slides = _find_slides(scores, probe, level)
-    rows = np.arange(len(predictions))
-    of_truth = predictions.scores[rows, predictions.truth]
+    rows, truth, predicted = np.arange(len(predictions)), predictions.truth, predictions.predicted
+    classes, is_wrong = np.array(predictions.classes, object), predicted != truth
+    of_predicted, of_truth = predictions.scores[rows, predicted], predictions.scores[rows, truth]
     others = predictions.scores.copy()
-    others[rows, predictions.truth] = -1.0
+    others[rows, truth] = -1.0
     order = np.argsort(of_truth - others.max(axis=1), kind="stable")
-    cells: list[tuple[str, ...]] = []
-    for row in order.tolist():
-        truth, predicted = (predictions.classes[codes[row]] for codes in (predictions.truth, predictions.predicted))
-        probabilities = (predictions.scores[row, predictions.predicted[row]], of_truth[row])
-        cells.append(
-            (
-                *(str(column[row]) for column in predictions.units.values()),
-                "right" if truth == predicted else "wrong",
-                truth,
-                predicted,
-                *(f"{100 * probability:.0f}" for probability in probabilities),
-                *([str(predictions.fold[row])] if predictions.fold is not None else []),
-                name_slides(slides.get(_name_unit(predictions, row), {})),
-            )
-        )
-    units = len(predictions.units)
-    wrong = int((predictions.predicted != predictions.truth).sum())
+    names = [list(map(str, column)) for column in predictions.units.values()]
+    units = zip(*names, strict=True)
+    shown_slides = [name_some(slides.get(unit, ()), _NAMED).replace("'", "") or DASH for unit in units]
+    columns: list[tuple[str, Sequence[str]]] = [
+        *((words.title(unit), named) for unit, named in zip(predictions.units, names, strict=True)),
+        ("Result", ["wrong" if wrong else "right" for wrong in is_wrong]),
+        (f"Truth ({label})", classes[truth].tolist()),
+        ("Predicted", classes[predicted].tolist()),
+        ("Probability", [f"{100 * probability:.0f}" for probability in of_predicted]),
+        ("Of the truth", [f"{100 * probability:.0f}" for probability in of_truth]),
+        *([("Fold", list(map(str, predictions.fold)))] if predictions.fold is not None else []),
+        (words.plural("slide").capitalize(), shown_slides),
+    ]
     notes = [
-        f"{wrong} of {len(predictions)} are wrong. Sorted by how wrong: by how far another class is above the truth.",
+        f"{is_wrong.sum()} of {len(predictions)} are wrong. Sorted by how wrong: by how far another class is above the "
+        "truth.",
         "Probability: the score of the predicted class and of the true class, of 100. Scores order patients; they are "
         "not calibrated.",
         *warning_notes([model]),
@@ -58,42 +56,21 @@ def patients_table(model: EvaluatedModel, level: str) -> Table:
         notes.append(f"Of {len(model.scores)} evaluations, the first is shown.")
     return Table(
         title=f"{model.name}: {words.plural(level)}, by {name_probe(probe, words).lower()}",
-        columns=(
-            *(words.title(name) for name in predictions.units),
-            "Result",
-            f"Truth ({label})",
-            "Predicted",
-            "Probability",
-            "Of the truth",
-            *(["Fold"] if predictions.fold is not None else []),
-            words.plural("slide").capitalize(),
-        ),
-        rows=tuple(cells),
+        columns=tuple(title for title, _ in columns),
+        rows=tuple(tuple(cells[row] for _, cells in columns) for row in order.tolist()),
         notes=tuple(notes),
-        bold=frozenset((number, units) for number, row in enumerate(cells) if row[units] == "wrong"),
+        bold=frozenset((number, len(names)) for number in np.flatnonzero(is_wrong[order]).tolist()),
     )
-
-
-def name_slides(slides: dict[str, None]) -> str:
-    """The first few slides without quotes, and how many more there are."""
-    return name_some(slides, _NAMED).replace("'", "") if slides else DASH
 
 
 def _find_slides(scores: Scores, probe: str, level: str) -> dict[tuple[str, ...], dict[str, None]]:
     """By unit of a level, the slides of which patches or slides were judged."""
     slides: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
-    for finer in reversed(scores.info.levels):
-        if scores.info.find(finer, probe) is None:
-            continue
-        judged = scores.predictions(probe, finer)
-        if "slide" in judged.units:
-            above = scores.info.levels[: scores.info.levels.index(level) + 1]
-            columns = [judged.units[name].tolist() for name in (*above, "slide")]
-            for *unit, slide in zip(*columns, strict=True):
-                slides[tuple(map(str, unit))][str(slide)] = None
-        break
+    levels = scores.info.levels
+    finest = next(finer for finer in reversed(levels) if scores.info.find(finer, probe) is not None)
+    units = scores.predictions(probe, finest).units
+    if "slide" in units:
+        columns = [units[name].tolist() for name in (*levels[: levels.index(level) + 1], "slide")]
+        for *unit, slide in zip(*columns, strict=True):
+            slides[tuple(map(str, unit))][str(slide)] = None
     return slides
-
-
-def _name_unit(predictions: Predictions, row: int) -> tuple[str, ...]:
-    return tuple(str(column[row]) for column in predictions.units.values())

@@ -191,19 +191,18 @@ def choose_points(inputs: Sequence[MapInput], count: int, rng: np.random.Generat
     shared = len(common) >= min(count, min(map(len, keys)) / 2)
     drawn = rng.permutation(common)[:count]
     numbers: dict[int, int] = {}
-    home: list[tuple[int, int]] = []
+    home: dict[int, tuple[int, int]] = {}
     places, patch = [], []
     for encoder, own in enumerate(keys):
         order = np.argsort(own)
         chosen = drawn if shared else rng.permutation(own)[:count]
         indices = order[np.searchsorted(own, chosen, sorter=order)]
         for key, index in zip(chosen.tolist(), indices.tolist(), strict=True):
-            if key not in numbers:
-                numbers[key] = len(home)
-                home.append((encoder, index))
+            numbers.setdefault(key, len(home))
+            home.setdefault(key, (encoder, index))
         places.append(indices)
         patch.append(np.array([numbers[key] for key in chosen.tolist()], np.int64))
-    return Points(tuple(places), tuple(patch), np.array(home, np.int64).reshape(-1, 2), shared)
+    return Points(tuple(places), tuple(patch), np.array([*home.values()], np.int64).reshape(-1, 2), shared)
 
 
 def _identify(map_input: MapInput, names: dict[tuple[str, str], int]) -> NDArray[np.int64]:

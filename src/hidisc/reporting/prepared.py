@@ -1,17 +1,16 @@
-"""Pictures of a store: contact sheets, what was kept of each slide, and their captions."""
+"""Pictures of a store: contact sheets, what was kept of each slide, and patches with their random views."""
 
 import base64
 import io
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from hidisc.artefacts.artefact import read_manifest
 from hidisc.ground.files import find_problem, write_atomic
@@ -23,6 +22,9 @@ from hidisc.patches.store import PatchStore, SlideEntry
 from hidisc.patches.table import PatchTable
 from hidisc.slides.slide import as_rgb, shrink
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Colour = tuple[int, int, int]
 INK, PAPER, ORANGE = (40, 40, 46), (255, 255, 255), (204, 85, 0)
 
@@ -33,8 +35,7 @@ def add_caption(
     """Return the picture with a line above it: `text`, cut to the room there is, and coloured words at the right."""
     font = ImageFont.load_default(size_px)
     bar_px = size_px + 12
-    captioned = Image.new("RGB", (image.width, image.height + bar_px), PAPER)
-    captioned.paste(image, (0, bar_px))
+    captioned = ImageOps.expand(image, (0, bar_px, 0, 0), PAPER)
     draw = ImageDraw.Draw(captioned)
     room = image.width - 8.0
     for word, colour in reversed(right):
@@ -80,8 +81,7 @@ def draw_store(out: Path) -> None:
     with ThreadPoolExecutor(count_cores()) as pool:  # Pillow lets go of the interpreter while it works
         for _ in pool.map(lambda slide: _draw_slide(store, slide, kept, dropped), store.info.slides):
             pass
-    sheet = draw_contact_sheet(store)
-    if sheet is not None:
+    if (sheet := draw_contact_sheet(store)) is not None:
         write_atomic(folder / "contact_sheet.jpg", encode(sheet, "JPEG", quality=_QUALITY))
     write_atomic(folder / COUNTS, _counts(store))
 
@@ -93,12 +93,8 @@ def is_drawn(out: Path) -> bool:
     except ValueError:
         return False
     listed = [file for file in manifest.files if file.path.startswith("pictures/")] if manifest else []
-    last = f"pictures/{COUNTS}"
-    return (
-        any(file.path == last for file in listed)
-        and (out / last).is_file()
-        and not any(find_problem(out, file) for file in listed)
-    )
+    is_last_there = f"pictures/{COUNTS}" in {file.path for file in listed} and (out / "pictures" / COUNTS).is_file()
+    return is_last_there and not any(find_problem(out, file) for file in listed)
 
 
 def list_pictures(out: Path) -> list[str]:
@@ -114,20 +110,15 @@ def _draw_slide(store: PatchStore, slide: SlideEntry, kept: _Corners, dropped: _
         return
     folder = store.path / "pictures" / "slides"
     folder.mkdir(exist_ok=True)
-    pixels, downsample = thumbnail
     record = store.record(slide)
     extent = record.size_px * (record.downsample or 1)
-    picture = draw_boxes(pixels, downsample, kept.get(slide.slide), dropped.get(slide.slide), extent)
-    if picture.width < _LEAST_PX:
-        padded = Image.new("RGB", (_LEAST_PX, picture.height), PAPER)
-        padded.paste(picture)
-        picture = padded
+    picture = draw_boxes(*thumbnail, kept.get(slide.slide), dropped.get(slide.slide), extent)
+    picture = ImageOps.expand(picture, (0, 0, max(0, _LEAST_PX - picture.width), 0), PAPER)
     if not slide.kept:
         picture = add_caption(picture, explain_no_patches(record))
-    legend = (("kept", KEPT), ("dropped", DROPPED))
     counts = (len(corners.get(slide.slide, ())) for corners in (kept, dropped))
     title = "{}: {:,} kept, {:,} dropped".format(slide.slide, *counts)
-    captioned = add_caption(picture, title, right=legend)
+    captioned = add_caption(picture, title, right=(("kept", KEPT), ("dropped", DROPPED)))
     write_atomic(folder / f"{Path(slide.folder).name}.jpg", encode(captioned, "JPEG", quality=_QUALITY))
 
 
@@ -174,8 +165,13 @@ def draw_boxes(
 def _positions(store: PatchStore, table: PatchTable) -> _Corners:
     """By slide, the corners (N, 2) of its boxes; at several scales those of the finest."""
     corners = np.stack([table.column("x"), table.column("y")], axis=1)
-    is_shown = np.ones(len(table), bool) & store.are_finest(table.column("mpp"))
-    return {slide: corners[rows[is_shown[rows]]] for slide, rows in table.rows_by("slide").items()}
+    return {slide: corners[rows] for slide, rows in _find_finest(store, table).items()}
+
+
+def _find_finest(store: PatchStore, table: PatchTable) -> dict[str, NDArray[np.int64]]:
+    """By slide, the rows of its patches of the finest scale."""
+    is_finest = np.ones(len(table), bool) & store.are_finest(table.column("mpp"))
+    return {slide: rows[is_finest[rows]] for slide, rows in table.rows_by("slide").items()}
 
 
 def _counts(store: PatchStore) -> bytes:
@@ -184,12 +180,10 @@ def _counts(store: PatchStore) -> bytes:
     label, labels = store.table.codes("label")
     columns = [store.table.codes(name)[0] for name in ("patient", "slide")]
     counted = []
-    groups = Counter(zip(split.tolist(), label.tolist(), strict=True))
-    for (held_in, kind), patches in sorted(groups.items()):
+    for held_in, kind in sorted(set(zip(split.tolist(), label.tolist(), strict=True))):
         rows = (split == held_in) & (label == kind)
-        patients, slides = (len(np.unique(codes[rows])) for codes in columns)
         names = (splits[held_in] if held_in >= 0 else "", labels[kind] if kind >= 0 else "")
-        counted.append((*names, patients, slides, patches))
+        counted.append((*names, *(len(np.unique(codes[rows])) for codes in columns), int(rows.sum())))
     return format_csv(["split", "label", "patients", "slides", "patches"], counted).encode()
 
 
@@ -204,7 +198,7 @@ _LEAST_SLIDES = 5
 """Fewest slides whose median stain says which stain is usual."""
 _SLIDES, _LEAST_OTHERS, _MOST_MARKED = 24, 6, 96
 """Slides on the sheet, fewest unmarked slides to compare with, and most marked slides: a JPEG has a largest height."""
-_ACROSS, _GAP_PX = 3, 16
+_ACROSS, _SHEET_GAP_PX = 3, 16
 
 
 def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
@@ -216,9 +210,9 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
     slides = {slide.slide: slide for slide in store.info.slides if slide.kept}
     if not slides:
         return None
-    finest = _count_finest(store)
+    finest = _find_finest(store, store.table)  # by whose patches stains are counted
     problems = find_stain_problems(
-        [(slide.model_copy(update={"kept": finest[slide.slide]}), store.record(slide)) for slide in slides.values()]
+        [(slide.model_copy(update={"kept": len(finest[name])}), store.record(slide)) for name, slide in slides.items()]
     )
     marked = list(problems)[:_MOST_MARKED]
     others = [slide for slide in slides if slide not in problems]
@@ -234,12 +228,12 @@ def draw_contact_sheet(store: PatchStore) -> Image.Image | None:
             tile = add_caption(tile, labels.get(slide.slide, ""), size_px=12, right=mark)
         tiles.append(add_caption(tile, slide.slide, size_px=12))
     across = min(_ACROSS, len(tiles))
-    wide, tall = (length + _GAP_PX for length in tiles[0].size)
-    sheet = Image.new("RGB", (across * wide + _GAP_PX, -(-len(tiles) // across) * tall + _GAP_PX), PAPER)
+    wide, tall = (length + _SHEET_GAP_PX for length in tiles[0].size)
+    sheet = Image.new("RGB", (across * wide + _SHEET_GAP_PX, -(-len(tiles) // across) * tall + _SHEET_GAP_PX), PAPER)
     draw = ImageDraw.Draw(sheet)
     for number, (slide, tile) in enumerate(zip(chosen, tiles, strict=True)):
         row, column = divmod(number, across)
-        left, top = _GAP_PX + column * wide, _GAP_PX + row * tall
+        left, top = _SHEET_GAP_PX + column * wide, _SHEET_GAP_PX + row * tall
         sheet.paste(tile, (left, top))
         if slide.slide in problems:
             draw.rectangle((left - 5, top - 5, left + tile.width + 4, top + tile.height + 4), outline=ORANGE, width=3)
@@ -262,8 +256,8 @@ def find_stain_problems(slides: Sequence[tuple[SlideEntry, SlideRecord]]) -> dic
     problems = {}
     failed = [(record.stain_fallbacks, slide) for slide, record in slides if record.stain_fallbacks]
     for patches, slide in sorted(failed, key=lambda pair: -pair[0] / max(pair[1].kept, 1)):
-        part = f" in {count(patches, 'patch')}" if patches < slide.kept else ""
-        problems[slide.slide] = f"stain not estimated{part}"
+        where = f" in {count(patches, 'patch')}" if patches < slide.kept else ""
+        problems[slide.slide] = f"stain not estimated{where}"
     estimated = [(slide.slide, record.stain["vectors"]) for slide, record in slides if record.stain]
     if len(estimated) < _LEAST_SLIDES:
         return problems
@@ -278,21 +272,11 @@ def find_stain_problems(slides: Sequence[tuple[SlideEntry, SlideRecord]]) -> dic
     return problems
 
 
-def _count_finest(store: PatchStore) -> dict[str, int]:
-    """How many patches of the finest scale each slide has; stains are counted by these."""
-    is_finest = np.ones(len(store), bool) & store.are_finest(store.table.column("mpp"))
-    return {slide: int(is_finest[rows].sum()) for slide, rows in store.table.rows_by("slide").items()}
-
-
 def _find_labels(store: PatchStore) -> dict[str, str]:
     """By slide, the labels of its patches as one text; slides without labels are left out."""
-    slide_codes, slides = store.table.codes("slide")
-    label_codes, labels = store.table.codes("label")
-    labels_of: dict[str, list[str]] = {}
-    for slide, label in np.unique(np.stack([slide_codes, label_codes], axis=1), axis=0).tolist():
-        if label >= 0:
-            labels_of.setdefault(slides[slide], []).append(labels[label])
-    return {slide: ", ".join(sorted(names)) for slide, names in labels_of.items()}
+    labels = store.table.column("label")
+    named = {slide: set(labels[rows]) - {None} for slide, rows in store.table.rows_by("slide").items()}
+    return {slide: ", ".join(sorted(names)) for slide, names in named.items() if names}
 
 
 def _draw_samples(store: PatchStore, slide: SlideEntry) -> Image.Image:
@@ -303,6 +287,51 @@ def _draw_samples(store: PatchStore, slide: SlideEntry) -> Image.Image:
             return image.convert("RGB").resize((image.width * 2 // 3, image.height * 2 // 3), Image.Resampling.LANCZOS)
     codes, names = store.table.codes("slide")
     first = int(np.searchsorted(codes, names.index(slide.slide)))  # a slide's patches follow each other
-    shown = [as_rgb(store.read(row)) for row in range(first, first + min(4, slide.kept))]
-    shown += [np.full_like(shown[0], 255)] * (4 - len(shown))
-    return Image.fromarray(np.concatenate([shrink(patch, 100) for patch in shown], axis=1))
+    shown = [shrink(as_rgb(store.read(row)), 100) for row in range(first, first + min(4, slide.kept))]
+    return Image.fromarray(np.concatenate([*shown, *[np.full_like(shown[0], 255)] * (4 - len(shown))], axis=1))
+
+
+MIN_TILE_PX, MAX_TILE_PX = 128, 224
+"""Longer side of a picture on the panel: small patches are enlarged, large ones shrunk."""
+DARK = 0.25
+"""A patch is brightened when nearly all of it is darker: 8-bit tissue is not, 12 bits stored in 16 are."""
+GAP_PX, APART_PX, TITLE_PX = 4, 14, 16
+
+
+def draw_views(originals: "Tensor", views: "Tensor", *local: "Tensor", out: Path) -> None:
+    """Write a PNG with one row per patch: the patch (N, C, H, W) itself, then its views (N, V, C, H, W), all in [0, 1].
+
+    Views are shown in the size of the patch, those of other sizes too.
+
+    One channel is shown as grey, two as red and green, of more the first three. Patches that fill little of [0, 1], as
+    16-bit ones may, are brightened together with their views, so that these can be compared.
+    """
+    titles = ["patch", *(f"view {number}" for number in range(1, views.shape[1] + 1))]
+    titles += [f"local {number}" for of_size in local for number in range(1, of_size.shape[1] + 1)]
+    rows = [
+        _draw_row(patch, [view for of_size in made for view in of_size])
+        for patch, *made in zip(originals, views, *local, strict=True)
+    ]
+    wide, tall = rows[0][0].size if rows else (MIN_TILE_PX, MIN_TILE_PX)
+    left = [APART_PX + number * (wide + GAP_PX) + (APART_PX - GAP_PX) * (number > 0) for number in range(len(titles))]
+    top = [APART_PX + TITLE_PX + 8 + number * (tall + GAP_PX) for number in range(len(rows) + 1)]
+    panel = Image.new("RGB", (left[-1] + wide + APART_PX, top[-1] - GAP_PX + APART_PX), PAPER)
+    draw, font = ImageDraw.Draw(panel), ImageFont.load_default(TITLE_PX)
+    for x, title in zip(left, titles, strict=True):
+        draw.text((x + wide / 2, APART_PX + TITLE_PX / 2), title, fill=INK, font=font, anchor="mm")
+    for y, tiles in zip(top, rows, strict=False):
+        for x, tile in zip(left, tiles, strict=True):
+            panel.paste(tile, (x, y))
+    write_atomic(out, encode(panel, "PNG"))
+
+
+def _draw_row(patch: "Tensor", views: Sequence["Tensor"]) -> list[Image.Image]:
+    """A patch (C, H, W) and its views, each (C, h, w), as pictures of one size and brightness."""
+    pictures = [image.detach().cpu().permute(1, 2, 0).numpy() for image in (patch, *views)]  # (H, W, C) each
+    bright = float(np.percentile(pictures[0], 99.8))
+    gain = 1 / bright if 0 < bright < DARK else 1.0
+    height, width = pictures[0].shape[:2]
+    scale = min(max(height, width, MIN_TILE_PX), MAX_TILE_PX) / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    shown = [as_rgb((picture * (255 * gain)).round().clip(0, 255).astype(np.uint8)) for picture in pictures]
+    return [Image.fromarray(rgb).resize(size, Image.Resampling.LANCZOS) for rgb in shown]

@@ -1,8 +1,9 @@
 """Sheets of nearest neighbours: test patches, each beside the reference patches nearest to it."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,9 @@ def make_sheets(
         if queries is None:
             reasons.append(f"None of {model.name}: its embeddings are gone, or have changed since it was evaluated.")
         elif bank is None or (neighbours is not None and neighbours[0].max(initial=0) >= len(bank)):
-            home = name_related(scores.info.bank, scores.path)
-            reasons.append(
-                f"None of {model.name}: the embeddings of its reference patients ({home!r}) are gone or changed."
-            )
+            bank_name = repr(name_related(scores.info.bank, scores.path))
+            gone = f"the embeddings of its reference patients ({bank_name}) are gone or changed"
+            reasons.append(f"None of {model.name}: {gone}.")
         elif predictions is None or neighbours is None:
             reasons.append(f"None of {model.name}: no neighbours were kept (knn.keep=0), or no patches were judged.")
         else:
@@ -80,8 +80,7 @@ def make_sheets(
                 rows = make_sheet(reader, queries, bank, predictions, neighbours, chosen, label)
                 sheets.append({"name": model.name, "right": right, "rows": rows, "votes": votes})
                 if rows:
-                    name = f"neighbours-{drawn.slug(model.name)}-{'right' if right else 'wrong'}"
-                    drawn.save(name, draw_sheet(rows))
+                    drawn.save(f"neighbours-{drawn.slug(model.name)}-{'right' if right else 'wrong'}", draw_sheet(rows))
     return sheets, [*reasons, *(f"No pictures: {reason}" for reason in reader.missing if sheets)]
 
 
@@ -106,14 +105,16 @@ def _show_named(
     """Patches (n,) of the embeddings that `open_it` opens as pictures under their names, without one if it is gone."""
     embeddings = open_if_unchanged(open_it) if patches else None
     store = None if embeddings is None else reader.open_store(embeddings)
-    uris: list[str | None] = [None] * len(patches)
-    if store is not None:
-        rows = np.array([patch.row for patch in patches])
-        uris = [to_uri(tile) for tile in reader.read(store, rows, SHEET_PX)]
+    tiles = None if store is None else reader.read(store, np.array([patch.row for patch in patches]), SHEET_PX)
     return [
         SheetTile(uri, f"{patch.slide}, {patch.patch}", patch.patient, True, agreement)
-        for uri, patch, agreement in zip(uris, patches, agreements, strict=True)
+        for uri, patch, agreement in zip(_list_uris(tiles, len(patches)), patches, agreements, strict=True)
     ]
+
+
+def _list_uris(tiles: NDArray[np.uint8] | None, patches: int) -> Sequence[str | None]:
+    """Addresses of pictures (n, side, side, 3); None each where there are no pictures."""
+    return [None] * patches if tiles is None else [to_uri(tile) for tile in tiles]
 
 
 def _say_votes(info: ScoresInfo, shown: int) -> str:
@@ -127,15 +128,12 @@ def _say_votes(info: ScoresInfo, shown: int) -> str:
     )
 
 
-def choose_queries(predictions: Predictions, count: int, right: bool, rng: np.random.Generator) -> NDArray[np.int64]:
+def choose_queries(predictions: Predictions, most: int, right: bool, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return rows of patches that were predicted rightly (or not), at random, one of every patient before a second."""
     rows = rng.permutation(np.flatnonzero((predictions.predicted == predictions.truth) == right))
-    seen: Counter[object] = Counter()
-    turn = []
-    for patient in predictions.clusters[rows]:
-        turn.append(seen[patient])
-        seen[patient] += 1
-    return rows[np.argsort(turn, kind="stable")][:count]
+    turns: dict[object, Iterator[int]] = defaultdict(count)
+    turn = [next(turns[patient]) for patient in predictions.clusters[rows]]
+    return rows[np.argsort(turn, kind="stable")][:most]
 
 
 def make_sheet(
@@ -173,8 +171,7 @@ def _show(
     similar: Sequence[float | None] = (None,),
 ) -> list[SheetTile]:
     """Rows (n,) of embeddings as pictures under their labels (n,); `truth` is the query's label."""
-    tiles = reader.tiles(embeddings, rows, SHEET_PX)
-    uris = [None] * len(rows) if tiles is None else [to_uri(tile) for tile in tiles]
+    uris = _list_uris(reader.tiles(embeddings, rows, SHEET_PX), len(rows))
     patients = embeddings.table.column("patient")[rows]
     return [
         SheetTile(uri, str(label), str(patient), label == truth, similarity)

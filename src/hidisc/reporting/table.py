@@ -1,5 +1,6 @@
 """A table as CSV, Markdown, LaTeX and HTML; numbers with errors and bold type."""
 
+import html
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -121,7 +122,7 @@ def _pipes(cells: Iterable[str]) -> str:
 
 def _markdown(text: str) -> str:
     """Text that Markdown shows as it is: no markup, no HTML, no formula, no link."""
-    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = html.escape(printable(text), quote=False)
     text = re.sub(r"([\\`*_~$|#])", r"\\\1", text)
     return text.replace("](", "]\\(").replace("][", "]\\[")
 
@@ -220,11 +221,9 @@ def make_cell(values: Sequence[Value], sign: int = 1) -> NumberCell:
         mean, sd = float(np.mean(known)), float(np.std(known, ddof=1))
         return NumberCell(show_spread(known, percent), sign * mean, sign * mean - sd, sign * mean + sd)
     low, high = values[0].low, values[0].high
-    if low is None or high is None:
-        ranked = sign * known[0]
-        return NumberCell(percent(known[0]), ranked, ranked, ranked, why)
-    least, most = sorted((sign * low, sign * high))
-    return NumberCell(f"{percent(known[0])} [{percent(low)}, {percent(high)}]", sign * known[0], least, most, why)
+    ends = (known[0], known[0]) if low is None or high is None else (low, high)
+    least, most = sorted(sign * end for end in ends)
+    return NumberCell(values[0].percent(), sign * known[0], least, most, why)
 
 
 def metric_cell(model: EvaluatedModel, probe: str, level: str, metric: Metric) -> NumberCell:
@@ -236,11 +235,6 @@ def metric_values(model: EvaluatedModel, probe: str, level: str, name: str) -> l
     """A metric of each evaluation of a model; evaluations in which the metric is undefined are left out."""
     values = [scored.metrics[name].value for scored in model.find_levels(probe, level)]
     return [value for value in values if value is not None]
-
-
-def class_cell(model: EvaluatedModel, probe: str, level: str, label: str, metric: Metric) -> NumberCell:
-    """One metric of one class against the rest, of a model at one level by one probe."""
-    return make_cell([row.by_class[label][metric.key] for row in model.find_levels(probe, level)], metric.sign)
 
 
 def method_name(model: EvaluatedModel) -> str:

@@ -6,7 +6,9 @@ from itertools import product
 import numpy as np
 
 from hidisc.evaluation.classes import Classes
+from hidisc.evaluation.floors import FLOORS
 from hidisc.evaluation.metrics import Metric
+from hidisc.evaluation.predictions import ENCODER
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count, drop_numbers, merge_alike, merge_numbers, plural
 from hidisc.reporting.evaluated import Comparison, EvaluatedModel, is_one_test
@@ -15,8 +17,8 @@ from hidisc.reporting.table import (
     LABELLED,
     NumberRow,
     Table,
-    class_cell,
     lay_rows,
+    make_cell,
     method_name,
     metric_cell,
     percent,
@@ -42,31 +44,6 @@ def warning_notes(models: Sequence[EvaluatedModel]) -> list[str]:
     return [f"Warning: {sentence}" for sentence in gather_warnings(models)]
 
 
-def label_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """Notes on patches and classes that were not judged."""
-    return together(((sentence, model.name) for model in judged for sentence in model.label_notes), judged)
-
-
-def number_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """Notes on what stands in brackets, and over which seeds."""
-    lines = together(((_describe(model), model.name) for model in judged), judged)
-    return [f"In percent. {line}" if not number else line for number, line in enumerate(lines)]
-
-
-def bold_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """Notes on the meaning of bold type and of the dagger."""
-    notes = []
-    if sum(not model.labels_used for model in judged) > 1:
-        notes.append(
-            "Bold: the best value, and every value whose error range (the interval, or mean ± standard deviation) "
-            "overlaps that of the best; where all of them overlap, nothing is bold."
-        )
-    labelled = [f"{model.name} ({', '.join(model.labels_used)})" for model in judged if model.labels_used]
-    if labelled:
-        notes.append(f"{LABELLED} learned from labels, so it is never bold: {', '.join(labelled)}.")
-    return notes
-
-
 def few_notes(units: Iterable[tuple[str, int]], level: str) -> list[str]:
     """A note on the numbers (title, units of a level) of so few units that their interval says little."""
     few = [f"{what} is of {count(number, level)}" for what, number in units if 0 < number < _FEW]
@@ -76,15 +53,6 @@ def few_notes(units: Iterable[tuple[str, int]], level: str) -> list[str]:
         f"Few units: {', '.join(few)}. An interval over fewer than {_FEW} says little, even a narrow one such as "
         "[0.0, 0.0]."
     ]
-
-
-def reason_notes(rows: Sequence[NumberRow], titles: Sequence[str]) -> list[str]:
-    """Notes on why numbers are undefined, and notes on defined numbers, each reason once; `titles` of the columns."""
-    return list_reasons(
-        (f"{row.names[0]} {title} of {row.names[1]}", cell.value is None, cell.why)
-        for row in rows
-        for title, cell in zip(titles, row.cells, strict=True)
-    )
 
 
 def list_reasons(numbers: Iterable[tuple[str, bool, str]]) -> list[str]:
@@ -107,13 +75,6 @@ def list_reasons(numbers: Iterable[tuple[str, bool, str]]) -> list[str]:
     return notes
 
 
-def other_tests_notes(judged: Sequence[EvaluatedModel]) -> list[str]:
-    """A note if the rows were not judged by the same patients."""
-    if is_one_test(judged):
-        return []
-    return ["The rows were not all judged by the same patients, so that they cannot be compared with each other."]
-
-
 def together(pairs: Iterable[tuple[str, str]], models: Sequence[EvaluatedModel]) -> list[str]:
     """Each sentence of pairs (sentence, model) once, behind the names of its models unless it is about all models."""
     about: dict[str, dict[str, None]] = {}
@@ -125,7 +86,44 @@ def together(pairs: Iterable[tuple[str, str]], models: Sequence[EvaluatedModel])
     ]
 
 
-def _describe(model: EvaluatedModel) -> str:
+def _note_scores(
+    judged: Sequence[EvaluatedModel],
+    rows: Sequence[NumberRow],
+    titles: Sequence[str],
+    few: Iterable[str],
+    explained: Iterable[str] = (),
+    more: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """All notes on a table of scores, the most important first; `few`, `explained` and `more` are of this table alone.
+
+    `titles` are those of the columns of numbers.
+    """
+    brackets = together(((_explain_brackets(model), model.name) for model in judged), judged)
+    notes = [*warning_notes(judged), f"In percent. {brackets[0]}", *brackets[1:], *explained]
+    if sum(not model.labels_used for model in judged) > 1:
+        notes.append(
+            "Bold: the best value, and every value whose error range (the interval, or mean ± standard deviation) "
+            "overlaps that of the best; where all of them overlap, nothing is bold."
+        )
+    labelled = [f"{model.name} ({', '.join(model.labels_used)})" for model in judged if model.labels_used]
+    if labelled:
+        notes.append(f"{LABELLED} learned from labels, so it is never bold: {', '.join(labelled)}.")
+    notes += few
+    notes += list_reasons(
+        (f"{row.names[0]} {title} of {row.names[1]}", cell.value is None, cell.why)
+        for row in rows
+        for title, cell in zip(titles, row.cells, strict=True)
+    )
+    notes += more
+    if not is_one_test(judged):
+        notes.append(
+            "The rows were not all judged by the same patients, so that they cannot be compared with each other."
+        )
+    return tuple(notes)
+
+
+def _explain_brackets(model: EvaluatedModel) -> str:
+    """What stands in brackets beside the numbers of a model, and over which seeds."""
     infos = [scores.info for scores in model.scores]
     if len(infos) == 1:
         config = model.bootstrap
@@ -136,9 +134,9 @@ def _describe(model: EvaluatedModel) -> str:
             f"resamples of {plural(infos[0].levels[0])}."
         )
     trained = sorted({str(info.model.seed) for info in infos if info.model.seed is not None})
-    drawn = sorted({str(info.sampling["seed"]) for info in infos}) if infos[0].sampling["per_slide"] is not None else []
     seeds = f"training {plural('seed', len(trained))} {', '.join(trained)}" if trained else "no training"
-    if drawn:
+    if infos[0].sampling["per_slide"] is not None:
+        drawn = sorted({str(info.sampling["seed"]) for info in infos})
         seeds += f"; sampling {plural('seed', len(drawn))} {', '.join(drawn)}"
     return f"Mean (standard deviation of the sample, n - 1) over {len(infos)} evaluations: {seeds}."
 
@@ -166,7 +164,7 @@ def counts_table(model: EvaluatedModel) -> Table:
         }
         units = {(label, title): {} for label in info.endpoint.classes for title in titles.values()}
         units |= {(item.label, titles[item.part]): item.units for item in info.counts}
-        notes = [*warning_notes([model]), *label_notes([model])]
+        notes = [*warning_notes([model]), *model.label_notes]
         if any(scores.info.counts != info.counts for scores in model.scores):
             notes.append(f"Of {len(model.scores)} evaluations, which differ in their counts, the first is shown.")
     return Table(
@@ -186,10 +184,10 @@ def _count_embedded(model: EvaluatedModel) -> dict[tuple[str, str], dict[str, in
         np.array([str(name or f"no {kind}") for name in table.column(kind)], object) for kind in ("label", "split")
     )
     units = {}
-    for names in product(sorted(set(labels)), sorted(set(splits))):
-        rows = (labels == names[0]) & (splits == names[1])
-        counts = {level: len(set(table.column(level)[rows])) for level in ("patient", "slide")}
-        units[names] = {**counts, "patch": int(rows.sum())}
+    for label, split in product(sorted(set(labels)), sorted(set(splits))):
+        rows = (labels == label) & (splits == split)
+        units[label, split] = {level: len(set(table.column(level)[rows])) for level in ("patient", "slide")}
+        units[label, split]["patch"] = int(rows.sum())
     return units
 
 
@@ -219,21 +217,21 @@ def metrics_table(judged: Sequence[EvaluatedModel], probe: str) -> Table:
         for level, model, found in scored
         if found.left_out
     )
-    said = {
-        model.name: [remark for scores in model.scores for remark in scores.info.remarks.get(probe, ())]
+    remarks = {
+        model.name: merge_alike(remark for scores in model.scores for remark in scores.info.remarks.get(probe, ()))
         for model in judged
     }
-    notes = (
-        *warning_notes(judged),
-        *number_notes(judged),
-        *explain_metrics(metrics, info.endpoint),
-        *bold_notes(judged),
-        *(note for level in levels for note in few_notes([(f"the {level} level", units[level])], level)),
-        *reason_notes(rows, titles),
-        *label_notes(judged),
-        *together(left_out, judged),
-        *together(((remark, name) for name, remarks in said.items() for remark in merge_alike(remarks)), judged),
-        *other_tests_notes(judged),
+    notes = _note_scores(
+        judged,
+        rows,
+        titles,
+        few=[note for level in levels for note in few_notes([(f"the {level} level", units[level])], level)],
+        explained=explain_metrics(metrics, info.endpoint),
+        more=[
+            *together(((note, model.name) for model in judged for note in model.label_notes), judged),
+            *together(left_out, judged),
+            *together(((remark, name) for name, found in remarks.items() for remark in found), judged),
+        ],
     )
     title = f"{name_probe(probe, words)}: how well the classes are predicted"
     return lay_rows(title, ("Level", "Method", *titles), rows, notes)
@@ -261,22 +259,38 @@ def by_class_table(judged: Sequence[EvaluatedModel], probe: str, level: str) -> 
     rows = [
         NumberRow(
             (f"{label} ({words.count(units[label], level)})" if scored else label, method_name(model)),
-            [class_cell(model, probe, level, label, metric) for metric in metrics],
+            [
+                make_cell([row.by_class[label][metric.key] for row in model.find_levels(probe, level)], metric.sign)
+                for metric in metrics
+            ],
             not model.labels_used,
         )
         for label in classes
         for model in judged
     ]
-    notes = (
-        *warning_notes(judged),
-        *number_notes(judged),
-        *bold_notes(judged),
-        *few_notes(((repr(label), number) for label, number in units.items()), level),
-        *reason_notes(rows, titles),
-        *other_tests_notes(judged),
-    )
+    few = few_notes(((repr(label), number) for label, number in units.items()), level)
     title = f"{name_probe(probe, words)}, {words.word(level)} level: each class against the rest"
-    return lay_rows(title, ("Class", "Method", *titles), rows, notes)
+    return lay_rows(title, ("Class", "Method", *titles), rows, _note_scores(judged, rows, titles, few))
+
+
+def scales_table(models: Sequence[EvaluatedModel]) -> Table:
+    """Every model at every scale and level, by the first evaluation and probe of each, beside its floors."""
+    metrics = models[0].scores[0].info.endpoint.list_metrics("brief")
+    rows = []
+    for model in models:
+        info = model.scores[0].info
+        for scale in info.scales:
+            for subject in (ENCODER, *(floor.subject for floor in info.floors)):
+                name = model.name if subject == ENCODER else f"{model.name}: {FLOORS[subject].title}"
+                for level in reversed(info.list_levels(subject=subject, scale=scale)):
+                    values = (level.metrics[metric.key] for metric in metrics)
+                    cells = (DASH if value.value is None else value.percent() for value in values)
+                    rows.append((f"{scale:g} um/px", name, model.words.title(level.level), *cells))
+    note = (
+        "Patches of one scale, judged by reference patches of the same scale, in %; the other tables pool all scales."
+    )
+    titles = (metric.title for metric in metrics)
+    return Table("Scale by scale", ("Scale", "Encoder", "Level", *titles), tuple(rows), (note,), lead=3)
 
 
 def diagnostics_table(judged: Sequence[EvaluatedModel]) -> Table:
@@ -332,8 +346,8 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
             f"{model.name}: judged by the same {count(difference.patients, difference.cluster)} as {first.name}; "
             f"{difference.counted_trainings}."
         )
-        reasons = ((f"{metric.title} of {model.name}", differences[metric.key]) for metric in metrics)
-        notes += list_reasons((what, gap.value is None, gap.why) for what, gap in reasons)
+        gaps = [(metric.title, differences[metric.key]) for metric in metrics]
+        notes += list_reasons((f"{title} of {model.name}", gap.value is None, gap.why) for title, gap in gaps)
     return Table(
         title=f"{heading}, {words.word(comparisons[0].level)} level: better than {first.name}?",
         columns=("Method", "Metric", "Difference", f"{100 * config.interval:g} % interval", "Share"),

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from hidisc.embeddings.embeddings import ModelCard
-from hidisc.evaluation.classes import Classes
 from hidisc.evaluation.floors import FLOORS
 from hidisc.evaluation.metrics import Metric, Value
 from hidisc.evaluation.outcome import FEW, Outcome, find_outcome
@@ -130,10 +129,6 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
     else:
         return Verdict(model.name)
     interval = model.bootstrap.interval
-    numbers = tuple(
-        _number(metric, [row.metrics[metric.key] for row in levels], interval, levels[0].confusion)
-        for metric in infos[0].endpoint.list_metrics("headline")
-    )
     outcome = find_outcome(infos)
     return Verdict(
         name=model.name,
@@ -141,12 +136,12 @@ def find_verdict(model: EvaluatedModel) -> Verdict:
         outcome=outcome,
         judge=name_judge(infos[0].probes[0], infos[0]),
         units=model.words.count(levels[0].units, name),
-        numbers=numbers,
-        outlook=find_outlook(model, outcome),
-        trust=(
-            *_trust(model, infos[0].model, plural(infos[0].levels[0])),
-            *_doubt(levels, name, interval),
+        numbers=tuple(
+            _number(metric, [row.metrics[metric.key] for row in levels], interval, levels[0].confusion)
+            for metric in infos[0].endpoint.list_metrics("headline")
         ),
+        outlook=find_outlook(model, outcome),
+        trust=(*_trust(model, infos[0].model, plural(infos[0].levels[0])), *_doubt(levels, name, interval)),
         properties=(*infos[0].audit, *_choose_diagnostics(infos[0].diagnostics)),
     )
 
@@ -169,10 +164,11 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
     if first is None:
         return ()
     card, home, words = first.info.model, first.path, model.words
+    source = card.source if card.source.startswith("timm:") else name_related(card.source, home)  # timm has slashes
     size = f"{card.size_px} px patches" if card.size_px else ""
     facts = [
         ("Encoder", ", ".join(filter(None, (card.backbone, card.objective, size)))),
-        ("From", f"{_name_source(card, home)} ({card.kind})"),
+        ("From", f"{source} ({card.kind})"),
         ("Trained on", _learned(card.history) + (", each encoder without its fold" if info and info.folds else "")),
         (
             "Labels used in training",
@@ -185,6 +181,7 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
         vectors, numbers = count(len(embeddings), "vector"), count(embeddings.info.dim, "number")
         facts.append(("Embeddings", f"{vectors} of {numbers}, {source}"))
     if info is not None:
+        positive = f" (positive: {info.endpoint.positive_class})" if len(info.endpoint.classes) == 2 else ""
         per_slide = info.sampling["per_slide"]
         seeds = sorted({str(scores.info.sampling["seed"]) for scores in model.scores})
         drawn = f"{per_slide:,} of each slide, seed {', '.join(seeds)}" if per_slide else "all of each slide"
@@ -192,7 +189,7 @@ def describe(model: EvaluatedModel) -> tuple[tuple[str, str], ...]:
             *_describe_patients(info, home),
             (words.plural("patch").capitalize(), drawn),
             ("Label column", info.endpoint.label),
-            ("Classes", _name_classes(info.endpoint)),
+            ("Classes", ", ".join(info.endpoint.classes) + positive),
             ("Judged by", "; ".join(name_judge(probe, info) for probe in info.probes)),
         ]
         if len(model.scores) > 1:
@@ -220,11 +217,6 @@ def _describe_patients(info: ScoresInfo, home: Path) -> list[tuple[str, str]]:
         (f"Reference {patients}", f"{', '.join(info.config['bank'])} of {reference}"),
         (f"Test {patients}", f"{', '.join(info.config['queries'])} of {test}"),
     ]
-
-
-def _name_classes(endpoint: Classes) -> str:
-    positive = f" (positive: {endpoint.positive_class})" if len(endpoint.classes) == 2 else ""
-    return ", ".join(endpoint.classes) + positive
 
 
 def _number(metric: Metric, values: Sequence[Value], interval: float, confusion: Sequence[Sequence[int]]) -> Number:
@@ -285,11 +277,6 @@ def _doubt(levels: Sequence[Judged], level: str, interval: float) -> Iterable[st
             f"All {count(units, level)} were predicted correctly, so bootstrap resamples show no uncertainty; by the "
             f"binomial law the accuracy may still be as low as {100 * least:.0f} %."
         )
-
-
-def _name_source(card: ModelCard, home: Path) -> str:
-    """The name of a folder or file without its path; a name of timm stays whole, because it may have slashes."""
-    return card.source if card.source.startswith("timm:") else name_related(card.source, home)
 
 
 def _learned(history: History) -> str:

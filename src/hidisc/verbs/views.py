@@ -9,7 +9,7 @@ from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath
 from hidisc.ground.seeds import Purpose, make_seed
 from hidisc.patches.store import PatchStore, as_input
-from hidisc.reporting.views import draw_views
+from hidisc.reporting.prepared import draw_views
 from hidisc.sampling.cohort_stain import StainTable, measure_stains
 from hidisc.sampling.hierarchy import Hierarchy
 from hidisc.sampling.sampler import Sampler
