@@ -20,9 +20,8 @@ from sklearn.metrics import (
 
 from harness import Claim, best_of, on_one_thread
 from hidisc.evaluation.classes import Classes
-from hidisc.evaluation.compare import draw_weights, name_clusters
+from hidisc.evaluation.compare import draw_weights, name_clusters, score
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions
-from hidisc.evaluation.table import score
 from hidisc.settings.evaluate import BootstrapConfig
 
 PATIENTS, CLASSES, RESAMPLES, LOOPED = 200, 7, 2000, 4

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from hidisc.embeddings.embeddings import EMBEDDINGS, PATCHES, VECTORS, Embeddings, EmbeddingsInfo, ModelCard
 from hidisc.evaluation.classes import METRICS, Classes
+from hidisc.evaluation.compare import score
 from hidisc.evaluation.metrics import Floats, Measured
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions
 from hidisc.evaluation.scores import Judged
-from hidisc.evaluation.table import score
 from hidisc.models.card import UNKNOWN, History
 from hidisc.patches.record import SlideId
 from hidisc.patches.table import SCHEMA, PatchTable

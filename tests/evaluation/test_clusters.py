@@ -18,7 +18,7 @@ def draw_groups(rows: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("most", [20_000, 400])
 def test_groups_of_directions_are_found_also_from_a_sample(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "CLUSTER_SAMPLE", most)
-    monkeypatch.setattr(projection, "_BLOCK_ROWS", 300)
+    monkeypatch.setattr(projection, "_BLOCK", 300)
     vectors, group = draw_groups(2000, 8)
     found = find_clusters(vectors, seed=0)
     pairs = set(zip(group.tolist(), found.tolist(), strict=True))

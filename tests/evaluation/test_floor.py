@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from hidisc.embeddings.embeddings import PATCHES, Embeddings
+from hidisc.evaluation import compare as table_module
 from hidisc.evaluation import floors as floors_module
-from hidisc.evaluation import table as table_module
 from hidisc.evaluation.compare import Difference, Trainings, compare
 from hidisc.evaluation.floors import FloorVectors, measure_colour
 from hidisc.evaluation.predictions import Predictions

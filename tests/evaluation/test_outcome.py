@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from hidisc.evaluation.compare import score
 from hidisc.evaluation.metrics import Value
 from hidisc.evaluation.outcome import LEAST, Light, find_outcome
 from hidisc.evaluation.scores import Finding, Floor, Judged, ScoresInfo
-from hidisc.evaluation.table import score
 from hidisc.settings.evaluate import BootstrapConfig
 from tests.evaluation.made import make_embeddings, make_predictions
 from tests.reporting.judged import make_scores

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from hidisc.benchmarking.benchmark import benchmark
 from hidisc.embeddings.embeddings import without_vectors
-from hidisc.evaluation import same_person
-from hidisc.evaluation.same_person import find_nearest_of_others, find_same_person
+from hidisc.evaluation import leakage
+from hidisc.evaluation.leakage import find_nearest_of_others, find_same_person
 from hidisc.ground.errors import UserError
 from hidisc.patches.folders import find_folder
 from hidisc.patches.splits import make_folds
@@ -157,7 +157,7 @@ def test_patients_that_folds_do_not_judge_are_not_compared(stores: dict[str, Pat
 
 @pytest.mark.parametrize("block", [3, 512])
 def test_the_nearest_of_others_is_that_of_slow_loops(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(same_person, "_BLOCK", block)
+    monkeypatch.setattr(leakage, "_BLOCK", block)
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(40, 5)).astype(np.float32)
     patients = rng.integers(0, 4, 40).astype(np.int32)
@@ -176,7 +176,7 @@ def test_the_nearest_of_others_is_that_of_slow_loops(monkeypatch: pytest.MonkeyP
 def test_of_a_large_cohort_the_same_positions_of_every_slide_are_looked_at(
     stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(same_person, "_MOST", 24)
+    monkeypatch.setattr(leakage, "_MOST", 24)
     read: list[int] = []
     store = PatchStore.load(stores["copy"])
     whole = PatchStore.read

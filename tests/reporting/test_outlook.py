@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hidisc.evaluation.compare import Difference, count_needed, say_needed
-from hidisc.evaluation.metrics import Value
+from hidisc.evaluation.compare import Difference
+from hidisc.evaluation.metrics import Value, count_needed, say_needed
 from hidisc.evaluation.outcome import find_outcome
 from hidisc.evaluation.scores import Diagnostic, Finding, Floor, Scores
 from hidisc.models.card import NOTHING

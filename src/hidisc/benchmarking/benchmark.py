@@ -11,7 +11,7 @@ from hidisc.benchmarking.cells import CellTask, SuiteCell, keep_reason, plan_cel
 from hidisc.benchmarking.results import list_results, pool_cells, write_results
 from hidisc.embeddings.embeddings import Embeddings, without_vectors
 from hidisc.evaluation.cross_validation import plan_folds
-from hidisc.evaluation.leakage import refuse_leaks
+from hidisc.evaluation.leakage import find_same_person, refuse_leaks
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import AnyPath, digest, full_disk_said, refuse_full_disk
 from hidisc.ground.machine import count_cores
@@ -128,8 +128,6 @@ def _refuse_same_person(suite: SuiteConfig, stores: Mapping[str, PatchStore | Em
     """Refuse folds of patients of whom one is there under two names, before an encoder is trained."""
     if not suite.folds.are_used:
         return
-    from hidisc.evaluation.same_person import find_same_person
-
     say("comparing the patients of all folds, one of whom may be there under two names ...")
     for patches in map(without_vectors, stores.values()):
         everyone = set(patches.table.codes("patient")[1])  # encoders learn from patients without a label as well

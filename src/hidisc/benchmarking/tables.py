@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence, Set
 from hidisc.benchmarking.cells import SuiteCell
 from hidisc.benchmarking.claims import Checked, Published, read_published
 from hidisc.evaluation.classes import METRICS
-from hidisc.evaluation.compare import Difference, estimate, say_needed
-from hidisc.evaluation.metrics import Metric, Value
+from hidisc.evaluation.compare import Difference, estimate
+from hidisc.evaluation.metrics import Metric, Value, say_needed
 from hidisc.evaluation.scores import Scores
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import plural

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.evaluation.metrics import Floats
-from hidisc.evaluation.task import Codes, LabelledPatches, Task
+from hidisc.evaluation.task import Codes, Task
 from hidisc.ground.errors import UserError
 from hidisc.ground.text import count
 
@@ -57,17 +57,14 @@ def align_task(task: Task, column: str) -> tuple[Task, tuple[str, ...]]:
                 f"align = {column!r}: {patches.embeddings.path} has no such column of names; it has {', '.join(known)}."
             )
     numbers: dict[str, int] = {}
-    codes = [_number_values(patches, column, numbers) for patches in (task.bank, task.queries)]
+    codes = [  # they mean the same for bank and queries
+        np.array([-1 if name is None else numbers.setdefault(name, len(numbers)) for name in patches.names(column)])
+        for patches in (task.bank, task.queries)
+    ]
     bank, queries, unseen = align(task.bank.vectors(), codes[0], task.queries.vectors(), codes[1])
     names = list(numbers)
     aligned = replace(task, bank=replace(task.bank, exchanged=bank), queries=replace(task.queries, exchanged=queries))
     return aligned, tuple(names[code] for code in unseen)
-
-
-def _number_values(patches: LabelledPatches, column: str, numbers: dict[str, int]) -> Codes:
-    """(N,) codes of a column that mean the same for bank and queries; -1 where there is no value."""
-    names = patches.names(column)
-    return np.array([-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names], np.int32)
 
 
 def align(

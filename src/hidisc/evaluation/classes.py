@@ -14,8 +14,9 @@ AUPRC rises with the share of positives. Weighted by P, folds with many positive
 resample, would count more, and resamples would be above the value that they are resamples of.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -98,13 +99,10 @@ class Classes(Record):
                 return Value(value=None, why=metric.why_undefined(predictions, units, code))
             return Value(value=float(number))
 
-        def about(metric: Metric) -> int | None:
-            """The class that an overall number is about, if it is about one."""
-            return self.positive if len(codes) == 2 and metric.each_class is not None else None
-
         each = {metric: metric.each_class(counts) for metric in self.metrics.values() if metric.each_class is not None}
+        about = {metric: self.positive for metric in each if len(codes) == 2}  # an overall number of one class
         return Measured(
-            {key: value(metric, metric.overall(counts), about(metric)) for key, metric in self.metrics.items()},
+            {key: value(metric, metric.overall(counts), about.get(metric)) for key, metric in self.metrics.items()},
             {
                 name: {metric.key: value(metric, numbers[code], code) for metric, numbers in each.items()}
                 for code, name in enumerate(self.classes)
@@ -230,6 +228,16 @@ def _top(top: int) -> Metric:
     return Metric(f"top{top}", f"Top-{top}", meaning, lambda counts: counts.share_of_hits(top), why)
 
 
+def _of_class(key: str, title: str, meaning: str, *places: Place) -> Metric:
+    """A metric that each class has, an attribute of `Counts`; shown where there are two classes, and at `places`."""
+    each_class: Callable[[Counts], Floats] = attrgetter(key)
+
+    def overall(counts: Counts) -> Floats:
+        return counts.average(each_class(counts))
+
+    return Metric(key, title, meaning, overall, _why_class_missing, frozenset({"two classes", *places}), each_class)
+
+
 METRICS = {
     metric.key: metric
     for metric in (
@@ -251,43 +259,15 @@ METRICS = {
             frozenset({"two classes", "many classes", "brief", "floors", "axis"}),
             chance=lambda confusion: 1 / len(confusion),
         ),
-        Metric(
-            "sensitivity",
-            "Sensitivity",
-            "share of the units of a class that are predicted to have it",
-            lambda counts: counts.average(counts.sensitivity),
-            _why_class_missing,
-            frozenset({"two classes"}),
-            each_class=lambda counts: counts.sensitivity,
+        _of_class("sensitivity", "Sensitivity", "share of the units of a class that are predicted to have it"),
+        _of_class(
+            "specificity", "Specificity", "share of the units of other classes that are not predicted to have it"
         ),
-        Metric(
-            "specificity",
-            "Specificity",
-            "share of the units of other classes that are not predicted to have it",
-            lambda counts: counts.average(counts.specificity),
-            _why_class_missing,
-            frozenset({"two classes"}),
-            each_class=lambda counts: counts.specificity,
-        ),
-        Metric(
-            "auroc",
-            "AUROC",
-            "area under the ROC curve",
-            lambda counts: counts.average(counts.auroc),
-            _why_class_missing,
-            frozenset({"two classes", "many classes", "headline", "brief", "floors"}),
-            each_class=lambda counts: counts.auroc,
+        replace(
+            _of_class("auroc", "AUROC", "area under the ROC curve", "many classes", "headline", "brief", "floors"),
             chance=lambda confusion: 0.5,
         ),
-        Metric(
-            "auprc",
-            "AUPRC",
-            "area under the precision-recall curve",
-            lambda counts: counts.average(counts.auprc),
-            _why_class_missing,
-            frozenset({"two classes", "many classes"}),
-            each_class=lambda counts: counts.auprc,
-        ),
+        _of_class("auprc", "AUPRC", "area under the precision-recall curve", "many classes"),
         *map(_top, _TOPS),
     )
 }

@@ -9,26 +9,24 @@ Another training of the same method, from another seed, would give other numbers
 one training each, a difference is about two encoders; with several, it is about two methods.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hidisc.evaluation.metrics import Floats, Measured, Value
-from hidisc.evaluation.predictions import Predictions, refuse_other_question
+from hidisc.evaluation.metrics import Floats, Value, count_needed
+from hidisc.evaluation.predictions import ENCODER, Key, Predictions, encoder_on, refuse_other_question
+from hidisc.evaluation.scores import Floor, Judged
 from hidisc.ground.errors import UserError
+from hidisc.ground.progress import Progress
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.text import count, plural
-from hidisc.settings.evaluate import BootstrapConfig
+from hidisc.settings.evaluate import BootstrapConfig, EvaluateConfig
 
 UNDEFINED_SHARE = 0.05
 """Share of the resamples; a metric that is undefined in more of them says so."""
-_MANY = 10_000
-"""Patients from which their number is not estimated any more."""
 
 
 def draw_weights(clusters: int, resamples: int, seed: int) -> NDArray[np.int16]:
@@ -150,26 +148,67 @@ class Difference:
         return f"{a} and {b} trainings"
 
 
-def count_needed(difference: Value, patients: int, interval: float) -> int | None:
-    """About how many patients would show a difference of this size, four times out of five; None: not known.
-
-    The standard error is read off the interval and shrinks with the root of the number of patients. A difference is
-    seen in 80 % of repetitions when it is as large as half the interval and 0.84 standard errors together.
-    """
-    value, low, high = difference.value, difference.low, difference.high
-    if not value or low is None or high is None or high == low:
-        return None
-    half = NormalDist().inv_cdf((1 + interval) / 2)
-    error = (high - low) / (2 * half)
-    return max(2, math.ceil(patients * ((half + NormalDist().inv_cdf(0.8)) * error / value) ** 2))
+def score_all(predictions: Mapping[Key, Predictions], config: EvaluateConfig, progress: Progress) -> tuple[Judged, ...]:
+    """A row of the table for each of some predictions."""
+    rows = []
+    with progress.part("bootstrap", len(predictions), "levels") as part:
+        for unscored in predictions.values():
+            rows.append(score(unscored, config.bootstrap, config.seed))
+            part.advance()
+    return tuple(rows)
 
 
-def say_needed(patients: int) -> str:
-    """A number of patients from `count_needed` in words, with the two digits that such an estimate has."""
-    if patients >= _MANY:
-        return f"more than {_MANY:,}"
-    unit = 10 ** max(0, len(str(patients)) - 2)
-    return f"about {math.ceil(patients / unit) * unit:,}"
+def score(predictions: Predictions, config: BootstrapConfig, seed: int) -> Judged:
+    """Every metric of some predictions, each with a percentile interval over patients."""
+    endpoint, measured = predictions.endpoint, predictions.endpoint.measure(predictions)
+    names, cluster = name_clusters(predictions), predictions.cluster
+    resampled, each = dict[str, Floats](), dict[str, Floats]()
+    if config.resamples and len(names) > 1:
+        weights = draw_weights(len(names), config.resamples, seed)
+        resampled, each = endpoint.resample(predictions, weights, names)
+
+    def add_interval(value: Value, values: Floats | None) -> Value:
+        if value.value is None or not config.resamples:
+            return value
+        if values is None:
+            return value.model_copy(update={"why": f"no interval: there is only one {cluster}"})
+        low, high, why = find_interval(values, config, cluster)
+        return Value(value=value.value, low=low, high=high, why=why)
+
+    by_class = {
+        label: {name: add_interval(value, each[name][:, code] if each else None) for name, value in values.items()}
+        for code, (label, values) in enumerate(measured.by_class.items())
+    }
+    return Judged(
+        **predictions.key.as_dict(),
+        truth=predictions.truth_checksum,
+        units=len(predictions),
+        left_out=predictions.left_out,
+        metrics={name: add_interval(value, resampled.get(name)) for name, value in measured.metrics.items()},
+        by_class=by_class,
+        confusion=measured.confusion,
+    )
+
+
+def compare_floors(
+    predictions: Mapping[Key, Predictions], patches: Mapping[str, int], probe: str, config: EvaluateConfig
+) -> tuple[Floor, ...]:
+    """How far the encoder is ahead of each floor by one probe, at every level; `patches` of every floor."""
+
+    def list_levels(subject: str) -> list[Predictions]:
+        return [
+            made for key, made in predictions.items() if (key.subject, key.probe, key.scale) == (subject, probe, None)
+        ]
+
+    floors = []
+    for subject, number in patches.items():
+        ahead, floor_levels = {}, {level.level: level for level in list_levels(subject)}
+        for encoder in list_levels(encoder_on(subject)) or list_levels(ENCODER):
+            if encoder.level in floor_levels:
+                differences = compare([[encoder]], [[floor_levels[encoder.level]]], config.bootstrap, config.seed)
+                ahead[encoder.level] = {metric: found.as_value() for metric, found in differences.items()}
+        floors.append(Floor(subject=subject, patches=number, ahead=ahead))
+    return tuple(floors)
 
 
 Trainings = Sequence[Sequence[Predictions]]
@@ -183,47 +222,40 @@ def compare(a: Trainings, b: Trainings, config: BootstrapConfig, seed: int) -> d
     same for all, and of as many trainings of A and of B as they have. Only patients that all evaluations have count.
     Where lower is better, the difference is that of B minus A.
     """
-    names = _find_common(a, b)
-    cluster, patients = a[0][0].cluster, len(names)
-    measured = [_measure(trainings, names) for trainings in (a, b)]
-    of_a, of_b = (_resample(trainings, names, config, seed, side) for side, trainings in enumerate((a, b)))
+    names, cluster = _find_common(a, b), a[0][0].cluster
+    (of_a, resampled_a), (of_b, resampled_b) = (
+        _average(trainings, names, config, seed, side) for side, trainings in enumerate((a, b))
+    )
     differences = {}
     for key, metric in a[0][0].endpoint.metrics.items():
-        value, why = _subtract(key, *measured)
-        low, high, share = None, None, None
-        if value is not None and of_a:
-            values = metric.sign * np.round(of_a[key] - of_b[key], 12)  # rounding errors are no difference
-            low, high, why = find_interval(values, config, cluster)
-            share = _share_better(values)
-        elif value is not None:
+        (ours, why), (theirs, why_not) = of_a[key], of_b[key]
+        value, low, high, share = None, None, None, None
+        if ours is None or theirs is None:
+            why = why or why_not
+        else:
+            value = metric.sign * round(ours - theirs, 12)  # rounding errors are no difference
             why = f"no interval: there is only one {cluster}" if config.resamples else "no interval: resamples=0"
-        value = None if value is None else metric.sign * value
+            if resampled_a:
+                values = metric.sign * np.round(resampled_a[key] - resampled_b[key], 12)
+                low, high, why = find_interval(values, config, cluster)
+                defined = values[~np.isnan(values)]
+                share = float(((defined > 0) + 0.5 * (defined == 0)).mean()) if len(defined) else None
         differences[key] = Difference(
-            value, low, high, share, patients, config.interval, cluster, why, (len(a), len(b))
+            value, low, high, share, len(names), config.interval, cluster, why, (len(a), len(b))
         )
     return differences
 
 
 def estimate(trainings: Trainings, config: BootstrapConfig, seed: int) -> dict[str, Value]:
     """Every metric of one method at one level: its mean over trainings, with resamples of patients and of trainings."""
-    names = _find_common(trainings, trainings)
-    measured = _measure(trainings, names)
-    resampled = _resample(trainings, names, config, seed, side=0)
+    means, resampled = _average(trainings, _find_common(trainings, trainings), config, seed, side=0)
     values = {}
-    for key in trainings[0][0].endpoint.metrics:
-        value, why = _average(key, measured)
+    for key, (value, why) in means.items():
         low = high = None
         if value is not None and resampled:
             low, high, why = find_interval(resampled[key], config, trainings[0][0].cluster)
         values[key] = Value(value=value, low=low, high=high, why=why)
     return values
-
-
-def _measure(trainings: Trainings, names: NDArray[np.object_]) -> list[list[Measured]]:
-    """Every evaluation measured by the patients `names` (P,) alone."""
-    return [
-        [evaluation.endpoint.measure(_keep(evaluation, names)) for evaluation in training] for training in trainings
-    ]
 
 
 def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
@@ -250,63 +282,42 @@ def _find_common(a: Trainings, b: Trainings) -> NDArray[np.object_]:
             f"no {first.cluster} is in all of the evaluations, so they cannot be compared. "
             "Evaluate both on the same queries=[...]."
         )
-    ordered = name_clusters(first)
-    return ordered[[name in names for name in ordered]]
+    return np.array([name for name in name_clusters(first) if name in names], object)
 
 
-def _keep(predictions: Predictions, names: NDArray[np.object_]) -> Predictions:
-    """The units of some patients."""
-    wanted = set(names.tolist())
-    return predictions.choose(np.array([name in wanted for name in predictions.clusters.tolist()], bool))
-
-
-def _subtract(
-    metric: str, a: Sequence[Sequence[Measured]], b: Sequence[Sequence[Measured]]
-) -> tuple[float | None, str]:
-    """Mean of A's trainings minus mean of B's, or None and why."""
-    (ours, why), (theirs, why_not) = (_average(metric, trainings) for trainings in (a, b))
-    if ours is None or theirs is None:
-        return None, why or why_not
-    return round(ours - theirs, 12), ""  # rounded as the resamples are
-
-
-def _average(metric: str, trainings: Sequence[Sequence[Measured]]) -> tuple[float | None, str]:
-    """Mean over trainings, each the mean of its evaluations, or None and why."""
-    values = [[evaluation.metrics[metric] for evaluation in training] for training in trainings]
-    undefined = [value.why for training in values for value in training if value.value is None]
-    if undefined:
-        return None, undefined[0]
-    defined = [[value.value for value in training if value.value is not None] for training in values]
-    return float(np.mean([np.mean(training) for training in defined])), ""
-
-
-def _resample(
+def _average(
     trainings: Trainings, names: NDArray[np.object_], config: BootstrapConfig, seed: int, side: int
-) -> dict[str, Floats]:
-    """Every metric (B,): in each resample the mean over its trainings, each the mean of its evaluations.
+) -> tuple[dict[str, tuple[float | None, str]], dict[str, Floats]]:
+    """Every metric by the patients `names` (P,) alone, or None and why; and every metric (B,) in the resamples.
 
-    A (side 0) and B (side 1) have the same resamples of the patients `names` (P,). A metric is NaN where it is
-    undefined for a training of the resample. Empty where there is nothing to resample.
+    Both are means over trainings, each the mean of its evaluations. A (side 0) and B (side 1) have the same resamples
+    of patients; in a resample, a metric is NaN where it is undefined for a training of the resample. There are no
+    resamples where there is nothing to resample.
     """
-    if not config.resamples or len(names) < 2:
-        return {}
-    weights = draw_weights(len(names), config.resamples, seed)  # (B, P)
-    training_weights = draw_trainings(len(trainings), config.resamples, seed, side)  # (B, T)
-    resampled = [
-        [evaluation.endpoint.resample(evaluation, weights, names)[0] for evaluation in training]
+    wanted = set(names.tolist())
+    measured = [
+        [
+            each.endpoint.measure(each.choose(np.array([name in wanted for name in each.clusters.tolist()], bool)))
+            for each in training
+        ]
         for training in trainings
     ]
-    means = {}
-    for metric in trainings[0][0].endpoint.metrics:
-        each = np.stack([np.mean([values[metric] for values in one], axis=0) for one in resampled], axis=1)  # (B, T)
-        means[metric] = np.where(training_weights > 0, training_weights * each, 0).sum(axis=1) / len(trainings)
-    return means
-
-
-def _share_better(differences: Floats) -> float | None:
-    """Share of the defined differences (B,) above zero; a zero counts half."""
-    defined = differences[~np.isnan(differences)]
-    return float(((defined > 0) + 0.5 * (defined == 0)).mean()) if len(defined) else None
+    endpoint, means = trainings[0][0].endpoint, dict[str, tuple[float | None, str]]()
+    for key in endpoint.metrics:
+        values = [[evaluation.metrics[key] for evaluation in training] for training in measured]
+        undefined = [value.why for training in values for value in training if value.value is None]
+        defined = [[value.value for value in training if value.value is not None] for training in values]
+        means[key] = (None, undefined[0]) if undefined else (float(np.mean([np.mean(each) for each in defined])), "")
+    if not config.resamples or len(names) < 2:
+        return means, {}
+    weights = draw_weights(len(names), config.resamples, seed)  # (B, P)
+    training_weights = draw_trainings(len(trainings), config.resamples, seed, side)  # (B, T)
+    resampled = [[each.endpoint.resample(each, weights, names)[0] for each in training] for training in trainings]
+    resampled_means = {}
+    for key in endpoint.metrics:
+        each = np.stack([np.mean([values[key] for values in one], axis=0) for one in resampled], axis=1)  # (B, T)
+        resampled_means[key] = np.where(training_weights > 0, training_weights * each, 0).sum(axis=1) / len(trainings)
+    return means, resampled_means
 
 
 def _points(value: float) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from hidisc.embeddings.embeddings import Embeddings, ModelCard
+from hidisc.evaluation.compare import compare_floors, score_all
 from hidisc.evaluation.predictions import pool_folds
 from hidisc.evaluation.scores import Count, Diagnostic, Evaluation, Finding, Pair
-from hidisc.evaluation.table import compare_floors, score_all
 from hidisc.evaluation.task import choose_levels, choose_task
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import relate

@@ -317,10 +317,8 @@ def _explain_variance(name: str, share: float | None, chance: float, label_share
     elif label_share is not None and label_share > 0.5 * share:
         meaning += "; the label alone explains most of that"
     elif label_share is not None:
-        meaning += (
-            f"; the label alone explains {100 * max(label_share, 0):.0f} %, so the embedding reflects the {name} "
-        )
-        meaning += "more than the label"
+        reflected = f"so the embedding reflects the {name} more than the label"
+        meaning += f"; the label alone explains {100 * max(label_share, 0):.0f} %, {reflected}"
     return Diagnostic(name=f"variance: {name}", value=share, chance=chance, meaning=f"{meaning}.")
 
 

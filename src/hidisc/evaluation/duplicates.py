@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hidisc.embeddings.embeddings import Embeddings, find_rows_in_store
 from hidisc.evaluation.metrics import Ints
+from hidisc.evaluation.probes.folds import count_before
 from hidisc.evaluation.scores import DuplicatePair, Finding, PatchName
 from hidisc.evaluation.task import LabelledPatches, Task
 from hidisc.ground.errors import UserError
@@ -58,8 +59,6 @@ class _Compared:
     """(n,) whether both patches could be decoded."""
     is_clear: NDArray[np.bool_]
     """(n,) whether both have enough detail for a changed copy to be recognised."""
-    in_stores: Ints
-    """(n, 2) rows of the query and of the patch of the bank in their stores."""
 
 
 def find_duplicates(
@@ -92,12 +91,13 @@ def find_duplicates(
         of_bank, theirs = _find_in_store(task.bank.embeddings, pairs.bank, store_of_bank)
     except UserError as error:
         return _not_checked(str(error))
-    compared = _compare_pictures(of_queries, of_bank, np.stack([ours, theirs], axis=1), watch)
+    in_stores = np.stack([ours, theirs], axis=1)
+    compared = _compare_pictures(of_queries, of_bank, in_stores, watch)
     if not compared.is_read.any():
         return _not_checked("none of the patches could be read")
     is_same = compared.agreements >= config.detail
     if is_same.any():
-        return _describe(task, pairs, compared, is_same, config.max_duplicates)
+        return _describe(task, pairs, in_stores, compared, is_same, config.max_duplicates)
     unclear, read = int((compared.is_read & ~compared.is_clear).sum()), int(compared.is_read.sum())
     if unclear < _UNCLEAR * read:
         return None
@@ -142,7 +142,7 @@ def _compare_pictures(of_queries: PatchStore, of_bank: PatchStore, in_stores: In
             is_read[pair], is_clear[pair] = True, ours[0].is_clear and theirs[0].is_clear
             are_equal = ours[1] == theirs[1] != 0
             agreements[pair] = 1 if are_equal else measure_agreement(ours[0], theirs[0])
-    return _Compared(agreements, is_read, is_clear, in_stores)
+    return _Compared(agreements, is_read, is_clear)
 
 
 def _choose_pairs(task: Task, rows: Ints, similarities: NDArray[np.float32], rng: np.random.Generator) -> _Pairs:
@@ -151,7 +151,11 @@ def _choose_pairs(task: Task, rows: Ints, similarities: NDArray[np.float32], rng
     Half of the pairs compared are spread over all but the most similar, so that what is found among them counts for the
     rest: a slide of 20,000 patches that is there twice counts as such, not as the few patches that were compared.
     """
-    is_other = (rows >= 0) & (_patients_of_bank(task)[rows] != task.queries.codes("patient")[:, None])
+    codes, names = task.bank.embeddings.table.codes("patient")
+    known = {name: code for code, name in enumerate(task.queries.embeddings.table.codes("patient")[1])}
+    # patients of the bank in the queries' codes, -2 for those the queries do not have
+    of_bank = np.array([*(known.get(name, -2) for name in names), -2], np.int32)[codes]
+    is_other = (rows >= 0) & (of_bank[rows] != task.queries.codes("patient")[:, None])
     nearness = np.where(is_other, similarities, -np.inf)
     nearest = nearness.argmax(axis=1)
     has_any = np.flatnonzero(is_other.any(axis=1))
@@ -166,14 +170,9 @@ def _choose_pairs(task: Task, rows: Ints, similarities: NDArray[np.float32], rng
     return _Pairs(task.queries.rows[queries], rows[queries, nearest[chosen]], sure, len(order))
 
 
-def _patients_of_bank(task: Task) -> NDArray[np.int32]:
-    """(rows of the bank's embeddings,) patients in the queries' codes, -2 for those the queries do not have."""
-    codes, names = task.bank.embeddings.table.codes("patient")
-    known = {name: code for code, name in enumerate(task.queries.embeddings.table.codes("patient")[1])}
-    return np.array([*(known.get(name, -2) for name in names), -2], np.int32)[codes]
-
-
-def _describe(task: Task, pairs: _Pairs, compared: _Compared, is_same: NDArray[np.bool_], most: float) -> Finding:
+def _describe(
+    task: Task, pairs: _Pairs, in_stores: Ints, compared: _Compared, is_same: NDArray[np.bool_], most: float
+) -> Finding:
     """How many duplicates were found, their estimated share of all queries, how sure that is, and what to do."""
     # pairs that were compared stand for the others of their part
     parts = ((slice(pairs.sure), pairs.sure), (slice(pairs.sure, None), pairs.candidates - pairs.sure))
@@ -188,14 +187,17 @@ def _describe(task: Task, pairs: _Pairs, compared: _Compared, is_same: NDArray[n
     start = "1 test patch is a near-duplicate of a reference patch of another patient" if len(same) == 1 else start
     duplicates = [
         DuplicatePair(
-            query=_name(task.queries, pairs.queries[pair], compared.in_stores[pair, 0]),
-            bank=_name(task.bank, pairs.bank[pair], compared.in_stores[pair, 1]),
+            query=_name(task.queries, pairs.queries[pair], in_stores[pair, 0]),
+            bank=_name(task.bank, pairs.bank[pair], in_stores[pair, 1]),
             agreement=float(compared.agreements[pair]),
         )
         for pair in same[np.lexsort((pairs.queries[same], -compared.agreements[same]))]
     ]
-    shown = _take_turns(duplicates)
-    of_patients = Counter((pair.query.patient, pair.bank.patient) for pair in duplicates)
+    patients = [(pair.query.patient, pair.bank.patient) for pair in duplicates]
+    of_patients = Counter(patients)
+    number = {names: number for number, names in enumerate(of_patients)}
+    turns = count_before(np.array([number[names] for names in patients]))
+    shown = [duplicates[place] for place in np.argsort(turns, kind="stable")]  # one pair of every two patients first
     named = [
         f"patients {pair.query.patient!r} and {pair.bank.patient!r} share "
         f"{count(of_patients[pair.query.patient, pair.bank.patient], 'picture')} (patch {pair.query.patch} of slide "
@@ -204,38 +206,21 @@ def _describe(task: Task, pairs: _Pairs, compared: _Compared, is_same: NDArray[n
     ]
     others = len(of_patients) - _NAMED
     more = f"; the same is true of {count(others, 'other pair')} of patients" if others > 0 else ""
-    certainty = _say_how_sure(duplicates, int((is_read & ~is_same & ~compared.is_clear).sum()))
+    certainty, least = "Their pixels are equal.", min(pair.agreement for pair in duplicates)
+    if least < 1:
+        certainty = (
+            f"The detail of these pictures, without outline and brightness, correlates to at least {least:.2f} with "
+            "99.9 % certainty; of 65,000 such pairs of different patients in six public cohorts none reached 0.8."
+        )
+    unclear = int((is_read & ~is_same & ~compared.is_clear).sum())
+    if unclear:
+        certainty += f" {count(unclear, 'further pair')} had too little detail to tell."
     return Finding(
         kind="leak" if share > most else "warning",
         sentence=f"{start} ({scale}): {'; '.join(named)}{more}. {certainty} Check whether a slide was scanned or "
         "saved twice, and list both under one patient.",
         pairs=tuple(shown[:_SHOWN]),
     )
-
-
-def _say_how_sure(duplicates: list[DuplicatePair], unclear: int) -> str:
-    """What the agreement of the pairs found is worth."""
-    least = min(pair.agreement for pair in duplicates)
-    sentence = "Their pixels are equal."
-    if least < 1:
-        sentence = (
-            f"The detail of these pictures, without outline and brightness, correlates to at least {least:.2f} with "
-            "99.9 % certainty; of 65,000 such pairs of different patients in six public cohorts none reached 0.8."
-        )
-    if unclear:
-        sentence += f" {count(unclear, 'further pair')} had too little detail to tell."
-    return sentence
-
-
-def _take_turns(duplicates: list[DuplicatePair]) -> list[DuplicatePair]:
-    """The same, one pair of every two patients before a second."""
-    seen: Counter[tuple[str, str]] = Counter()
-    turns = []
-    for pair in duplicates:
-        patients = pair.query.patient, pair.bank.patient
-        turns.append(seen[patients])
-        seen[patients] += 1
-    return [duplicates[number] for number in np.argsort(turns, kind="stable")]
 
 
 def _name(patches: LabelledPatches, row: np.int64, in_store: np.int64) -> PatchName:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidisc.evaluation.align import align_task
+from hidisc.evaluation.compare import compare_floors, score_all
 from hidisc.evaluation.diagnostics import diagnose
 from hidisc.evaluation.duplicates import count_pictures, find_duplicates
 from hidisc.evaluation.floors import FLOORS, FloorVectors
@@ -21,7 +22,6 @@ from hidisc.evaluation.neighbours import use_threads
 from hidisc.evaluation.predictions import ENCODER, Key, Predictions, encoder_on, pool_levels, pool_units
 from hidisc.evaluation.probes.knn import KnnResult, predict_by_neighbours
 from hidisc.evaluation.scores import Evaluation, Finding, ScoresInfo
-from hidisc.evaluation.table import compare_floors, score_all
 from hidisc.evaluation.task import Task
 from hidisc.ground.files import relate
 from hidisc.ground.machine import versions

@@ -1,7 +1,9 @@
 """A metric is declared once: reports, tables, claims, benchmark pages and docs read its declaration."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +13,8 @@ from hidisc.ground.files import Record
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+_MANY = 10_000
+"""Patients from which their number is not estimated any more."""
 Place = Literal["two classes", "many classes", "headline", "brief", "floors", "axis"]
 """Where a metric is shown: the full table of two classes or of more; the first sentences of a page; short tables (each
 scale, each fold); the table of methods against floors; figures over a setting."""
@@ -82,3 +86,25 @@ class Measured:
 def divide(part: Floats, whole: Floats) -> Floats:
     """Shares, NaN where there is nothing to have a share of."""
     return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+
+
+def count_needed(difference: Value, patients: int, interval: float) -> int | None:
+    """About how many patients would show a difference of this size, four times out of five; None: not known.
+
+    The standard error is read off the interval and shrinks with the root of the number of patients. A difference is
+    seen in 80 % of repetitions when it is as large as half the interval and 0.84 standard errors together.
+    """
+    value, low, high = difference.value, difference.low, difference.high
+    if not value or low is None or high is None or high == low:
+        return None
+    half = NormalDist().inv_cdf((1 + interval) / 2)
+    error = (high - low) / (2 * half)
+    return max(2, math.ceil(patients * ((half + NormalDist().inv_cdf(0.8)) * error / value) ** 2))
+
+
+def say_needed(patients: int) -> str:
+    """A number of patients from `count_needed` in words, with the two digits that such an estimate has."""
+    if patients >= _MANY:
+        return f"more than {_MANY:,}"
+    unit = 10 ** max(0, len(str(patients)) - 2)
+    return f"about {math.ceil(patients / unit) * unit:,}"

@@ -20,8 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hidisc.evaluation.compare import count_needed, say_needed
-from hidisc.evaluation.metrics import Metric, Value
+from hidisc.evaluation.metrics import Metric, Value, count_needed, say_needed
 
 if TYPE_CHECKING:  # scores tell their own outcome
     from hidisc.evaluation.scores import Judged, ScoresInfo

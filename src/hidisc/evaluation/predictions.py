@@ -126,8 +126,8 @@ class Predictions:
             return [np.ones(len(self), bool)]
         return [self.fold == number for number in np.unique(self.fold)]
 
-    def choose(self, chosen: NDArray[np.bool_]) -> "Predictions":
-        """The units that are chosen (G,)."""
+    def choose(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> "Predictions":
+        """The units that are chosen: whether each is (G,), or their numbers (n,)."""
         units = {name: column[chosen] for name, column in self.units.items()}
         fold = None if self.fold is None else self.fold[chosen]
         return replace(self, units=units, truth=self.truth[chosen], scores=self.scores[chosen], fold=fold)
@@ -196,7 +196,8 @@ def pool_patches(task: Task, scores: NDArray[np.float64], key: Key, second_softm
     """
     patches = task.queries
     if second_softmax:
-        scores = _soften(scores)
+        exponentials = np.exp(scores)
+        scores = exponentials / exponentials.sum(axis=1, keepdims=True)
     levels = task.levels[: task.levels.index(key.level) + 1]
     columns: Columns = {name: patches.names(name) for name in levels}
     finer = Predictions(key, task.endpoint, columns, patches.labels, scores)
@@ -216,21 +217,7 @@ def _average(finer: Predictions, units: Units) -> Predictions:
     has_one = units.have_one_label(finer.truth)
     first = units.first[has_one]
     means = units.sums(finer.scores)[has_one] / units.counts[has_one, None]
-    names: Columns = {name: column[first] for name, column in finer.units.items()}
-    return replace(
-        finer,
-        units=names,
-        truth=finer.truth[first],
-        scores=means,
-        left_out=int((~has_one).sum()),
-        fold=None if finer.fold is None else finer.fold[first],
-    )
-
-
-def _soften(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The softmax of scores (N, L)."""
-    exponentials = np.exp(scores)
-    return exponentials / exponentials.sum(axis=1, keepdims=True)
+    return replace(finer.choose(first), scores=means, left_out=int((~has_one).sum()))
 
 
 def refuse_other_question(first: Predictions, other: Predictions) -> None:

@@ -177,9 +177,18 @@ def choose_task(queries: Embeddings, bank: Embeddings, config: EvaluateConfig) -
                 "Fill in the labels, or choose other patients."
             )
         patches = LabelledPatches(given, rows[known], labels[known], int((~known).sum()))
-        _refuse_nameless(patches, levels)
+        for level in levels[:-1]:
+            nameless = int((patches.codes(level) < 0).sum())
+            if nameless:
+                raise UserError(
+                    f"levels: {nameless:,} of {len(patches):,} patches of {given.path} have no {level!r}. Fill that "
+                    "column of the cohort, prepare and embed again, or leave the level out."
+                )
         bank_and_queries.append(patches)
-    endpoint = Classes(label=config.label, classes=classes, positive=_find_positive(classes, config.positive))
+    positive = classes[-1] if config.positive is None else config.positive
+    if positive not in classes:
+        raise UserError(f"positive = {positive!r} is not one of the classes: {', '.join(classes)}.")
+    endpoint = Classes(label=config.label, classes=classes, positive=classes.index(positive))
     return Task(endpoint, levels, *bank_and_queries)
 
 
@@ -254,22 +263,3 @@ def _is_number(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _refuse_nameless(patches: LabelledPatches, levels: tuple[str, ...]) -> None:
-    """Refuse patches that belong to no unit of a level."""
-    for level in levels[:-1]:
-        missing = int((patches.codes(level) < 0).sum())
-        if missing:
-            raise UserError(
-                f"levels: {missing:,} of {len(patches):,} patches of {patches.embeddings.path} have no {level!r}. Fill "
-                "that column of the cohort, prepare and embed again, or leave the level out."
-            )
-
-
-def _find_positive(classes: tuple[str, ...], name: str | None) -> int:
-    if name is None:
-        return len(classes) - 1
-    if name not in classes:
-        raise UserError(f"positive = {name!r} is not one of the classes: {', '.join(classes)}.")
-    return classes.index(name)

@@ -82,13 +82,10 @@ def score_columns(
     named = tuple(colours.get(name, spare[code]) for code, name in enumerate(predictions.classes))
     wrong = predictions.predicted != predictions.truth
     by = f", {evaluation}" if evaluation else ""
+    predicted, is_wrong = (_spread(codes, rows, total) for codes in (predictions.predicted, wrong))
     columns = {
-        address_predicted(evaluation): Column(
-            f"predicted{by}", predictions.classes, _spread(predictions.predicted, rows, total), named
-        ),
-        address_computed(f"right{by}"): Column(
-            f"right or wrong{by}", ("right", "wrong"), _spread(wrong, rows, total), (RIGHT, WRONG)
-        ),
+        address_predicted(evaluation): Column(f"predicted{by}", predictions.classes, predicted, named),
+        address_computed(f"right{by}"): Column(f"right or wrong{by}", ("right", "wrong"), is_wrong, (RIGHT, WRONG)),
     }
     for code, name in enumerate(predictions.classes):
         values = np.full(total, np.nan, np.float32)

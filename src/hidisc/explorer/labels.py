@@ -156,10 +156,8 @@ class LabelSets:
             change = self._undo[name, visitor][-1]
             names, last = self._read(name), self._last[name]
             is_ours = last[change.rows] == change.number
-            for now, after in zip(
-                names.of(change.rows), change.after, strict=True
-            ):  # another explorer may have written
-                is_ours &= now == after
+            for now, after in zip(names.of(change.rows), change.after, strict=True):
+                is_ours &= now == after  # another explorer may have written
             rows = change.rows[is_ours]
             if len(rows):
                 self._write(name, names.change(rows, [value[is_ours] for value in change.before]))
@@ -172,7 +170,6 @@ class LabelSets:
         return hold(labels_file(self._home, name).parent, _WAIT_S)
 
     def _read(self, name: str) -> GivenNames:
-        """Read the names of a set from the disk."""
         path = labels_file(self._home, name)
         names = load_labels(path, self._table, self._slides) if path.is_file() else self._find(name)
         self._set(name, names)

@@ -26,7 +26,7 @@ CLUSTERS = 8
 CLUSTER_SAMPLE = 20_000
 """Most patches that the centres are fitted to."""
 _STARTS = 4
-_BLOCK_ROWS = 16_384
+_BLOCK = 16_384
 
 
 def find_clusters(vectors: NDArray[Any], seed: int) -> NDArray[np.int32]:
@@ -46,8 +46,8 @@ def find_clusters(vectors: NDArray[Any], seed: int) -> NDArray[np.int32]:
     centres = KMeans(most, n_init=_STARTS, random_state=state).fit(sample).cluster_centers_  # (k, D)
     lengths = np.square(centres).sum(axis=1)
     codes = np.empty(len(vectors), np.int32)
-    for start in range(0, len(vectors), _BLOCK_ROWS):
-        block = slice(start, start + _BLOCK_ROWS)
+    for start in range(0, len(vectors), _BLOCK):
+        block = slice(start, start + _BLOCK)
         codes[block] = (lengths - 2 * to_unit(vectors[block]) @ centres.T).argmin(axis=1)
     order = np.argsort(-np.bincount(codes, minlength=most), kind="stable")
     return np.argsort(order).astype(np.int32)[codes]
@@ -98,7 +98,6 @@ _NEAREST = 7
 _PERPLEXITY = 30.0
 _MAIN = 32
 """Main directions in which the sample is compared with the other patches."""
-_BLOCK = 16_384
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,9 +42,8 @@ def save_patient(session: Session, patient: str, out: Path) -> int:
         for row in rows.tolist():
             (part / "patches" / f"{row}.jpg").write_bytes(draw_patch(session, PatchRequest(row=row, side=160)))
         (part / "tiles").mkdir()
-        finest = [
-            _write_tiles(session, session.show(number), part / "tiles", place) for place, number in enumerate(numbers)
-        ]
+        shown = map(session.show, numbers)
+        finest = [_write_tiles(session, slide, part / "tiles", place) for place, slide in enumerate(shown)]
         text = json.dumps(_gather(session, numbers, rows, finest)).replace("<", "\\u003c")
         (part / "saved.js").write_text(f"window.saved = {text};\n", encoding="utf-8")
     return len(numbers)
@@ -62,14 +61,10 @@ def _gather(session: Session, numbers: list[int], rows: Rows, finest: list[int])
         counts = np.bincount(own[own >= 0], minlength=len(named)).tolist()
         names, colours = ([values[code] for code in named] for values in (column.names, column.colours))
         about = {"key": key, "title": titles[key], "names": names, "colours": colours, "counts": counts}
-        columns.append(
-            {**about, "range": None if column.range is None or len(named) < len(column.names) else column.range}
-        )
+        columns.append({**about, "range": column.range if len(named) == len(column.names) else None})
     warnings = ["The evaluation has warnings; its report has them."] if cohort["warnings"] else []
     slides = [cohort["slides"][number] for number in numbers]
-    cohort["people"] = [
-        person for person in cohort["people"] if person["patient"] == session.slides[numbers[0]].patient
-    ]
+    cohort["people"] = [person for person in cohort["people"] if person["patient"] == slides[0]["patient"]]
     cohort |= {"slides": slides, "columns": columns, "patients": 1, "patches": len(rows), "warnings": warnings}
     cohort["vectors"] = int((session.vector_of[rows] >= 0).sum())
     place_of = {number: place for place, number in enumerate(numbers)}

@@ -40,6 +40,7 @@ from hidisc.slides.column_names import address_computed, is_computed
 
 Rows = NDArray[np.int64]
 _SEVERAL = "several"
+_NOT_JUDGED = {"predicted": "", "score": None, "result": ""}
 _OPEN_SLIDES = 8
 """Slides kept open, each with up to 128 MB of decoded tiles."""
 
@@ -87,21 +88,15 @@ class Session:
         for title, predictions in self._judged:
             rows = self.embedded[predictions.units["row"]]
             columns |= score_columns(predictions, rows, len(self.store), title, columns)
-        columns |= self._list_attention()
-        if len(self.embedded):
-            columns[CLUSTER] = cluster_column(self._clusters, self.embedded, len(self.store))
-        return columns
-
-    def _list_attention(self) -> dict[str, Column]:
-        """A column with the attention of each evaluation's attention probe, where the attention was saved."""
-        columns = {}
         for title, scores in self._titled:
             attention = scores.attention()
             if attention is not None and scores.info.levels[-2] == "slide":
                 rows = self.embedded[attention[0]]
-                name = ", ".join(["attention", *([title] if title else [])])
+                name = f"attention, {title}" if title else "attention"
                 column = attention_column(name, attention[1], self.slide_of[rows], rows, len(self.store))
                 columns[address_computed(name)] = column
+        if len(self.embedded):
+            columns[CLUSTER] = cluster_column(self._clusters, self.embedded, len(self.store))
         return columns
 
     @property
@@ -187,7 +182,7 @@ class Session:
                 values = {slide[name] for slide in slides if slide[name]}
                 record[name] = values.pop() if len(values) == 1 else _SEVERAL if values else ""
             record |= {"slides": len(slides), "patches": sum(slide["patches"] for slide in slides)}
-            patients.append(record | _describe_result(pooled.get(number)))
+            patients.append(record | pooled.get(number, _NOT_JUDGED))
         return patients
 
     def list_slides(self) -> list[dict[str, Any]]:
@@ -203,13 +198,13 @@ class Session:
             own, known = (rows, facts) if len(rows) else (dropped_rows.get(slide.slide, rows), facts_of_dropped)
             record |= {name: _agree(codes[own], names) for name, (codes, names) in known.items()}
             record |= {"patches": slide.kept, "dropped": slide.dropped}
-            slides.append(record | _describe_result(pooled.get(number)))
+            slides.append(record | pooled.get(number, _NOT_JUDGED))
         return slides
 
-    def _pool(self, unit_of: NDArray[np.integer[Any]]) -> dict[int, tuple[str, float, str]]:
-        """By unit, the class of the largest mean score of its patches, that score, and the true class.
+    def _pool(self, unit_of: NDArray[np.integer[Any]]) -> dict[int, dict[str, Any]]:
+        """By unit, the class of the largest mean score of its patches, that score, and whether the class is right.
 
-        `unit_of` (M,): the number of the slide or the patient of each row.
+        `unit_of` (M,): the number of the slide or the patient of each row. A unit that was not judged is missing.
         """
         pooled = {}
         for _, predictions in self._judged[:1]:
@@ -218,9 +213,10 @@ class Session:
             numbers, starts = np.unique(units[order], return_index=True)
             for number, own in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
                 scores = predictions.scores[own].mean(axis=0)
-                best = int(scores.argmax())
+                predicted = predictions.classes[scores.argmax()]
                 truth = _agree(predictions.truth[own], predictions.classes)
-                pooled[number] = (predictions.classes[best], float(scores[best]), truth)
+                result = "" if truth == _SEVERAL else "right" if predicted == truth else "wrong"
+                pooled[number] = {"predicted": predicted, "score": round(float(scores.max()), 3), "result": result}
         return pooled
 
     @property
@@ -313,15 +309,6 @@ def _open_patches(path: Path, files: dict[str, Path]) -> tuple[PatchStore, Embed
             f"{embeddings.path / embeddings.info.store} {path}."
         )
     return FeaturePatches(embeddings, files), embeddings
-
-
-def _describe_result(pooled: tuple[str, float, str] | None) -> dict[str, Any]:
-    """The predicted class of a slide or a patient, its score, and whether it is right; empty if it was not judged."""
-    if pooled is None:
-        return {"predicted": "", "score": None, "result": ""}
-    predicted, score, truth = pooled
-    result = "" if truth == _SEVERAL else "right" if predicted == truth else "wrong"
-    return {"predicted": predicted, "score": round(score, 3), "result": result}
 
 
 def _agree(codes: NDArray[Any], names: Sequence[str]) -> str:

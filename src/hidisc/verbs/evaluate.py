@@ -9,9 +9,8 @@ from hidisc.embeddings.embeddings import Embeddings, add_labels
 from hidisc.evaluation.cross_validation import choose_folds, pool_evaluations
 from hidisc.evaluation.floors import FloorVectors, measure_floors
 from hidisc.evaluation.judge import judge
-from hidisc.evaluation.leakage import find_overlap, refuse_leaks
+from hidisc.evaluation.leakage import find_overlap, find_same_person, refuse_leaks
 from hidisc.evaluation.neighbours import choose_device
-from hidisc.evaluation.same_person import find_same_person
 from hidisc.evaluation.scores import Evaluation, Finding, Scores
 from hidisc.evaluation.task import Task, choose_task
 from hidisc.ground.files import AnyPath, full_disk_said

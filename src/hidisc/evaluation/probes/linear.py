@@ -145,7 +145,7 @@ class LinearModel:
 
     def predict(self, x: NDArray[np.float32]) -> Floats:
         """(N, L) probabilities of x (N, D)."""
-        return _predict(torch.from_numpy(self._scaler.transform(x)), self._weights).numpy()
+        return _find_logits(torch.from_numpy(self._scaler.transform(x)), self._weights).softmax(dim=1).numpy()
 
     def to_layer(self) -> tuple[Tensor, Tensor]:
         """Weights (L, D) and biases (L,) of a layer on embeddings as they are, whose softmax is `predict`."""
@@ -183,7 +183,7 @@ def _minimise(
     Embeddings vary much more in some directions than in others, which takes L-BFGS hundreds of iterations. With s the
     mean of p (1 - p), the Hessian is about s z'z + 1 / C = F F', and for u = weights F it is about the identity.
     """
-    p = _predict(z, start)
+    p = _find_logits(z, start).softmax(dim=1)  # (N, L)
     s = float((p * (1 - p)).mean()) + 1e-6  # above 0 also where the start separates all classes
     hessian = torch.eye(z.shape[1] + 1, dtype=torch.float64) * (1 / penalty + 1e-6 * s * len(z))  # z'z is in float32
     hessian[:-1, :-1] += s * gram
@@ -214,11 +214,6 @@ def _find_logits(z: Tensor, weights: Tensor) -> Tensor:
     """(N, L) logits of standardised embeddings z (N, D); of two classes, the first has logit 0."""
     logits = (z @ weights[:, :-1].to(z.dtype).T).double() + weights[:, -1]
     return F.pad(logits, (1, 0)) if len(weights) == 1 else logits
-
-
-def _predict(z: Tensor, weights: Tensor) -> Tensor:
-    """(N, L) probabilities of standardised embeddings z (N, D)."""
-    return _find_logits(z, weights).softmax(dim=1)
 
 
 def _describe_choice(choice: PenaltyChoice, task: Task, config: LinearConfig) -> str:
