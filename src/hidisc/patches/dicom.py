@@ -34,6 +34,7 @@ from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.slide import SlideError
 
+_load_pydicom = partial(load_library, "pydicom", "DICOM series", "pydicom")
 _TAGS = (
     "PatientID", "SeriesInstanceUID", "Modality", "Manufacturer", "ManufacturerModelName", "ImagePositionPatient",
     "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "Rows", "Columns", "NumberOfFrames",
@@ -233,7 +234,3 @@ def _count_frames(instances: Sequence[Instance], config: VolumesConfig) -> int:
         return len(arrange(instances)) if config.frames else 1
     except SlideError:
         return 1  # said when it is read
-
-
-def _load_pydicom() -> Any:
-    return load_library("pydicom", "DICOM series", "pydicom")

@@ -5,8 +5,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
-LONGEST = 5000
-"""Characters that a name may have; a longer one is a quote that was not closed, or another kind of file."""
+from hidisc.ground.spreadsheet import LONGEST
+
 _BETWEEN = "[ _\u2010-\u2015-]+"
 """What stands between the parts of an id."""
 _SHOWN_TWINS = 20
@@ -67,11 +67,16 @@ def find_fault(name: str | None) -> str | None:
         return f"has {len(name):,} characters, more than {LONGEST:,}. Shorten it."
     if len(name.splitlines()) > 1 or "\0" in name:
         return f"{name!r} contains a line break. A name stands on one line: remove it."
+    return None if is_text(name) else f"{name!r} has letters that are not UTF-8. Rename it."
+
+
+def is_text(name: str) -> bool:
+    """Whether the name of a file is Unicode; other bytes (an old server's Latin-1) cannot be written to a table."""
     try:
         name.encode()
     except UnicodeEncodeError:
-        return f"{name!r} has letters that are not UTF-8. Rename it."
-    return None
+        return False
+    return True
 
 
 def _warn(first: Name, second: Name) -> str:

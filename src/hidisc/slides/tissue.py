@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
+from hidisc.settings.prepare import FilterConfig
 from hidisc.slides.grid import Boxes
 from hidisc.slides.slide import Pixels
 
@@ -65,6 +66,15 @@ def pixel_std(pixels: Pixels) -> float:
     value, share = np.arange(counts.shape[1], dtype=float), counts / (height * width)
     variance = share @ value**2 - (share @ value) ** 2
     return float(np.sqrt(variance.clip(0)).mean() * (255 / value[-1]))
+
+
+def is_blank(
+    pixel_std: NDArray[np.float32], tissue_fraction: NDArray[np.float32], filter: FilterConfig
+) -> NDArray[np.bool_]:
+    """(N,) boxes not to store; an unknown tissue fraction (NaN: imported patches) never drops one."""
+    flat: NDArray[np.bool_] = pixel_std < filter.min_pixel_std
+    bare: NDArray[np.bool_] = tissue_fraction < filter.min_tissue_fraction
+    return flat | bare
 
 
 def _span(

@@ -135,7 +135,7 @@ class TiffSlide(Slide):
                     for column in range(x // wide, (x + width - 1) // wide + 1):
                         segment = self._segment(level, channel, (plane * down + row) * across + column)
                         part = target[..., plane : plane + 1] if separate else target
-                        _paste(part, segment, column * wide - x, row * tall - y)
+                        paste(part, segment, column * wide - x, row * tall - y)
         return out
 
     def _segment(self, level: int, channel: int, index: int) -> NDArray[Any] | None:
@@ -266,7 +266,7 @@ def _colours(page: tifffile.TiffPage) -> int:
     return int(page.samplesperpixel) - alpha
 
 
-def _paste(target: NDArray[Any], segment: NDArray[Any] | None, left: int, top: int) -> None:
+def paste(target: NDArray[Any], segment: NDArray[Any] | None, left: int, top: int) -> None:
     """Copy the part of `segment` (rows, columns, samples) that overlaps `target`, both clipped."""
     if segment is None:
         return

@@ -18,7 +18,7 @@ import openslide
 import simplejpeg
 import tifffile
 
-from hidisc.slides.readers.tiff import sniff
+from hidisc.slides.readers.tiff import paste, sniff
 from hidisc.slides.readers.wsi import PLAIN_TIFFS, WholeSlide, detect_format
 from hidisc.slides.slide import CACHE_BYTES, DAMAGE, Pixels, SlideError, SlideFile, TileCache
 
@@ -135,9 +135,7 @@ class TiledSlide(WholeSlide):
         out = np.empty((height, width, 3), np.uint8)
         for index, tile in tiles.items():
             row, column = divmod(index, level.across)
-            left, top = column * level.wide - x, row * level.tall - y
-            x0, y0, x1, y1 = max(0, left), max(0, top), min(width, left + level.wide), min(height, top + level.tall)
-            out[y0:y1, x0:x1] = tile[y0 - top : y1 - top, x0 - left : x1 - left]
+            paste(out, tile, column * level.wide - x, row * level.tall - y)
         return out
 
     def _decode(self, number: int, level: _Level, x: int, y: int, width: int, height: int) -> dict[int, Pixels] | None:
@@ -191,9 +189,7 @@ def _find_levels(tif: tifffile.TiffFile, slide: WholeSlide) -> dict[int, _Level]
     for number, downsample in enumerate(slide.levels):
         # of two pages of one size the first is the level; those of Philips are larger than their levels, and in order
         page = tiled[number] if tif.is_philips else by_size.get(slide.level_size(number))
-        if (
-            page is not None and _is_plain(page) and downsample == int(downsample)
-        ):  # else OpenSlide reads between pixels
+        if page is not None and _is_plain(page) and downsample == int(downsample):  # else it reads between pixels
             across = -(-page.imagewidth // page.tilewidth)
             found[number] = _Level(page, page.tilewidth, page.tilelength, across)
     return found
