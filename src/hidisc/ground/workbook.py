@@ -90,7 +90,6 @@ class _Sheet:
                     row[column - 1] = text
 
     def _show(self, cell: Element, row: int, column: int) -> str:
-        """What a cell shows."""
         kind, text = cell.get("t", "n"), _read_text(cell)
         where = f"{self.path}: cell {_name(row, column)}"
         if cell.find("f") is not None and not text and kind != "str":

@@ -216,9 +216,7 @@ def _read_pixels(instance: Instance) -> NDArray[np.float32]:
         with warnings.catch_warnings(action="ignore"):
             image = _load_pydicom().dcmread(instance.path)
             values = np.asarray(image.pixel_array, np.float32)
-            slope, offset = (
-                float(image.get(tag, usual)) for tag, usual in (("RescaleSlope", 1), ("RescaleIntercept", 0))
-            )
+            slope, offset = float(image.get("RescaleSlope", 1)), float(image.get("RescaleIntercept", 0))
             is_inverted = image.get("PhotometricInterpretation") == "MONOCHROME1"
     except Exception as error:  # noqa: BLE001 - damaged pixels raise nearly anything, with names in the message
         raise SlideError(

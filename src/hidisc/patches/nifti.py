@@ -112,7 +112,6 @@ def _mask_name(path: Path, config: VolumesConfig) -> str:
 
 
 def _find_mask(path: Path, config: VolumesConfig) -> Path | None:
-    """The mask beside a volume."""
     if config.mask is None:
         return None
     name = _mask_name(path, config)

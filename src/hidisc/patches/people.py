@@ -89,12 +89,9 @@ class People:
         """A slide under the names that the store may hold."""
         if self._key is None:
             return row
-        patient = self._hide(row.patient)
-        return replace(row, patient=patient, slide=f"{patient}/{self._hide(row.slide)}")
-
-    def _hide(self, name: str) -> str:
-        assert self._key is not None
-        return hmac.new(self._key, name.encode(), "sha256").hexdigest()[:16]
+        names = (row.patient, row.slide)
+        patient, slide = (hmac.new(self._key, name.encode(), "sha256").hexdigest()[:16] for name in names)
+        return replace(row, patient=patient, slide=f"{patient}/{slide}")
 
 
 def _read_described(path: Path) -> tuple[dict[str, dict[str, str]], tuple[str, ...]]:

@@ -151,11 +151,8 @@ def names_of(rows: Iterable[SlideRow], *, slides_within_patients: bool = False) 
         slide = row.slide.removeprefix(f"{row.patient}/") if slides_within_patients else row.slide
         yield Name("patient", row.patient, where)
         yield Name("slide", slide, where, fold(row.patient) if slides_within_patients else "")
-        yield Name("label", row.label or "", where)
-        yield Name("site", row.site or "", where)
-        yield Name("split", row.split or "", where)
-        for name, value in row.more.items():
-            yield Name(name, value or "", where)
+        known = {"label": row.label, "site": row.site, "split": row.split, **row.more}
+        yield from (Name(name, value or "", where) for name, value in known.items())
         for name, values in row.columns.items():
             if name not in ("name", "mpp", "place"):
                 yield from (Name(name, value or "", where) for value in dict.fromkeys(values))

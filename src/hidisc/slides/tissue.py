@@ -19,8 +19,7 @@ def find_tissue(thumbnail: Pixels, min_density: float, max_density: float) -> ND
         return np.ones(thumbnail.shape[:2], bool)
     density = thumbnail_density(thumbnail).mean(axis=2).clip(0, None)
     threshold = float(np.clip(_otsu(density), min_density, max_density))
-    mask: NDArray[np.bool_] = density > threshold
-    return mask
+    return np.asarray(density > threshold)
 
 
 def thumbnail_density(thumbnail: Pixels) -> NDArray[np.float32]:
@@ -72,9 +71,7 @@ def is_blank(
     pixel_std: NDArray[np.float32], tissue_fraction: NDArray[np.float32], filter: FilterConfig
 ) -> NDArray[np.bool_]:
     """(N,) boxes not to store; an unknown tissue fraction (NaN: imported patches) never drops one."""
-    flat: NDArray[np.bool_] = pixel_std < filter.min_pixel_std
-    bare: NDArray[np.bool_] = tissue_fraction < filter.min_tissue_fraction
-    return flat | bare
+    return np.asarray((pixel_std < filter.min_pixel_std) | (tissue_fraction < filter.min_tissue_fraction))
 
 
 def _span(
@@ -125,5 +122,4 @@ def find_ink(thumbnail: Pixels) -> NDArray[np.bool_]:
     red, green, total = density[..., 0], density[..., 1], density.sum(axis=2)
     coloured = (red > _RED_SHARE * total) & (total > 3 * _MIN_DENSITY)
     black = (green < _BLACK_GREEN_SHARE * total) & (total > 3 * _BLACK_DENSITY)
-    mask: NDArray[np.bool_] = coloured | black
-    return mask
+    return np.asarray(coloured | black)

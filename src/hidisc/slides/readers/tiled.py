@@ -6,7 +6,7 @@ before: a level whose downsampling is not a whole number, a tile that the file l
 compression or colour model that is not in the list below.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -70,19 +70,16 @@ class _Level:
     def spans(self, indices: list[int]) -> Iterator[tuple[int, int, list[int]]]:
         """(offset, bytes, tiles) of the requests that read some tiles, those close to each other together."""
         offsets, counts = self.page.dataoffsets, self.page.databytecounts
-        together: list[int] = []
+        requests: list[list[int]] = []
+        end = -_MAX_GAP - 1  # of the tile before
         for index in sorted(indices, key=lambda index: offsets[index]):
-            if together and offsets[index] > offsets[together[-1]] + counts[together[-1]] + _MAX_GAP:
-                yield _span(offsets, counts, together)
-                together = []
-            together.append(index)
-        if together:
-            yield _span(offsets, counts, together)
-
-
-def _span(offsets: Sequence[int], counts: Sequence[int], indices: list[int]) -> tuple[int, int, list[int]]:
-    start = offsets[indices[0]]
-    return start, max(offsets[index] + counts[index] for index in indices) - start, indices
+            if offsets[index] > end + _MAX_GAP:
+                requests.append([])
+            requests[-1].append(index)
+            end = offsets[index] + counts[index]
+        for tiles in requests:
+            start = offsets[tiles[0]]
+            yield start, max(offsets[index] + counts[index] for index in tiles) - start, tiles
 
 
 class TiledSlide(WholeSlide):
