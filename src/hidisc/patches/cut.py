@@ -121,19 +121,20 @@ def cut_slide(task: CutTask, report: Watch = ignore) -> SlideRecord:
 
         samples = _sample(slide, candidates, fraction, task)
         painter = _Painter(task, slide, _estimate_stains(task, slide, samples))
-        first_cells = _find_cells(task, lattices, candidates, slide)
+        bounds = slide if config.grid.beyond_edge == "drop" else None
+        cells = [lattice.first_cells(candidates, bounds) for lattice in lattices]
         with new_folder(task.folder) as part:
             stds = np.zeros(len(candidates), np.float32)
             names = [part / scale_shard(FIRST_SHARD, scale) for scale in range(1 + len(lattices))]
             owners = [name_owner(task.row.slide, sample, task.settings, path.name) for path in names]
-            cells = [*first_cells.values()]
             with PlaceWriter(names, owners, painter.patch_bytes, slide, lattices, cells, painter.encode_cell) as places:
                 for index, pixels in _read_boxes(slide, candidates, np.arange(len(candidates)), samples, task, report):
                     stds[index] = pixel_std(pixels)
                     if not is_blank(stds[index], fraction[index], config.filter):
                         places.append(index, painter.encode(pixels))
             scores = {"x": candidates.x, "y": candidates.y, "tissue_fraction": fraction, "pixel_std": stds}
-            pq.write_table(pa.table({**scores, **first_cells}), part / BOXES, compression="zstd")
+            scores |= {cell_column(scale): first for scale, first in enumerate(cells, start=1)}
+            pq.write_table(pa.table(scores), part / BOXES, compression="zstd")
             Image.fromarray(as_rgb(thumbnail)).save(part / THUMBNAIL, quality=88)
             _save_samples(samples, painter, part / SAMPLES)
             record = SlideRecord(
@@ -209,12 +210,6 @@ def _lay_squares(task: CutTask, slide: Slide, downsample: float) -> tuple[Boxes,
     return grid, [
         lay_lattice(grid, config.size_px, stride_px, downsample * scale / finest, whole=whole) for scale in coarser
     ]
-
-
-def _find_cells(task: CutTask, lattices: list[Lattice], boxes: Boxes, slide: Slide) -> dict[str, NDArray[np.int32]]:
-    """The first cell of every box at each coarser scale, by the column that it is stored in."""
-    bounds = slide if task.config.grid.beyond_edge == "drop" else None
-    return {cell_column(scale): lattice.first_cells(boxes, bounds) for scale, lattice in enumerate(lattices, start=1)}
 
 
 class _Painter:

@@ -12,8 +12,7 @@ from hidisc.ground.text import count, name_some
 from hidisc.patches.pack import PatchFile, Source, group_by_slide
 from hidisc.patches.people import People
 from hidisc.slides.cohort import find_disagreements, find_half_split, read_row, refuse, refuse_if_all_missing
-from hidisc.slides.column_names import REQUIRED, is_ours
-from hidisc.slides.names import is_text
+from hidisc.slides.names import REQUIRED, is_ours, is_text
 
 PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
 LabelLevel = Literal["patient", "slide", "patch"]

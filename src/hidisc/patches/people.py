@@ -13,8 +13,7 @@ from hidisc.ground.files import AnyPath
 from hidisc.ground.spreadsheet import read_sheet
 from hidisc.ground.text import name_some
 from hidisc.slides.cohort import SlideRow, refuse
-from hidisc.slides.column_names import is_ours
-from hidisc.slides.names import Name, find_twins, fold_patient
+from hidisc.slides.names import Name, find_twins, fold_patient, is_ours
 
 _KNOWN = ("patient", "label", "site", "split")
 _LEAST_KEY = 16

@@ -17,8 +17,7 @@ from hidisc.ground.files import AnyPath, digest, hash_file, sample_file
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import count
 from hidisc.settings.prepare import PLAUSIBLE_MPP
-from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, is_ours
-from hidisc.slides.names import Name, find_fault, find_twins, fold
+from hidisc.slides.names import FOR_PEOPLE, OPTIONAL, REQUIRED, Name, find_fault, find_twins, fold, is_ours
 
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
 _SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill screens

@@ -13,8 +13,7 @@ from hidisc.ground.progress import Result
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.tasks import prefetch
 from hidisc.ground.text import count, name_some
-from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN
-from hidisc.slides.names import fold_patient, is_text
+from hidisc.slides.names import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN, fold_patient, is_text
 from hidisc.slides.reader import list_suffixes, open_slide
 from hidisc.slides.slide import SlideError
 
