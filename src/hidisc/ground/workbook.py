@@ -69,6 +69,8 @@ class _Sheet:
         for element, parent in elements:
             if element.tag == "mergeCell":
                 self._merged.append(element.attrib["ref"])
+            elif parent.tag != {"c": "row", "row": "sheetData"}[element.tag]:
+                raise ValueError("a row or a cell stands in another")
             elif element.tag == "row":
                 last, column = int(element.get("r", last + 1)), 0
                 if element.get("hidden") in ("1", "true"):
