@@ -11,8 +11,8 @@ from hidisc.patches.store import PatchStore
 from hidisc.settings.config import load_config
 from hidisc.settings.prepare import PrepareConfig
 from hidisc.slides.cohort import Cohort
-from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN
 from hidisc.slides.draft import NO_SCALE
+from hidisc.slides.names import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN
 from hidisc.slides.synthetic import draw_cohort
 from hidisc.verbs.prepare import draft_cohort, prepare
 from tests.commands import Forks

@@ -17,7 +17,7 @@ from hidisc.ground.text import count
 from hidisc.patches.store import PatchStore
 from hidisc.patches.table import PatchTable
 from hidisc.settings.audit import AuditConfig
-from hidisc.slides.column_names import address_computed
+from hidisc.slides.names import address_computed
 
 _KNOWN = ("site", "scanner", "batch", "centre", "center", "hospital", "date")
 """A column whose name contains one of these words is audited without being named in the settings."""

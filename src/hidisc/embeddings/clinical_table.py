@@ -25,8 +25,8 @@ from hidisc.slides.cohort import (
     find_problems,
     refuse,
 )
-from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, is_ours
 from hidisc.slides.draft import TCGA
+from hidisc.slides.names import FOR_PEOPLE, OPTIONAL, REQUIRED, is_ours
 from hidisc.slides.reader import list_suffixes
 
 PATIENT = ("patient", "case_id", "patient_id")

@@ -20,7 +20,7 @@ from hidisc.ground.files import hash_file
 from hidisc.ground.text import name_some
 from hidisc.patches.record import SlideId
 from hidisc.patches.table import PatchTable
-from hidisc.slides.column_names import address_given, find_given, is_taken
+from hidisc.slides.names import address_given, find_given, is_taken
 
 LABELS = "labels"
 """The folder of the sets, beside the folder of the patches that are named."""

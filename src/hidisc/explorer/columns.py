@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hidisc.evaluation.predictions import Predictions
 from hidisc.patches.table import PatchTable
-from hidisc.slides.column_names import address_computed, is_address
+from hidisc.slides.names import address_computed, is_address
 
 CLASSES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#4D4D4D", "#F0E442")
 """Okabe and Ito's colours, as in the figures of a report."""

@@ -20,8 +20,7 @@ from hidisc.ground.text import count
 from hidisc.patches.record import SlideId
 from hidisc.patches.table import PatchTable
 from hidisc.settings.evaluate import LinearConfig
-from hidisc.slides.column_names import address_given
-from hidisc.slides.names import Name, find_twins
+from hidisc.slides.names import Name, address_given, find_twins
 
 _OFFERED, _COMPARED = 24, 20_000
 """Patches that are offered; most labelled patches that the probe learns from, and most others that it predicts."""

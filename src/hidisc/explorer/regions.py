@@ -16,7 +16,7 @@ from hidisc.explorer.slide import ShownSlide
 from hidisc.ground.errors import UserError
 from hidisc.ground.files import Record
 from hidisc.patches.annotations import Region, Ring, format_geojson, make_box, parse_geojson
-from hidisc.slides.column_names import is_computed
+from hidisc.slides.names import is_computed
 
 CODES = r"^(\d{1,9}(,\d{1,9})*)?$"
 """Numbers, and commas between them."""

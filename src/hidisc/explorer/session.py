@@ -36,7 +36,7 @@ from hidisc.patches.store import PatchStore
 from hidisc.reporting.points import judge_patches
 from hidisc.settings.level_names import LEVELS, LevelNames
 from hidisc.slides.cohort import find_files
-from hidisc.slides.column_names import address_computed, is_computed
+from hidisc.slides.names import address_computed, is_computed
 
 Rows = NDArray[np.int64]
 _SEVERAL = "several"

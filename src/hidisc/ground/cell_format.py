@@ -42,12 +42,11 @@ def show_number(text: str, code: str, *, is_1904: bool) -> str:
     plain = f"{number:.{_EXACT_DIGITS}g}" if number else "0"
     if "general" in kinds:
         return "".join(plain if kind == "general" else part for kind, part in section if kind in ("general", "literal"))
-    if "digits" not in kinds:  # the format shows the same of every number
-        shown = "".join(part for kind, part in section if kind == "literal")
-        if not shown.strip():
-            raise ValueError(_refusal(number, code))
-        return shown
     literal = "".join(part for kind, part in section if kind == "literal")
+    if "digits" not in kinds:  # the format shows the same of every number
+        if not literal.strip():
+            raise ValueError(_refusal(number, code))
+        return literal
     changed = any(map(str.isalnum, literal)) or _pads(section, plain) or _has_inner_literal(section)
     if ("measure", "%") in section and not changed:
         return f"{number * 100:.{_EXACT_DIGITS}g}%"

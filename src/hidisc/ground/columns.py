@@ -39,7 +39,10 @@ def save_columns(path: Path, columns: Mapping[str, NDArray[Any]], notes: Mapping
 def load_columns(path: Path) -> Columns:
     """Read the columns that `save_columns` wrote."""
     table = _read(pq.read_table, path)
-    return {name: _decode(table.column(name)) for name in table.column_names}
+    return {
+        name: np.array(column.to_pylist(), object) if pa.types.is_dictionary(column.type) else column.to_numpy()
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
 
 
 def load_notes(path: Path) -> dict[str, str]:
@@ -136,10 +139,3 @@ def _as_names(column: pa.ChunkedArray) -> NDArray[Any]:
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         return np.asarray(column.to_numpy())
     return np.array([None if value is None else str(value) for value in column.to_pylist()], object)
-
-
-def _decode(column: pa.ChunkedArray) -> NDArray[Any]:
-    if pa.types.is_dictionary(column.type):
-        return np.array(column.to_pylist(), object)
-    values: NDArray[Any] = column.to_numpy()
-    return values

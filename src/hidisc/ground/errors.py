@@ -12,11 +12,10 @@ class UserError(Exception):
     """
 
     def __init__(self, sentence: object = "") -> None:
-        super().__init__("".join(map(_spell_out, str(sentence))))
-
-
-def _spell_out(letter: str) -> str:
-    return letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
+        letters = (
+            letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in str(sentence)
+        )
+        super().__init__("".join(letters))
 
 
 def no_such_path(path: Path, advice: str = "") -> UserError:

@@ -6,10 +6,8 @@ import platform
 from functools import cache
 from importlib import metadata
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's `mallopt`, from its malloc.h."""
-_LARGEST_KEPT = 2**25
-"""Bytes; glibc takes no larger threshold. Larger blocks go back to the kernel whenever they are freed."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's `mallopt`, from its malloc.h
+_LARGEST_KEPT = 2**25  # bytes; glibc takes no larger threshold, and larger blocks go back to the kernel when freed
 
 
 def count_cores() -> int:
@@ -27,8 +25,8 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
-        libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
+        libc.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+        libc.mallopt(_TRIM_THRESHOLD, -1)  # never
 
 
 def versions(*packages: str) -> dict[str, str | None]:

@@ -26,7 +26,7 @@ the apostrophes that make it text."""
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _FIGURE = re.compile(rf"{_NUMBER}( [\[(]{_NUMBER}(, {_NUMBER})?[\])])?")
 """A number, alone or with its deviation or interval as our tables print it; no formula, whatever its sign."""
-_LONGEST = 5000
+LONGEST = 5000
 """Characters that a name may have; a longer one is a quote that was not closed, or another kind of file."""
 _SHOWN = 20
 
@@ -204,9 +204,9 @@ def _find_swallowed_rows(rows: Sequence[_Row], columns: int, delimiter: str) -> 
 def _refuse_long(path: Path, row: int, cells: Mapping[str, str]) -> None:
     """Refuse a name that no sentence could show, and no one can have meant."""
     for what, cell in cells.items():
-        if len(cell) > _LONGEST:
+        if len(cell) > LONGEST:
             raise UserError(
-                f"{path} row {row}: {what} has {len(cell):,} characters, more than {_LONGEST:,}. Shorten it, or close "
+                f"{path} row {row}: {what} has {len(cell):,} characters, more than {LONGEST:,}. Shorten it, or close "
                 'the quote (") that opens the cell.'
             )
 

@@ -7,10 +7,11 @@ all be noticed, and a cell in the last row and column must cost no more than any
 import io
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from posixpath import basename, dirname, join, normpath
+from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers.expat import ExpatError, ParserCreate
 from zipfile import BadZipFile, ZipFile
 
@@ -24,6 +25,9 @@ MAX_BYTES = 400_000_000
 """Of one part of a workbook, unpacked."""
 MAX_CELLS = 5_000_000
 """Of the sheet, counted to the last cell of every row; they take up to 1 GB."""
+_BLOCK = 2**16
+_WHOLE = ("si", "r", "c", "is")
+"""Elements that are kept with what stands in them. How a Japanese name is spoken (`rPh`) is none of them."""
 _REFERENCE = re.compile(r"([A-Z]{1,3})([0-9]{1,7})")
 
 Row = tuple[int, list[str]]
@@ -37,7 +41,7 @@ def read_workbook(path: Path, data: bytes) -> tuple[list[Row], list[str]]:
             book = _Book(path, file)
             part, title, others, is_1904 = _find_sheet(book)
             sheet = _Sheet(path, _read_strings(book), _read_formats(book), is_1904)
-            book.parse(part, sheet.start, sheet.end, sheet.add)
+            sheet.read(book.find_all(part, "row", "c", "mergeCell"))
     except _DAMAGE as error:
         raise UserError(
             f"{path} is no Excel workbook, or damaged ({error}). Save the table as CSV (UTF-8) and give that file."
@@ -49,7 +53,7 @@ def read_workbook(path: Path, data: bytes) -> tuple[list[Row], list[str]]:
 
 @dataclass
 class _Sheet:
-    """A sheet while its XML is read: what is called at the start and at the end of every element, and with its text."""
+    """A sheet, and what its cells refer to."""
 
     path: Path
     strings: list[str]
@@ -58,90 +62,58 @@ class _Sheet:
     rows: dict[int, list[str]] = field(default_factory=dict)
     _merged: list[str] = field(default_factory=list)
     _hidden: set[int] = field(default_factory=set)
-    _row: int = 0
-    _column: int = 0
-    _cells: int = 0
-    _cell: Mapping[str, str] = field(default_factory=dict)
-    _has_formula: bool = False
-    _text: list[str] = field(default_factory=list)
-    _is_open: bool = False
-    """Whether text that comes is that of the cell."""
-    _is_spoken: bool = False
-    """Whether it says how a Japanese name is spoken."""
 
-    def start(self, name: str, given: Mapping[str, str]) -> None:
-        """Take up a row, a cell, or what stands in one."""
-        if name == "row":
-            self._row, self._column = int(given.get("r", self._row + 1)), 0
-            if given.get("hidden") in ("1", "true"):
-                self._hidden.add(self._row)
-        elif name == "c":
-            place = _locate(given["r"]) if "r" in given else (self._row, self._column + 1)
-            (self._row, self._column), self._cell, self._text, self._has_formula = place, given, [], False
-        elif name in ("v", "t"):
-            self._is_open = not self._is_spoken
-        elif name == "rPh":
-            self._is_spoken = True
-        elif name == "f":
-            self._has_formula = True
-        elif name == "mergeCell":
-            self._merged.append(given["ref"])
+    def read(self, elements: Iterable[tuple[Element, Element]]) -> None:
+        """Take up the cells, each before its row, and which rows and cells are hidden or merged."""
+        last = column = cells = 0
+        for element, parent in elements:
+            if element.tag == "mergeCell":
+                self._merged.append(element.attrib["ref"])
+            elif parent.tag != {"c": "row", "row": "sheetData"}[element.tag]:
+                raise ValueError("a row or a cell stands in another")
+            elif element.tag == "row":
+                last, column = int(element.get("r", last + 1)), 0
+                if element.get("hidden") in ("1", "true"):
+                    self._hidden.add(last)
+            else:
+                place = element.get("r")
+                number, column = (int(parent.get("r", last + 1)), column + 1) if place is None else _locate(place)
+                text = self._show(element, number, column)
+                if text.strip():
+                    row = self.rows.setdefault(number, [])
+                    cells += max(0, column - len(row))
+                    if cells > MAX_CELLS:
+                        raise UserError(
+                            f"{self.path}: the sheet has more than {MAX_CELLS:,} cells up to row {number}, and is not "
+                            "read. Save the table as CSV (UTF-8), without columns that are not needed, and give that "
+                            "file."
+                        )
+                    row += [""] * (column - len(row))
+                    row[column - 1] = text
 
-    def add(self, text: str) -> None:
-        """Take up text."""
-        if self._is_open:
-            self._text.append(text)
-
-    def end(self, name: str) -> None:
-        """Put a cell into its row."""
-        if name in ("v", "t"):
-            self._is_open = False
-        elif name == "rPh":
-            self._is_spoken = False
-        elif name == "c":
-            text = self._read_cell("".join(self._text))
-            if text.strip():
-                row = self.rows.setdefault(self._row, [])
-                self._cells += max(0, self._column - len(row))
-                if self._cells > MAX_CELLS:
-                    raise UserError(
-                        f"{self.path}: the sheet has more than {MAX_CELLS:,} cells up to row {self._row}, and is not "
-                        "read. Save the table as CSV (UTF-8), without columns that are not needed, and give that file."
-                    )
-                row += [""] * (self._column - len(row))
-                row[self._column - 1] = text
-
-    def _read_cell(self, text: str) -> str:
-        """What a cell shows."""
-        kind = self._cell.get("t", "n")
-        if self._has_formula and not text and kind != "str":
+    def _show(self, cell: Element, row: int, column: int) -> str:
+        kind, text = cell.get("t", "n"), _read_text(cell)
+        where = f"{self.path}: cell {_name(row, column)}"
+        if cell.find("f") is not None and not text and kind != "str":
             raise UserError(
-                f"{self.path}: cell {self._name()} is a formula whose result is not in the file. Open the workbook in "
-                "a spreadsheet program and save it, or save it as CSV."
+                f"{where} is a formula whose result is not in the file. Open the workbook in a spreadsheet program and "
+                "save it, or save it as CSV."
             )
         if kind == "e":
-            raise UserError(f"{self.path}: cell {self._name()} is the error {text}. Correct it, or empty the cell.")
+            raise UserError(f"{where} is the error {text}. Correct it, or empty the cell.")
         if not text:
             return ""
         if kind == "b":
-            return str(text == "1" or text == "true")
+            return str(text in ("1", "true"))
         if kind == "d":
             return text.replace("T", " ").removesuffix(" 00:00:00")
-        code = self.formats[int(self._cell.get("s", 0))] if self.formats else "General"
+        code = self.formats[int(cell.get("s", 0))] if self.formats else "General"
         try:
             if kind == "n":
                 return show_number(text, code, is_1904=self.is_1904)
             return show_text(self.strings[int(text)] if kind == "s" else text, code)
         except ValueError as error:
-            raise UserError(f"{self.path}: cell {self._name()} {error}.") from error
-
-    def _name(self) -> str:
-        """The name of the cell, such as AB12."""
-        letters, rest = "", self._column
-        while rest:
-            rest, letter = divmod(rest - 1, 26)
-            letters = chr(ord("A") + letter) + letters
-        return f"{letters}{self._row}"
+            raise UserError(f"{where} {error}.") from error
 
     def refuse_merged(self) -> None:
         """Refuse merged cells that show something: all but the first of them are empty in the file."""
@@ -162,14 +134,11 @@ class _Sheet:
         hidden = sorted(self._hidden & self.rows.keys())
         if not hidden:
             return []
+        are = "is" if len(hidden) == 1 else "are"
         return [
-            f"{count(len(hidden), 'row')} of the sheet (the first is row {hidden[0]}) {_is(hidden)} hidden, perhaps by "
-            "a filter, and read all the same. Delete what is not meant."
+            f"{count(len(hidden), 'row')} of the sheet (the first is row {hidden[0]}) {are} hidden, perhaps by a "
+            "filter, and read all the same. Delete what is not meant."
         ]
-
-
-def _is(listed: list[int]) -> str:
-    return "is" if len(listed) == 1 else "are"
 
 
 def _locate(cell: str) -> tuple[int, int]:
@@ -183,6 +152,20 @@ def _locate(cell: str) -> tuple[int, int]:
     return int(match[2]), column
 
 
+def _name(row: int, column: int) -> str:
+    """The name of a cell, such as AB12."""
+    letters = ""
+    while column:
+        column, letter = divmod(column - 1, 26)
+        letters = chr(ord("A") + letter) + letters
+    return f"{letters}{row}"
+
+
+def _read_text(element: Element) -> str:
+    """The text of a cell, or of one of the texts that cells refer to."""
+    return "".join(part.text or "" for part in element.iter() if part.tag in ("v", "t"))
+
+
 class _Book:
     """The parts of a workbook, and what they name."""
 
@@ -192,44 +175,52 @@ class _Book:
         self.parts = self._relate(self.main)
         """(kind, place, name in the main part) of every part."""
 
-    def find(self, kind: str) -> str | None:
-        """The first part of a kind, if there is one."""
-        return next((part for each, part, _ in self.parts if each == kind), None)
-
     def _relate(self, part: str) -> list[tuple[str, str, str]]:
         """The kind, the place and the name of every part that a part names."""
         found = []
-
-        def start(name: str, given: Mapping[str, str]) -> None:
-            if name == "Relationship" and given.get("TargetMode") != "External":
-                place = normpath(join("/", dirname(part), given["Target"])).lstrip("/")
-                found.append((given["Type"].rpartition("/")[2], place, given["Id"]))
-
-        self.parse(join(dirname(part), "_rels", f"{basename(part)}.rels"), start)
+        for element, _ in self.find_all(join(dirname(part), "_rels", f"{basename(part)}.rels"), "Relationship"):
+            if element.get("TargetMode") != "External":
+                place = normpath(join("/", dirname(part), element.attrib["Target"])).lstrip("/")
+                found.append((element.attrib["Type"].rpartition("/")[2], place, element.attrib["Id"]))
         return found
 
-    def parse(
-        self,
-        part: str,
-        start: Callable[[str, Mapping[str, str]], None],
-        end: Callable[[str], None] = lambda name: None,
-        add: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        """Call `start` and `end` with the name of every element, without its namespace, and `add` with texts."""
+    def find_kind(self, kind: str, *names: str) -> Iterator[tuple[Element, Element]]:
+        """`find_all` of the first part of a kind; nothing where there is no such part."""
+        part = next((part for each, part, _ in self.parts if each == kind), None)
+        return iter(()) if part is None else self.find_all(part, *names)
+
+    def find_all(self, part: str, *names: str) -> Iterator[tuple[Element, Element]]:
+        """The elements with some names when they end, without namespaces, each with the one that it stands in."""
         info = self._file.getinfo(part)
         if info.file_size > MAX_BYTES:
             raise UserError(
                 f"{self._path} unpacks to {info.file_size / 1e6:,.0f} MB, and workbooks of up to {MAX_BYTES / 1e6:.0f} "
                 "MB are read. Save the table as CSV (UTF-8) and give that file."
             )
+        tree, ended = TreeBuilder(), list[tuple[Element, Element]]()
+        opened = [Element("")]
+
+        def start(name: str, given: dict[str, str]) -> None:
+            opened.append(tree.start(name.rpartition(":")[2], given))
+
+        def end(name: str) -> None:
+            element, parent = tree.end(name.rpartition(":")[2]), opened[-2]
+            del opened[-1]
+            if element.tag in names:
+                ended.append((element, parent))
+            if parent.tag not in _WHOLE and len(parent):
+                del parent[-1]  # it need not be kept
+
         parser = ParserCreate()
         parser.buffer_text = True
-        parser.StartElementHandler = lambda name, given: start(name.rpartition(":")[2], given)
-        parser.EndElementHandler = lambda name: end(name.rpartition(":")[2])
-        parser.CharacterDataHandler = add
-        parser.StartDoctypeDeclHandler = _refuse_doctype
+        parser.StartElementHandler, parser.EndElementHandler = start, end
+        parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = tree.data, _refuse_doctype
         with self._file.open(info) as file:
-            parser.ParseFile(file)
+            while block := file.read(_BLOCK):
+                parser.Parse(block)
+                yield from ended
+                ended.clear()
+            parser.Parse(b"", True)
 
 
 def _refuse_doctype(*_: object) -> None:
@@ -241,16 +232,12 @@ def _find_sheet(book: _Book) -> tuple[str, str, int, bool]:
     parts = {name: part for kind, part, name in book.parts if kind == "worksheet"}
     sheets: list[tuple[str, str]] = []
     is_1904 = False
-
-    def start(name: str, given: Mapping[str, str]) -> None:
-        nonlocal is_1904
-        if name == "sheet" and given.get("state", "visible") == "visible":
-            names = [value for key, value in given.items() if key.endswith(":id")]
-            sheets.extend((parts[each], given["name"]) for each in names if each in parts)  # a chart can be a sheet
-        elif name == "workbookPr":
-            is_1904 = given.get("date1904") in ("1", "true")
-
-    book.parse(book.main, start)
+    for element, _ in book.find_all(book.main, "sheet", "workbookPr"):
+        if element.tag == "workbookPr":
+            is_1904 = element.get("date1904") in ("1", "true")
+        elif element.get("state", "visible") == "visible":
+            names = [value for key, value in element.items() if key.endswith(":id")]
+            sheets += [(parts[name], element.attrib["name"]) for name in names if name in parts]  # it can be a chart
     if not sheets:
         raise ValueError("it shows no sheet")
     return *sheets[0], len(sheets) - 1, is_1904
@@ -258,30 +245,7 @@ def _find_sheet(book: _Book) -> tuple[str, str, int, bool]:
 
 def _read_strings(book: _Book) -> list[str]:
     """The texts that cells refer to by number."""
-    strings: list[str] = []
-    text: list[str] = []
-    is_open = is_spoken = False
-
-    def start(name: str, given: Mapping[str, str]) -> None:
-        nonlocal is_open, is_spoken
-        is_spoken = name == "rPh" or (is_spoken and name != "si")
-        is_open = name == "t" and not is_spoken
-
-    def end(name: str) -> None:
-        nonlocal is_open, is_spoken
-        is_open, is_spoken = False, is_spoken and name != "rPh"
-        if name == "si":
-            strings.append("".join(text))
-            text.clear()
-
-    def add(part: str) -> None:
-        if is_open:
-            text.append(part)
-
-    strings_part = book.find("sharedStrings")
-    if strings_part is not None:
-        book.parse(strings_part, start, end, add)
-    return strings
+    return [_read_text(element) for element, _ in book.find_kind("sharedStrings", "si")]
 
 
 def _read_formats(book: _Book) -> list[str]:
@@ -290,17 +254,9 @@ def _read_formats(book: _Book) -> list[str]:
 
     codes: dict[int, str] = dict(BUILTIN_FORMATS)
     styles: list[int] = []
-    is_of_cells = False
-
-    def start(name: str, given: Mapping[str, str]) -> None:
-        nonlocal is_of_cells
-        is_of_cells = name == "cellXfs" or (is_of_cells and name != "cellStyles")
-        if name == "numFmt" and not styles:  # behind the styles there are formats of other things
-            codes[int(given["numFmtId"])] = given["formatCode"]
-        elif name == "xf" and is_of_cells:
-            styles.append(int(given.get("numFmtId", 0)))
-
-    styles_part = book.find("styles")
-    if styles_part is not None:
-        book.parse(styles_part, start)
+    for element, parent in book.find_kind("styles", "numFmt", "xf"):
+        if element.tag == "numFmt" and parent.tag == "numFmts":  # other things have formats as well
+            codes[int(element.attrib["numFmtId"])] = element.attrib["formatCode"]
+        elif parent.tag == "cellXfs":
+            styles.append(int(element.get("numFmtId", 0)))
     return [codes.get(style, "General") for style in styles]

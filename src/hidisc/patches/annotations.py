@@ -224,8 +224,7 @@ def fill(rings: Iterable[Ring], shape: tuple[int, int], scale: float) -> NDArray
             if len(rows):
                 crossed = x0 + (rows - y0) * ((x1 - x0) / (y1 - y0))
                 toggles[rows, np.clip(np.ceil(crossed), 0, width).astype(int)] ^= True
-    mask: NDArray[np.bool_] = np.logical_xor.accumulate(toggles, axis=1)[:, :width]
-    return mask
+    return np.asarray(np.logical_xor.accumulate(toggles, axis=1)[:, :width])
 
 
 def load_annotations(config: AnnotationsConfig, rows: Sequence[SlideRow]) -> tuple[Annotations | None, list[str]]:

@@ -18,12 +18,11 @@ from PIL import Image
 
 from hidisc.artefacts.artefact import Work
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import FileEntry, beside, describe_file, find_problem, sync
+from hidisc.ground.files import FileEntry, beside, describe_file, find_problem, sync, write_atomic
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.stop import reached
 from hidisc.ground.text import count, name_some
 from hidisc.patches.annotations import ANNOTATION, Annotations
-from hidisc.patches.filters import LABEL, SCORE, is_blank, is_marked, is_unwanted, load_predicted, predicted_file
 from hidisc.patches.record import BOXES, RECORD, SHARDS, THUMBNAIL, RecordError, SlideRecord, list_boxes, slide_folder
 from hidisc.patches.shard import Shard, cell_column, scale_shard
 from hidisc.patches.splits import split_patients
@@ -33,7 +32,9 @@ from hidisc.settings.level_names import USUAL, LevelNames
 from hidisc.settings.prepare import ImportConfig, PrepareConfig, SplitConfig, VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.grid import find_origin
-from hidisc.slides.tissue import pen_fraction
+from hidisc.slides.tissue import is_blank, pen_fraction
+
+LABEL, SCORE = "predicted_label", "predicted_score"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,26 @@ class PredictedLabels:
 
     checksum: str
     labels: tuple[str, ...]
+
+    def file(self, folder: Path) -> Path:
+        """Where the predictions for a slide are, in its folder."""
+        return folder / f"predicted-{self.checksum}.parquet"
+
+    def save(self, folder: Path, codes: NDArray[np.int16], scores: NDArray[np.float32]) -> None:
+        """Write codes (boxes,) into `labels`, -1 for boxes without a stored patch, and their probabilities (boxes,)."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({LABEL: codes, SCORE: scores}), sink, compression="zstd", write_page_checksum=True)
+        write_atomic(self.file(folder), sink.getvalue().to_pybytes())
+
+    def load(self, folder: Path, boxes: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+        """Codes and scores (boxes,) of a slide; all -1 and NaN when it has no predictions, or the file is damaged."""
+        try:
+            table = pq.read_table(self.file(folder), page_checksum_verification=True)
+        except (OSError, pa.ArrowInvalid):
+            table = None
+        if table is None or len(table) != boxes or table.column_names != [LABEL, SCORE]:
+            return np.full(boxes, -1, np.int16), np.full(boxes, np.nan, np.float32)
+        return table[LABEL].to_numpy().copy(), table[SCORE].to_numpy().copy()
 
 
 @dataclass(frozen=True)
@@ -184,21 +205,26 @@ def _judge_boxes(
 ) -> tuple[dict[str, pa.Array], NDArray[np.bool_]]:
     """Columns that only some tables have, one value per box, and which boxes (N,) are left out by what they say."""
     columns: dict[str, pa.Array] = {}
-    is_left_out = np.zeros(record.boxes, bool)
-    if plan.config.filter.max_pen_fraction < 1:
+    is_left_out, filter = np.zeros(record.boxes, bool), plan.config.filter
+    if filter.max_pen_fraction < 1:
         ink = _score_pen(folder, record, boxes)
         columns["pen_fraction"] = pa.array(ink)
-        is_left_out |= is_marked(ink, plan.config.filter)
+        is_left_out |= ink > filter.max_pen_fraction
     if len(plan.scales) > 1:
         columns["place"] = names_column([str(box) for box in range(record.boxes)], [1] * record.boxes)
     if plan.classifier:
         labels = plan.classifier.labels
-        codes, probabilities = load_predicted(folder, plan.classifier.checksum, record.boxes)
+        codes, probabilities = plan.classifier.load(folder, record.boxes)
         columns[LABEL] = codes_column(codes, labels)
         columns[SCORE] = pa.array(probabilities, mask=np.isnan(probabilities))
-        is_left_out |= is_unwanted(codes, labels, plan.config.filter)
+        unwanted = [code for code, label in enumerate(labels) if label in filter.drop_labels]
+        is_left_out |= np.isin(codes, unwanted)
     if plan.annotations:
-        annotation, is_excluded = _annotate(plan.annotations, record, boxes)
+        assert record.width is not None  # cut from a slide
+        assert record.height is not None
+        annotation, is_excluded = plan.annotations.classify(
+            record.slide, list_boxes(record, boxes), record.width, record.height, record.origin or (0, 0)
+        )
         columns[ANNOTATION] = codes_column(annotation, plan.annotations.classes)
         is_left_out |= is_excluded
     return columns, is_left_out
@@ -244,16 +270,6 @@ def _find_corners(axis: str, scores: pa.Table, record: SlideRecord, scales: tupl
     return pa.array(scores[axis].to_numpy() + np.tile(origins, record.boxes), pa.int32())
 
 
-def _annotate(
-    annotations: Annotations, record: SlideRecord, scores: pa.Table
-) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """The class of every box of a slide by its annotations, and whether it is to be left out."""
-    assert record.width is not None  # cut from a slide
-    assert record.height is not None
-    boxes = list_boxes(record, scores)
-    return annotations.classify(record.slide, boxes, record.width, record.height, record.origin or (0, 0))
-
-
 def _enter(row: SlideRow, record: SlideRecord, boxes: pa.Table) -> SlideEntry:
     """A slide as `store.json` lists it."""
     kept = int(boxes[_IS_KEPT].to_numpy().sum())
@@ -294,7 +310,7 @@ def _slide_files(out: Path, record: SlideRecord, plan: StorePlan) -> list[FileEn
     """The files of a slide's folder as files of the store."""
     name = slide_folder(record.slide)
     more = [out / name / RECORD]
-    if plan.classifier and (predicted := predicted_file(out / name, plan.classifier.checksum)).is_file():
+    if plan.classifier and (predicted := plan.classifier.file(out / name)).is_file():
         more.append(predicted)
     files = [*record.files, *map(describe_file, more)]
     return [file.model_copy(update={"path": f"{name}/{file.path}"}) for file in files]

@@ -20,7 +20,6 @@ from hidisc.ground.files import describe_file, digest, new_folder, replaced, sea
 from hidisc.ground.progress import Watch, ignore
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.patches.codec import check_codec, encode
-from hidisc.patches.filters import is_blank
 from hidisc.patches.record import (
     BOXES,
     FIRST_SHARD,
@@ -44,7 +43,7 @@ from hidisc.slides.reader import open_slide, resolve_mpp
 from hidisc.slides.resample import read_scaled, read_thumbnail
 from hidisc.slides.slide import Pixels, Slide, SlideError, as_rgb, shrink
 from hidisc.slides.stain import REFERENCE, Stains, estimate_stains, normalise, normalise_each
-from hidisc.slides.tissue import find_tissue, pixel_std, tissue_fraction, touches_tissue
+from hidisc.slides.tissue import find_tissue, is_blank, pixel_std, tissue_fraction, touches_tissue
 
 _THUMBNAIL_PX = 1024  # long side small pictures get at least, if they have that many pixels
 _SHOWN, _SHOWN_PX, _GAP_PX = 4, 150, 6  # sample patches kept for the contact sheet
@@ -121,19 +120,21 @@ def cut_slide(task: CutTask, report: Watch = ignore) -> SlideRecord:
         fraction = tissue_fraction(mask, candidates, thumbnail_downsample)
 
         samples = _sample(slide, candidates, fraction, task)
-        painter = _Painter(task, _estimate_stains(task, slide, samples))
-        first_cells = _find_cells(task, lattices, candidates, slide)
+        painter = _Painter(task, slide, _estimate_stains(task, slide, samples))
+        bounds = slide if config.grid.beyond_edge == "drop" else None
+        cells = [lattice.first_cells(candidates, bounds) for lattice in lattices]
         with new_folder(task.folder) as part:
             stds = np.zeros(len(candidates), np.float32)
             names = [part / scale_shard(FIRST_SHARD, scale) for scale in range(1 + len(lattices))]
             owners = [name_owner(task.row.slide, sample, task.settings, path.name) for path in names]
-            with _write_places(task, names, owners, slide, lattices, [*first_cells.values()], painter) as places:
+            with PlaceWriter(names, owners, painter.patch_bytes, slide, lattices, cells, painter.encode_cell) as places:
                 for index, pixels in _read_boxes(slide, candidates, np.arange(len(candidates)), samples, task, report):
                     stds[index] = pixel_std(pixels)
                     if not is_blank(stds[index], fraction[index], config.filter):
                         places.append(index, painter.encode(pixels))
             scores = {"x": candidates.x, "y": candidates.y, "tissue_fraction": fraction, "pixel_std": stds}
-            pq.write_table(pa.table({**scores, **first_cells}), part / BOXES, compression="zstd")
+            scores |= {cell_column(scale): first for scale, first in enumerate(cells, start=1)}
+            pq.write_table(pa.table(scores), part / BOXES, compression="zstd")
             Image.fromarray(as_rgb(thumbnail)).save(part / THUMBNAIL, quality=88)
             _save_samples(samples, painter, part / SAMPLES)
             record = SlideRecord(
@@ -174,11 +175,11 @@ def _grow(task: CutTask, record: SlideRecord, report: Watch) -> SlideRecord:
     with ExitStack() as stack:
         parts = [stack.enter_context(replaced(task.folder / name)) for name in names]
         slide = stack.enter_context(open_slide(task.row.path))
-        painter = _Painter(task, Stains.from_dict(record.stain) if record.stain else None)
+        painter = _Painter(task, slide, Stains.from_dict(record.stain) if record.stain else None)
         owners = [name_owner(record.slide, record.sample, record.settings, name) for name in names]
         _, lattices = _lay_squares(task, slide, boxes.downsample)
-        first_cells = [scores[cell_column(scale)].to_numpy() for scale in range(1, len(names))]
-        with _write_places(task, parts, owners, slide, lattices, first_cells, painter) as places:
+        cells = [scores[cell_column(scale)].to_numpy() for scale in range(1, len(names))]
+        with PlaceWriter(parts, owners, painter.patch_bytes, slide, lattices, cells, painter.encode_cell) as places:
             for index, pixels in _read_boxes(slide, boxes, missing, {}, task, report):
                 places.append(index, painter.encode(pixels))
         task.refuse_change(record.sample)
@@ -211,32 +212,12 @@ def _lay_squares(task: CutTask, slide: Slide, downsample: float) -> tuple[Boxes,
     ]
 
 
-def _find_cells(task: CutTask, lattices: list[Lattice], boxes: Boxes, slide: Slide) -> dict[str, NDArray[np.int32]]:
-    """The first cell of every box at each coarser scale, by the column that it is stored in."""
-    bounds = slide if task.config.grid.beyond_edge == "drop" else None
-    return {cell_column(scale): lattice.first_cells(boxes, bounds) for scale, lattice in enumerate(lattices, start=1)}
-
-
-def _write_places(
-    task: CutTask,
-    paths: list[Path],
-    owners: list[str],
-    slide: Slide,
-    lattices: list[Lattice],
-    first_cells: list[NDArray[np.int32]],
-    painter: "_Painter",
-) -> PlaceWriter:
-    """The writer of a slide's places into these files, one per scale."""
-    patch_bytes = task.config.grid.size_px**2 * slide.channels * slide.dtype.itemsize
-    return PlaceWriter(paths, owners, patch_bytes, slide, lattices, first_cells, painter.encode_cell)
-
-
 class _Painter:
     """Stain normalisation of one slide's patches, counting those that had to be left as they were."""
 
-    def __init__(self, task: CutTask, stains: Stains | None) -> None:
-        self.stains = stains
-        self.fallbacks = 0
+    def __init__(self, task: CutTask, slide: Slide, stains: Stains | None) -> None:
+        self.stains, self.fallbacks = stains, 0
+        self.patch_bytes = task.config.grid.size_px**2 * slide.channels * slide.dtype.itemsize
         self._config, self._reference, self._pixels = task.config.stain, task.reference, task.config.pixels
 
     def encode(self, pixels: Pixels) -> bytes:

@@ -34,6 +34,7 @@ from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.cohort import SlideRow
 from hidisc.slides.slide import SlideError
 
+_load_pydicom = partial(load_library, "pydicom", "DICOM series", "pydicom")
 _TAGS = (
     "PatientID", "SeriesInstanceUID", "Modality", "Manufacturer", "ManufacturerModelName", "ImagePositionPatient",
     "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "Rows", "Columns", "NumberOfFrames",
@@ -215,9 +216,7 @@ def _read_pixels(instance: Instance) -> NDArray[np.float32]:
         with warnings.catch_warnings(action="ignore"):
             image = _load_pydicom().dcmread(instance.path)
             values = np.asarray(image.pixel_array, np.float32)
-            slope, offset = (
-                float(image.get(tag, usual)) for tag, usual in (("RescaleSlope", 1), ("RescaleIntercept", 0))
-            )
+            slope, offset = float(image.get("RescaleSlope", 1)), float(image.get("RescaleIntercept", 0))
             is_inverted = image.get("PhotometricInterpretation") == "MONOCHROME1"
     except Exception as error:  # noqa: BLE001 - damaged pixels raise nearly anything, with names in the message
         raise SlideError(
@@ -233,7 +232,3 @@ def _count_frames(instances: Sequence[Instance], config: VolumesConfig) -> int:
         return len(arrange(instances)) if config.frames else 1
     except SlideError:
         return 1  # said when it is read
-
-
-def _load_pydicom() -> Any:
-    return load_library("pydicom", "DICOM series", "pydicom")

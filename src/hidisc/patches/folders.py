@@ -11,14 +11,8 @@ from hidisc.ground.spreadsheet import read_sheet
 from hidisc.ground.text import count, name_some
 from hidisc.patches.pack import PatchFile, Source, group_by_slide
 from hidisc.patches.people import People
-from hidisc.slides.cohort import (
-    find_disagreements,
-    find_half_split,
-    read_row,
-    refuse,
-    refuse_if_all_missing,
-)
-from hidisc.slides.column_names import REQUIRED, is_ours
+from hidisc.slides.cohort import find_disagreements, find_half_split, read_row, refuse, refuse_if_all_missing
+from hidisc.slides.names import REQUIRED, is_ours, is_text
 
 PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp"}
 LabelLevel = Literal["patient", "slide", "patch"]
@@ -39,7 +33,7 @@ def find_folder(root: AnyPath, patients_csv: AnyPath | None = None) -> Source:
         if len(parts) != 3:
             odd.append("/".join(parts))
             continue
-        if not all(map(_is_text, parts)):
+        if not all(map(is_text, parts)):
             problems.append(f"{'/'.join(parts)!r} has letters that are not UTF-8 in its name. Rename it.")
             continue
         # as a CSV's cells: macOS takes accents apart in file names
@@ -96,15 +90,6 @@ def _find_half_scales(patches: list[PatchFile]) -> list[str]:
     return [
         f"row {without[0]}: mpp is empty, and other rows have it. Fill it in all {len(without):,} rows, or in none."
     ]
-
-
-def _is_text(name: str) -> bool:
-    """Whether a file's name is Unicode; other bytes (an old server's Latin-1) cannot be written to a table."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 META, SPLIT = "meta/opensrh.json", "meta/train_val_split.json"

@@ -17,8 +17,10 @@ from hidisc.patches.people import People
 from hidisc.patches.volume import Volume, VolumeSource, check_size, gather_scans, load_library, orient, walk_files
 from hidisc.settings.prepare import VolumesConfig
 from hidisc.slides.cohort import Cohort, SlideRow, refuse
+from hidisc.slides.names import is_text
 from hidisc.slides.slide import SlideError
 
+_load_nibabel = partial(load_library, "nibabel", "NIfTI volumes", "nibabel.global")
 ENDINGS = (".nii.gz", ".nii")
 _MM = {"meter": 1000.0, "micron": 0.001}
 """Millimetres of a header's unit; an unknown one is mm."""
@@ -63,21 +65,20 @@ def find_nifti(
     `patients_csv`: labels, sites, splits and further columns; `key_file`: names become pseudonyms (`people.py`).
     """
     _load_nibabel()
-    root = Path(root)
-    people = People(patients_csv, key_file)
-    rows, warnings = _read_csv(root) if root.is_file() else _walk(root)
+    root, people = Path(root), People(patients_csv, key_file)
+    if root.is_file():
+        cohort = Cohort.load(root, "slide")
+        rows, warnings = list(cohort.slides), list(cohort.warnings)
+    else:
+        rows, warnings = _walk(root)
     masks = {mask for row in rows if (mask := _find_mask(row.path, config)) is not None}
     rows = [row for row in rows if row.path not in masks]
     if not rows:
         raise UserError(f"{root} holds no volumes at patient/scan.nii.gz. Give the folder of the patients, or a CSV.")
-    volumes = (
-        (
-            row,
-            _count_frames(row.path, config),
-            partial(NiftiFile, row.path, _find_mask(row.path, config), _mask_name(row.path, config)),
-        )
-        for row in rows
-    )
+    volumes = []
+    for row in rows:
+        choose_frame = partial(NiftiFile, row.path, _find_mask(row.path, config), _mask_name(row.path, config))
+        volumes.append((row, _count_frames(row.path, config), choose_frame))
     return gather_scans(root, volumes, people, warnings, is_private=key_file is not None)
 
 
@@ -91,9 +92,7 @@ def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
         if len(parts) < 2:
             odd.append(path.name)
             continue
-        try:
-            "/".join(parts).encode()
-        except UnicodeEncodeError:
+        if not is_text("/".join(parts)):
             problems.append(f"{'/'.join(parts)!r} has letters that are not UTF-8 in its name. Rename it.")
             continue
         patient, scan = (normalize("NFC", name) for name in (parts[0], "/".join((*parts[1:-1], _stem(path)))))
@@ -102,11 +101,6 @@ def _walk(root: Path) -> tuple[list[SlideRow], list[str]]:
     lies = "lies" if len(odd) == 1 else "lie"
     said = [f"{count(len(odd), 'file')} {lies} in no patient's folder, and left out: {name_some(odd)}."]
     return rows, said if odd else []
-
-
-def _read_csv(path: Path) -> tuple[list[SlideRow], list[str]]:
-    cohort = Cohort.load(path, "slide")
-    return list(cohort.slides), list(cohort.warnings)
 
 
 def _stem(path: Path) -> str:
@@ -118,7 +112,6 @@ def _mask_name(path: Path, config: VolumesConfig) -> str:
 
 
 def _find_mask(path: Path, config: VolumesConfig) -> Path | None:
-    """The mask beside a volume."""
     if config.mask is None:
         return None
     name = _mask_name(path, config)
@@ -178,7 +171,3 @@ def _check(image: Any, frame: int | None) -> None:
         f"the volume has {image.ndim} axes ({' x '.join(map(str, image.shape))} values). If the fourth is time, --set "
         "frames=true makes every frame a scan; convert others to volumes of three axes."
     )
-
-
-def _load_nibabel() -> Any:
-    return load_library("nibabel", "NIfTI volumes", "nibabel.global")

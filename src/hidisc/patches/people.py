@@ -13,8 +13,7 @@ from hidisc.ground.files import AnyPath
 from hidisc.ground.spreadsheet import read_sheet
 from hidisc.ground.text import name_some
 from hidisc.slides.cohort import SlideRow, refuse
-from hidisc.slides.column_names import is_ours
-from hidisc.slides.names import Name, find_twins, fold_patient
+from hidisc.slides.names import Name, find_twins, fold_patient, is_ours
 
 _KNOWN = ("patient", "label", "site", "split")
 _LEAST_KEY = 16
@@ -89,12 +88,9 @@ class People:
         """A slide under the names that the store may hold."""
         if self._key is None:
             return row
-        patient = self._hide(row.patient)
-        return replace(row, patient=patient, slide=f"{patient}/{self._hide(row.slide)}")
-
-    def _hide(self, name: str) -> str:
-        assert self._key is not None
-        return hmac.new(self._key, name.encode(), "sha256").hexdigest()[:16]
+        names = (row.patient, row.slide)
+        patient, slide = (hmac.new(self._key, name.encode(), "sha256").hexdigest()[:16] for name in names)
+        return replace(row, patient=patient, slide=f"{patient}/{slide}")
 
 
 def _read_described(path: Path) -> tuple[dict[str, dict[str, str]], tuple[str, ...]]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -121,9 +120,7 @@ class Shard:
     @cached_property
     def boxes(self) -> NDArray[np.int32]:
         """(rows,) the box each row was cut from."""
-        columns: list[Any] = [
-            self._reader.get_batch(index).column(0).to_numpy() for index in range(self._reader.num_record_batches)
-        ]
+        columns: list[Any] = [self._reader.get_batch(index).column(0).to_numpy() for index in range(len(self._batches))]
         return np.concatenate(columns) if columns else np.empty(0, np.int32)
 
 
@@ -175,9 +172,7 @@ class PlaceWriter:
     def __enter__(self) -> "PlaceWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for shard in (self._finest, *self._coarser):
             shard.close()
 

@@ -49,8 +49,6 @@ def as_input(pixels: Pixels, rule: InputRule) -> NDArray[np.float32]:
 
 
 STORE, PATCHES, DROPPED, FAILURES = "store.json", "patches.parquet", "dropped.parquet", "failures.csv"
-_KINDS = ("prepare", "import")
-"""The kinds of artefact that are stores."""
 
 
 class PatchError(UserError):
@@ -130,7 +128,7 @@ class PatchStore:
         path = Path(path)
         said = f"the store {path}"
         try:
-            artefact = open_artefact(path, *_KINDS, check=(CONFIG, STORE, PATCHES, DROPPED, FAILURES))
+            artefact = open_artefact(path, "prepare", "import", check=(CONFIG, STORE, PATCHES, DROPPED, FAILURES))
         except DamagedError:
             raise
         except UserError:
@@ -219,7 +217,8 @@ class PatchStore:
             return opened
         except (UserError, ValueError, OSError):
             if shard not in self._damaged:  # comparing the store once per shard is enough
-                self._refuse_change()
+                with suppress(DamagedError):  # another store, or none, is refused; a damaged one is still this one
+                    PatchStore.load(self.path, self._expect_same())
                 self._damaged.add(shard)
             raise
 
@@ -233,13 +232,7 @@ class PatchStore:
         SlideRecord.load(self.path / folder).open_shard(self.path / folder, file)
 
     def _expect_same(self) -> ExpectedInputs:
-        """That a store is this one."""
         return ExpectedInputs(checksums={inputs.STORE: self.checksum})
-
-    def _refuse_change(self) -> None:
-        """Refuse a store that is another one by now, is being made anew or is gone; a damaged one is still this one."""
-        with suppress(DamagedError):
-            PatchStore.load(self.path, self._expect_same())
 
     def record(self, slide: SlideEntry) -> SlideRecord:
         """How one slide was cut."""

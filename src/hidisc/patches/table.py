@@ -98,8 +98,7 @@ class PatchTable:
         if pa.types.is_dictionary(values.type):
             codes, names = self.codes(name)
             return np.array([*names, None], object)[codes]
-        numbers: NDArray[Any] = values.to_numpy()
-        return numbers
+        return np.asarray(values.to_numpy())
 
     def codes(self, name: str) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         """(N,) integer codes of a name column, -1 where missing, and the names they stand for."""

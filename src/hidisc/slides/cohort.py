@@ -17,8 +17,7 @@ from hidisc.ground.files import AnyPath, digest, hash_file, sample_file
 from hidisc.ground.spreadsheet import Sheet, read_sheet
 from hidisc.ground.text import count
 from hidisc.settings.prepare import PLAUSIBLE_MPP
-from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, is_ours
-from hidisc.slides.names import Name, find_fault, find_twins, fold
+from hidisc.slides.names import FOR_PEOPLE, OPTIONAL, REQUIRED, Name, find_fault, find_twins, fold, is_ours
 
 _SHOWN = 50  # problems listed in full; a wrong column would otherwise print thousands
 _SHOWN_CHARACTERS = 20_000  # of all of them; long names would otherwise fill screens
@@ -151,11 +150,8 @@ def names_of(rows: Iterable[SlideRow], *, slides_within_patients: bool = False) 
         slide = row.slide.removeprefix(f"{row.patient}/") if slides_within_patients else row.slide
         yield Name("patient", row.patient, where)
         yield Name("slide", slide, where, fold(row.patient) if slides_within_patients else "")
-        yield Name("label", row.label or "", where)
-        yield Name("site", row.site or "", where)
-        yield Name("split", row.split or "", where)
-        for name, value in row.more.items():
-            yield Name(name, value or "", where)
+        known = {"label": row.label, "site": row.site, "split": row.split, **row.more}
+        yield from (Name(name, value or "", where) for name, value in known.items())
         for name, values in row.columns.items():
             if name not in ("name", "mpp", "place"):
                 yield from (Name(name, value or "", where) for value in dict.fromkeys(values))

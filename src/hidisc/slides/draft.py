@@ -13,8 +13,7 @@ from hidisc.ground.progress import Result
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.ground.tasks import prefetch
 from hidisc.ground.text import count, name_some
-from hidisc.slides.column_names import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN
-from hidisc.slides.names import fold_patient
+from hidisc.slides.names import FOR_PEOPLE, OPTIONAL, REQUIRED, WRITTEN, fold_patient, is_text
 from hidisc.slides.reader import list_suffixes, open_slide
 from hidisc.slides.slide import SlideError
 
@@ -170,12 +169,11 @@ def _find_files(root: Path) -> tuple[list[Path], list[str]]:
 
 def _read_file(path: Path) -> DraftRow | str:
     """A slide's size, scale and reader; or why it is no slide."""
+    if not is_text(str(path)):
+        return "letters that are not UTF-8 are in its name; rename it"
     try:
-        str(path).encode()
         with open_slide(path) as slide:
             return DraftRow(path, {}, [], slide.mpp, slide.width, slide.height, slide.reader)
-    except UnicodeEncodeError:
-        return "letters that are not UTF-8 are in its name; rename it"
     except SlideError as error:
         return str(error).removeprefix(f"{path} ")
 

@@ -1,12 +1,25 @@
-"""Names of patients, slides, labels: those that people take for one, and those that nothing can hold."""
+"""Names: whose a column is, which names people take for one, and which names no table can hold.
+
+A column of a table is addressed by its name. What is computed when patches are looked at (a cluster, a predicted class,
+a score, a similarity) is addressed as `computed:NAME`, and a set of names that people gave as `given:NAME`. No column
+of the user's own can have such an address, because a table with one is refused or read without it.
+"""
 
 import re
 import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
-LONGEST = 5000
-"""Characters that a name may have; a longer one is a quote that was not closed, or another kind of file."""
+from hidisc.ground.spreadsheet import LONGEST
+
+REQUIRED = ("patient", "slide", "path")
+OPTIONAL = ("label", "mpp", "site", "split")
+FOR_PEOPLE = ("file_mpp", "file_size_px", "file_reader", "doubt")
+"""Columns that `hidisc cohort` adds to a draft for people to look at; no table of patches has them."""
+WRITTEN = ("patch", "x", "y", "tissue_fraction", "pixel_std", "is_blank", "shard", "row", "name", "is_kept",
+           "pen_fraction", "predicted_label", "predicted_score", "annotation", "place")  # fmt: skip
+"""Columns that hidisc itself writes into a table of patches, beside those of a cohort."""
+_COMPUTED, _GIVEN = "computed:", "given:"
 _BETWEEN = "[ _\u2010-\u2015-]+"
 """What stands between the parts of an id."""
 _SHOWN_TWINS = 20
@@ -67,11 +80,16 @@ def find_fault(name: str | None) -> str | None:
         return f"has {len(name):,} characters, more than {LONGEST:,}. Shorten it."
     if len(name.splitlines()) > 1 or "\0" in name:
         return f"{name!r} contains a line break. A name stands on one line: remove it."
+    return None if is_text(name) else f"{name!r} has letters that are not UTF-8. Rename it."
+
+
+def is_text(name: str) -> bool:
+    """Whether the name of a file is Unicode; other bytes (an old server's Latin-1) cannot be written to a table."""
     try:
         name.encode()
     except UnicodeEncodeError:
-        return f"{name!r} has letters that are not UTF-8. Rename it."
-    return None
+        return False
+    return True
 
 
 def _warn(first: Name, second: Name) -> str:
@@ -82,3 +100,38 @@ def _warn(first: Name, second: Name) -> str:
         "two, but differ only in case, spaces, hyphens or the form of their letters. If they are "
         f"one {first.kind}, write them alike."
     )
+
+
+def address_computed(name: str) -> str:
+    """The address of a computed column."""
+    return _COMPUTED + name
+
+
+def address_given(name: str) -> str:
+    """The address of the set of given names that is called so."""
+    return _GIVEN + name
+
+
+def find_given(address: str) -> str | None:
+    """The name of the set of given names that an address is about; None where it is about another column."""
+    return address.removeprefix(_GIVEN) if address.startswith(_GIVEN) else None
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an address of a computed column or of given names."""
+    return name.startswith((_COMPUTED, _GIVEN))
+
+
+def is_computed(address: str) -> bool:
+    """Whether an address is that of a computed column."""
+    return address.startswith(_COMPUTED)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a column that is called so is written or addressed by hidisc, and cannot be the user's own."""
+    return name in WRITTEN or is_address(name)
+
+
+def is_taken(name: str) -> bool:
+    """Whether a set of given names may not be called so, because a column with a meaning of its own is."""
+    return is_ours(name) or name in (*REQUIRED, *OPTIONAL, *FOR_PEOPLE)

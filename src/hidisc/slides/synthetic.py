@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hidisc.ground.errors import UserError
-from hidisc.ground.files import AnyPath
+from hidisc.ground.files import AnyPath, write_atomic
 from hidisc.ground.seeds import Purpose, make_rng
 from hidisc.ground.spreadsheet import format_csv
 from hidisc.slides.slide import Pixels
@@ -99,11 +99,7 @@ DIAGNOSES = {
     "large-oval": Morphology(13_700, 2.6, 0.60, 0.60),
     "dense-spindle": Morphology(23_400, 1.5, 0.55, 0.45),
 }
-SITES = {
-    "north": (0.94, 0.93, 0.94),
-    "river": (0.93, 0.93, 0.95),
-    "harbour": (0.95, 0.93, 0.93),
-}
+SITES = {"north": (0.94, 0.93, 0.94), "river": (0.93, 0.93, 0.95), "harbour": (0.95, 0.93, 0.93)}
 """Each site's scanner, by what it records of clear glass; sites are spread evenly over the diagnoses."""
 
 # Haematoxylin and eosin as in Macenko et al. 2009 (the reference of most normalisation code).
@@ -153,9 +149,7 @@ def draw_cohort(
             write_pyramid(out / "slides" / f"{slide}.tiff", pixels, mpp)
             rows.append((f"P{p + 1:03d}", slide, f"slides/{slide}.tiff", label, site))
     table = out / "cohort.csv"
-    beside = table.with_name("cohort.csv.part")
-    beside.write_text(format_csv(("patient", "slide", "path", "label", "site"), rows), encoding="utf-8", newline="")
-    beside.replace(table)
+    write_atomic(table, format_csv(("patient", "slide", "path", "label", "site"), rows).encode())
     return table
 
 

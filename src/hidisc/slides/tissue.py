@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
+from hidisc.settings.prepare import FilterConfig
 from hidisc.slides.grid import Boxes
 from hidisc.slides.slide import Pixels
 
@@ -18,8 +19,7 @@ def find_tissue(thumbnail: Pixels, min_density: float, max_density: float) -> ND
         return np.ones(thumbnail.shape[:2], bool)
     density = thumbnail_density(thumbnail).mean(axis=2).clip(0, None)
     threshold = float(np.clip(_otsu(density), min_density, max_density))
-    mask: NDArray[np.bool_] = density > threshold
-    return mask
+    return np.asarray(density > threshold)
 
 
 def thumbnail_density(thumbnail: Pixels) -> NDArray[np.float32]:
@@ -65,6 +65,13 @@ def pixel_std(pixels: Pixels) -> float:
     value, share = np.arange(counts.shape[1], dtype=float), counts / (height * width)
     variance = share @ value**2 - (share @ value) ** 2
     return float(np.sqrt(variance.clip(0)).mean() * (255 / value[-1]))
+
+
+def is_blank(
+    pixel_std: NDArray[np.float32], tissue_fraction: NDArray[np.float32], filter: FilterConfig
+) -> NDArray[np.bool_]:
+    """(N,) boxes not to store; an unknown tissue fraction (NaN: imported patches) never drops one."""
+    return np.asarray((pixel_std < filter.min_pixel_std) | (tissue_fraction < filter.min_tissue_fraction))
 
 
 def _span(
@@ -115,5 +122,4 @@ def find_ink(thumbnail: Pixels) -> NDArray[np.bool_]:
     red, green, total = density[..., 0], density[..., 1], density.sum(axis=2)
     coloured = (red > _RED_SHARE * total) & (total > 3 * _MIN_DENSITY)
     black = (green < _BLACK_GREEN_SHARE * total) & (total > 3 * _BLACK_DENSITY)
-    mask: NDArray[np.bool_] = coloured | black
-    return mask
+    return np.asarray(coloured | black)

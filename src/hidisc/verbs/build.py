@@ -28,7 +28,6 @@ from hidisc.ground.text import count, name_some
 from hidisc.models.card import WEIGHTS
 from hidisc.patches.codec import decode
 from hidisc.patches.commit import PredictedLabels, StorePlan, assign_splits, commit_store, refuse_unlisted
-from hidisc.patches.filters import load_predicted, save_predicted
 from hidisc.patches.record import RECORD, RecordError, SlideRecord, SlideTask, is_whole, slide_folder
 from hidisc.patches.shard import Shard
 from hidisc.patches.splits import find_split_doubts
@@ -305,13 +304,13 @@ def _predict_labels(out: Path, slides: Sequence[SlideRow], plan: StorePlan, say:
     for slide in slides:
         folder = out / slide_folder(slide.slide)
         if (folder / RECORD).exists():
-            predicted += _predict_slide(folder, encoder, predictor.checksum, plan, device)
+            predicted += _predict_slide(folder, encoder, predictor, plan, device)
     dropped = ", ".join(plan.config.filter.drop_labels)
     say(f"{run.path} predicted labels for {count(predicted, 'patch')}; those predicted as {dropped} are dropped")
     return predictor
 
 
-def _predict_slide(folder: Path, encoder: "Encoder", checksum: str, plan: StorePlan, device: str) -> int:
+def _predict_slide(folder: Path, encoder: "Encoder", predictor: PredictedLabels, plan: StorePlan, device: str) -> int:
     """Predict the labels that a slide lacks; the number of patches predicted."""
     record = SlideRecord.load(folder)
     if (record.size_px, record.channels) != (encoder.card.size_px, _stored_channels(encoder)):
@@ -319,7 +318,7 @@ def _predict_slide(folder: Path, encoder: "Encoder", checksum: str, plan: StoreP
             f"filter.run was trained on {encoder.card.size_px} px patches of {_stored_channels(encoder)} channels, and "
             f"slide {record.slide!r} has {record.channels} channels at {record.size_px} px. Train it on such patches."
         )
-    codes, scores = load_predicted(folder, checksum, record.boxes)
+    codes, scores = predictor.load(folder, record.boxes)
     predicted = 0
     for file in record.shards:
         shard = Shard(folder / file)
@@ -332,7 +331,7 @@ def _predict_slide(folder: Path, encoder: "Encoder", checksum: str, plan: StoreP
             codes[boxes[rows]], scores[boxes[rows]] = _predict(encoder, as_input(pixels, plan.input), device)
         predicted += len(missing)
     if predicted:
-        save_predicted(folder, checksum, codes, scores)
+        predictor.save(folder, codes, scores)
     return predicted
 
 

@@ -37,7 +37,7 @@ from hidisc.patches.record import SlideId
 from hidisc.patches.table import PatchTable, build_table
 from hidisc.settings.prepare import FeaturesConfig
 from hidisc.slides.cohort import SlideRow, find_lookalikes, find_problems, refuse
-from hidisc.slides.column_names import is_ours
+from hidisc.slides.names import is_ours
 from hidisc.verbs.progress import show_patches
 
 _BLOCK_BYTES = 2**25

@@ -52,6 +52,7 @@ MAX_PAGES = 8
 _MICROMETRES = {"µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
 _KINDS = tifffile.PHOTOMETRIC
 _LIGHT = (_KINDS.MINISWHITE, _KINDS.MINISBLACK, _KINDS.RGB, _KINDS.YCBCR)
+_ALPHA = (tifffile.EXTRASAMPLE.UNASSALPHA, tifffile.EXTRASAMPLE.ASSOCALPHA)
 _JPEG = (tifffile.COMPRESSION.JPEG, tifffile.COMPRESSION.OJPEG)
 """Compressions whose decoder turns YCbCr into RGB."""
 
@@ -112,7 +113,8 @@ class TiffSlide(Slide):
             raise SlideError(f"its pixels are {dtype}. Only 8 and 16 bit unsigned are read; convert it.")
         self.dtype = dtype
         self.height, self.width = first.imagelength, first.imagewidth
-        self._samples = _colours(first)
+        alpha = sum(extra in _ALPHA for extra in first.extrasamples)  # at the end, and no measured light
+        self._samples = int(first.samplesperpixel) - alpha
         self.channels = self._samples * len(self._levels[0])
         if self.channels < 1:
             raise ValueError("a page without channels")
@@ -135,7 +137,7 @@ class TiffSlide(Slide):
                     for column in range(x // wide, (x + width - 1) // wide + 1):
                         segment = self._segment(level, channel, (plane * down + row) * across + column)
                         part = target[..., plane : plane + 1] if separate else target
-                        _paste(part, segment, column * wide - x, row * tall - y)
+                        paste(part, segment, column * wide - x, row * tall - y)
         return out
 
     def _segment(self, level: int, channel: int, index: int) -> NDArray[Any] | None:
@@ -259,14 +261,7 @@ def _refuse_colours(page: tifffile.TiffPage) -> None:
     raise SlideError(f"its colours are {colours}. Only grey and RGB are read; save it as RGB.")
 
 
-def _colours(page: tifffile.TiffPage) -> int:
-    """Samples per pixel that are measured light: an alpha sample at the end is left out."""
-    unassociated, associated = tifffile.EXTRASAMPLE.UNASSALPHA, tifffile.EXTRASAMPLE.ASSOCALPHA
-    alpha = sum(extra in (unassociated, associated) for extra in page.extrasamples)
-    return int(page.samplesperpixel) - alpha
-
-
-def _paste(target: NDArray[Any], segment: NDArray[Any] | None, left: int, top: int) -> None:
+def paste(target: NDArray[Any], segment: NDArray[Any] | None, left: int, top: int) -> None:
     """Copy the part of `segment` (rows, columns, samples) that overlaps `target`, both clipped."""
     if segment is None:
         return

@@ -6,7 +6,7 @@ before: a level whose downsampling is not a whole number, a tile that the file l
 compression or colour model that is not in the list below.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import openslide
 import simplejpeg
 import tifffile
 
-from hidisc.slides.readers.tiff import sniff
+from hidisc.slides.readers.tiff import paste, sniff
 from hidisc.slides.readers.wsi import PLAIN_TIFFS, WholeSlide, detect_format
 from hidisc.slides.slide import CACHE_BYTES, DAMAGE, Pixels, SlideError, SlideFile, TileCache
 
@@ -70,19 +70,16 @@ class _Level:
     def spans(self, indices: list[int]) -> Iterator[tuple[int, int, list[int]]]:
         """(offset, bytes, tiles) of the requests that read some tiles, those close to each other together."""
         offsets, counts = self.page.dataoffsets, self.page.databytecounts
-        together: list[int] = []
+        requests: list[list[int]] = []
+        end = -_MAX_GAP - 1  # of the tile before
         for index in sorted(indices, key=lambda index: offsets[index]):
-            if together and offsets[index] > offsets[together[-1]] + counts[together[-1]] + _MAX_GAP:
-                yield _span(offsets, counts, together)
-                together = []
-            together.append(index)
-        if together:
-            yield _span(offsets, counts, together)
-
-
-def _span(offsets: Sequence[int], counts: Sequence[int], indices: list[int]) -> tuple[int, int, list[int]]:
-    start = offsets[indices[0]]
-    return start, max(offsets[index] + counts[index] for index in indices) - start, indices
+            if offsets[index] > end + _MAX_GAP:
+                requests.append([])
+            requests[-1].append(index)
+            end = offsets[index] + counts[index]
+        for tiles in requests:
+            start = offsets[tiles[0]]
+            yield start, max(offsets[index] + counts[index] for index in tiles) - start, tiles
 
 
 class TiledSlide(WholeSlide):
@@ -135,9 +132,7 @@ class TiledSlide(WholeSlide):
         out = np.empty((height, width, 3), np.uint8)
         for index, tile in tiles.items():
             row, column = divmod(index, level.across)
-            left, top = column * level.wide - x, row * level.tall - y
-            x0, y0, x1, y1 = max(0, left), max(0, top), min(width, left + level.wide), min(height, top + level.tall)
-            out[y0:y1, x0:x1] = tile[y0 - top : y1 - top, x0 - left : x1 - left]
+            paste(out, tile, column * level.wide - x, row * level.tall - y)
         return out
 
     def _decode(self, number: int, level: _Level, x: int, y: int, width: int, height: int) -> dict[int, Pixels] | None:
@@ -191,9 +186,7 @@ def _find_levels(tif: tifffile.TiffFile, slide: WholeSlide) -> dict[int, _Level]
     for number, downsample in enumerate(slide.levels):
         # of two pages of one size the first is the level; those of Philips are larger than their levels, and in order
         page = tiled[number] if tif.is_philips else by_size.get(slide.level_size(number))
-        if (
-            page is not None and _is_plain(page) and downsample == int(downsample)
-        ):  # else OpenSlide reads between pixels
+        if page is not None and _is_plain(page) and downsample == int(downsample):  # else it reads between pixels
             across = -(-page.imagewidth // page.tilewidth)
             found[number] = _Level(page, page.tilewidth, page.tilelength, across)
     return found
