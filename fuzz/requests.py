@@ -29,7 +29,7 @@ _REGIONS = {
     ],
 }
 DETAILS: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("cohort", "slides.csv")},
+    **{name: {} for name in ("cohort", "slides.csv", "patients.csv")},
     **dict.fromkeys(("points", "spot", "density.png"), _MAP),
     **{name: {"row": 3, "side": 64} for name in ("patch", "patch.jpg")},
     **{name: {"slide": 1} for name in ("slide", "thumbnail.jpg", "boxes.geojson")},

@@ -207,7 +207,7 @@ def test_a_run_in_the_place_of_a_store_is_named(cohort: Path, forks: Forks, tmp_
     )
     assert "run is not a store (it is a run)." in forks.run("train", "run", "--out", "x", folder=tmp_path).said
     other = forks.run("heatmap", "run", "store", "slide", "--out", "x.png", folder=tmp_path)
-    assert "run is not a store (it is a run)." in other.said
+    assert "store holds no scores (it is a store)." in other.said
 
 
 def test_recipe_seed_and_set_are_all_heard(cohort: Path, forks: Forks, tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ def test_columns_are_found_by_name_and_a_lost_store_is_said(tmp_path: Path) -> N
     made = make_embeddings(tmp_path / "made")
     found = find_variables(made, AuditConfig())
     assert [variable.name for variable in found] == ["site", "colour"]
-    assert found[1].obstacle == "the store 'store' is gone or has changed, so that its colours cannot be read"
+    assert found[1].obstacle == "the store 'store' is not there, or has changed, so that their colours cannot be read"
     with pytest.raises(UserError, match=r"columns: .* has no column of names 'scaner'; it has patient, .*`colour`\."):
         find_variables(made, AuditConfig(columns=("scaner",)))
 
@@ -310,7 +310,7 @@ def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
         "not measured",
         "Nothing can be said of the slide: no value has two patients.",
     )
-    gone = "the store 'store' is gone or has changed, so that its colours cannot be read"
+    gone = "the store 'store' is not there, or has changed, so that their colours cannot be read"
     assert colour.sentence == f"Nothing can be said of the colour: {gone}."
     (label,) = audit(made, "label").columns
     assert label.outcome == "cannot be told apart"
@@ -382,7 +382,7 @@ def test_a_column_called_colour_is_not_taken_for_the_colour_of_slides(tmp_path: 
     own = replace(made, table=made.table.add_names("colour", made.table.column("site").tolist()))
     by_name = {variable.name: variable for variable in find_variables(own, AuditConfig())}
     assert list(by_name) == ["site", "computed:colour"]
-    assert "its colours cannot be read" in by_name["computed:colour"].obstacle  # the store is not there
+    assert "their colours cannot be read" in by_name["computed:colour"].obstacle  # the store is not there
     (named,) = find_variables(own, AuditConfig(columns=("colour",)))
     assert (named.name, named.values) == ("colour", ("site 0", "site 1"))
     (alone,) = find_variables(made, AuditConfig(columns=("computed:colour",)))

@@ -125,17 +125,19 @@ class Difference:
         if self.value is None:
             return f"{a_name} and {b_name} cannot be compared in {metric}: {self.why}"
         start = f"{a_name} is {self.verdict} than {b_name} in {metric} by"
+        patients = count(self.patients, self.cluster) + (
+            "" if self.low is None or self.enough else " are too few to tell"
+        )
         if self.value == self.low == self.high == 0:
-            details = f"{count(self.patients, self.cluster)}; {self.counted_trainings}"
+            details = f"{patients}; {self.counted_trainings}"
             return f"no difference between {a_name} and {b_name} in {metric}, in any resample ({details})"
         if self.verdict == "unclear":
             start = f"no clear difference between {a_name} and {b_name} in {metric}:"
         sign = -1 if self.verdict == "worse" else 1  # "worse by 12.3 points", not "by -12.3"
-        interval, patients = "", count(self.patients, self.cluster)
+        interval = ""
         if self.low is not None and self.high is not None:
             low, high = sorted((sign * self.low, sign * self.high))
             interval = f"{100 * self.interval:g} % interval {_points(low)} to {_points(high)}"
-            patients += "" if self.enough else " are too few to tell"
         details = "; ".join(filter(None, (interval, patients, self.counted_trainings, self.why)))
         return f"{start} {_points(sign * self.value)} points ({details})"
 
