@@ -82,6 +82,16 @@ def test_an_encoder_made_from_it_is_not_judged_either(random: Embeddings, tmp_pa
         evaluate(random.path, tmp_path / "after", MINE, device="cpu")
 
 
+def test_a_map_of_the_named_vectors_is_not_judged_either(random: Embeddings, tmp_path: Path) -> None:
+    name_halves(random, "map", random.info.model.checksum)
+    config, home = load_config(TrainConfig, "centre", []), random.path.parent
+    train(random.path, home / "centre", config, device="cpu", devices=1)
+    mapped = embed(random.path, home / "centre", home / "centred", device="cpu", devices=1, shown=False)
+    assert mapped is not None
+    with pytest.raises(UserError, match="which started from that encoder"):
+        evaluate(mapped.path, tmp_path / "scores", MINE, device="cpu")
+
+
 @pytest.mark.parametrize("way", ["slide", "patch", "imported"])
 def test_names_from_slides_judge_any_encoder(random: Embeddings, tmp_path: Path, way: str) -> None:
     name_halves(random, way, None)
